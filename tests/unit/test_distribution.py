@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgpu import distribution
-from pgpu.app.doctor import installation
+from pgpu.app.doctor import machine_checks
 from pgpu.app.settings import Settings
 from pgpu.model.finding import Result
 
@@ -84,11 +84,11 @@ def test_a_hint_names_the_extra_and_no_distribution() -> None:
 def test_the_doctor_warns_of_the_other_project_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [each.result for each in installation.foreign_distribution(Settings())] == [Result.OK]
+    assert [each.result for each in machine_checks.foreign_distribution(Settings())] == [Result.OK]
     info = tmp_path / "pgpu-2.0.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pgpu\nVersion: 2.0.0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    (found,) = installation.foreign_distribution(Settings())
+    (found,) = machine_checks.foreign_distribution(Settings())
     assert found.result is Result.WARNING
     assert "2.0.0" in found.finding

@@ -1,7 +1,8 @@
-"""Where slices, sockets and simulated GPUs lie: a tmpfs, closed to other users, one folder for each state directory.
+"""The runtime directory: slices, sockets and simulated GPUs, on a tmpfs, closed to other users, per state directory.
 
-Locks that must vanish with their process and counters shared between processes need memory: on overlayfs a lock is
-lost when its descriptor is closed. Jobs load the shim from there, so a mount with `noexec` will not do. This module refuses a directory that somebody else owns or may write.
+Locks must vanish with their process and counters are shared between processes: on overlayfs a lock is lost when its
+descriptor is closed, so a disk will not do. Jobs load the shim from there, so a mount with `noexec` will not do either.
+A directory that another user owns or can write is refused.
 """
 
 import hashlib
@@ -17,29 +18,32 @@ _LINK_NAME = "runtime"
 
 
 def runtime_directory(chosen: Path | None, state_directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return this state directory's own folder, made where it was missing.
+    """Return the folder of a state directory; create it if it is missing.
 
-    A link in the state directory names the folder, so that a login shell and a cron job, whose environments differ,
-    agree on it for as long as it exists.
+    A link in the state directory names the folder, so that a login shell and a cron job agree on it although their
+    environments differ.
 
     Args:
-        chosen: The setting `runtime_dir`; None for the first place of the rule that is on a tmpfs.
+        chosen: The setting `runtime_dir`; None for the first default that is on a tmpfs.
         state_directory: Two state directories never share a folder.
-        environment: Where `XDG_RUNTIME_DIR` is looked up.
+        environment: Source of `XDG_RUNTIME_DIR`.
 
     Raises:
-        NodeError: No place is on a tmpfs, or the place is not this user's alone.
+        NodeError: No directory is on a tmpfs, or the directory is not this user's alone.
     """
     if chosen is not None:
         return _folder(chosen, state_directory)
     link = state_directory / _LINK_NAME
     if _exists(link) and is_usable(link):
         folder = link.resolve()
-        _make_private(folder)
+        _make_ours(folder, forbidden=0o077)
         return folder
     parent = _first_on_tmpfs(environment)
-    _make_parent(parent)
-    return _linked(link, _folder(parent, state_directory))
+    _make_ours(parent, forbidden=0o022)
+    if os.geteuid() == 0:
+        # Other users pass through root's directory to the server's socket.
+        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)
+    return _link_folder(link, _folder(parent, state_directory))
 
 
 def _folder(parent: Path, state_directory: Path) -> Path:
@@ -49,19 +53,19 @@ def _folder(parent: Path, state_directory: Path) -> Path:
             hint="set runtime_dir to a directory below /dev/shm or /run",
         )
     folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
-    _make_private(folder)
+    _make_ours(folder, forbidden=0o077)
     return folder
 
 
-def _linked(link: Path, folder: Path) -> Path:
-    """Name the folder for those who come later; of two at once the first is right for both."""
+def _link_folder(link: Path, folder: Path) -> Path:
+    """Link the folder in the state directory; if another process did so meanwhile, its folder is used."""
     try:
         link.parent.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
         if link.is_symlink() and not link.exists():
             link.unlink()
         link.symlink_to(folder)
     except FileExistsError:
-        return _named_by_another(link)
+        return _follow_link(link)
     except OSError as exc:
         raise NodeError(
             f"{link.parent} cannot be written: {exc.strerror}", hint="name another with --state-dir or PGPU_STATE_DIR"
@@ -69,10 +73,10 @@ def _linked(link: Path, folder: Path) -> Path:
     return folder
 
 
-def _named_by_another(link: Path) -> Path:
+def _follow_link(link: Path) -> Path:
     if not link.parent.is_dir():
         raise NodeError(
-            f"{link.parent} is no directory", hint="name another with --state-dir or PGPU_STATE_DIR"
+            f"{link.parent} is not a directory", hint="name another with --state-dir or PGPU_STATE_DIR"
         ) from None
     if not is_usable(link):
         raise NodeError(
@@ -91,7 +95,7 @@ def _exists(path: Path) -> bool:
 
 
 def is_usable(path: Path) -> bool:
-    """Whether a path, or the nearest parent that exists, is on a tmpfs that programs can be loaded from.
+    """Whether a path, or its nearest existing parent, is on a tmpfs without `noexec`.
 
     Raises:
         NodeError: The kernel's table of mounts cannot be read.
@@ -100,7 +104,7 @@ def is_usable(path: Path) -> bool:
     kind, options = "", ""
     longest = -1
     for mount_point, mount_kind, mount_options in _mounts():
-        # Of two mounts on one point the later one is seen.
+        # Of two mounts on one point, the later one covers the other.
         if existing.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
             longest, kind, options = len(mount_point.parts), mount_kind, mount_options
     return kind == "tmpfs" and "noexec" not in options.split(",")
@@ -136,20 +140,10 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     yield Path(f"/dev/shm/pgpu-{os.geteuid()}")  # noqa: S108 - owner and mode are verified below
 
 
-def _make_parent(path: Path) -> None:
-    """Where the folders of state directories lie; others may pass through root's, in which a server's socket is."""
-    _make_ours(path, _OWNER_ONLY, forbidden=0o022)
-    if os.geteuid() == 0:
-        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o011)
-
-
-def _make_private(path: Path) -> None:
-    _make_ours(path, _OWNER_ONLY, forbidden=0o077)
-
-
-def _make_ours(path: Path, mode: int, forbidden: int) -> None:
+def _make_ours(path: Path, forbidden: int) -> None:
+    """Create a directory, and check that it is this user's and has no forbidden mode bits."""
     try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as exc:
         raise NodeError(

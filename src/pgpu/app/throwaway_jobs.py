@@ -1,6 +1,6 @@
-"""Runs a job that nobody else knows, for the proof that a limit binds, and returns what it wrote.
+"""Jobs outside the ledger, for the proof that a limit binds: they run to their end in this process's care.
 
-The job has a lease and goes through the runtime as every other does; only ledger and supervisor are missing.
+Such a job has a lease and uses the runtime as every other job; only the ledger entry and the supervisor are missing.
 """
 
 import os
@@ -12,12 +12,12 @@ from pgpu.errors import EnforcementError
 from pgpu.model import Account, Delivery, Job
 from pgpu.runtimes import Runtime, Stdio
 
-_PATIENCE_SECONDS = 120.0
-"""A container's first start reads its image from a cold disk."""
+_TIMEOUT_SECONDS = 120.0
+"""Long enough for the first start of a container, whose image is read from a cold disk."""
 
 
 def try_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str | None:
-    """Do as `run_throwaway`; None where no program of such a job could load a driver, which leaves nothing to prove."""
+    """Run a job as `run_throwaway` does; None if no program of the job could load a driver: then nothing is to be proven."""
     return run_throwaway(runtime, job, delivery) if runtime.can_load_driver(job.spec) else None
 
 
@@ -32,7 +32,9 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         with os.fdopen(reader, "rb") as output:
             try:
-                running = runtime.start(job, delivery, Stdio(nothing.fileno(), writer, nowhere.fileno()), _nobody)
+                running = runtime.start(
+                    job, delivery, Stdio(nothing.fileno(), writer, nowhere.fileno()), _ignore_holder
+                )
             finally:
                 os.close(writer)
             try:
@@ -50,17 +52,19 @@ def hold_throwaway(
     account: Account | None,
     look: Callable[[str, Callable[[int], bool]], None],
 ) -> None:
-    """Run a job under an account until it says `ready`, call back with what it wrote and whose processes are its own, and end it.
+    """Run a job until it writes `ready`, call `look` with its output and a test for its processes, and kill it.
 
     Raises:
-        EnforcementError: It says nothing for too long.
-        PgpuError: It could not be started; or what was called back raises.
+        EnforcementError: The job writes nothing for too long.
+        PgpuError: It could not be started, or `look` raised.
     """
     input_reader, input_writer = os.pipe2(os.O_CLOEXEC)
     reader, writer = os.pipe2(os.O_CLOEXEC)
     with Path(os.devnull).open("wb") as nowhere, os.fdopen(input_writer, "wb"), os.fdopen(reader, "rb"):
         try:
-            running = runtime.start(job, delivery, Stdio(input_reader, writer, nowhere.fileno()), _nobody, account)
+            running = runtime.start(
+                job, delivery, Stdio(input_reader, writer, nowhere.fileno()), _ignore_holder, account
+            )
         finally:
             os.close(writer)
             os.close(input_reader)
@@ -76,8 +80,8 @@ def _read_until_ready(descriptor: int, job: Job) -> str:
     poll.register(descriptor, select.POLLIN)
     text = b""
     while b"ready\n" not in text:
-        if not poll.poll(_PATIENCE_SECONDS * 1000):
-            raise EnforcementError(f"the proof for job {job.id} says nothing for {_PATIENCE_SECONDS:.0f} s")
+        if not poll.poll(_TIMEOUT_SECONDS * 1000):
+            raise EnforcementError(f"the self-test for job {job.id} wrote nothing for {_TIMEOUT_SECONDS:.0f} s")
         part = os.read(descriptor, 4096)
         if not part:
             break
@@ -85,21 +89,21 @@ def _read_until_ready(descriptor: int, job: Job) -> str:
     return text.decode(errors="replace")
 
 
-def _nobody(_holder: object) -> None:
-    """Nobody records the holder: the job ends before this process goes on."""
+def _ignore_holder(_holder: object) -> None:
+    """The holder is not recorded: the job ends before this process goes on."""
 
 
 def _await_end(descriptor: int, job: Job) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    if not poll.poll(_PATIENCE_SECONDS * 1000):
+    if not poll.poll(_TIMEOUT_SECONDS * 1000):
         raise EnforcementError(
-            f"the self-test for job {job.id} did not end in {_PATIENCE_SECONDS:.0f} s", hint="see `pgpu doctor`"
+            f"the self-test for job {job.id} did not end in {_TIMEOUT_SECONDS:.0f} s", hint="see `pgpu doctor`"
         )
 
 
 def _read_now(descriptor: int) -> str:
-    """Read what is in a pipe, which a surviving child may still hold open."""
+    """Read what a pipe holds, without waiting for its end: a child of the job may keep it open."""
     os.set_blocking(descriptor, False)
     parts = []
     try:

@@ -1,6 +1,6 @@
-"""Trials: a small program runs in a slice, is granted what fits and refused what does not, and the slice goes again.
+"""Trials: a small program allocates in a slice; what fits must be granted, what does not fit must be refused.
 
-This is the one check that everything works together. It goes the way of every job: ledger, supervisor, shim, driver.
+A trial takes the path of every job: ledger, supervisor, shim, driver.
 """
 
 import shutil
@@ -25,54 +25,52 @@ _SLICE_BYTES = 1 * GIB
 _INSIDE_BYTES = 16 * MIB
 _CUDA_SUCCESS = 0
 _CUDA_OUT_OF_MEMORY = 2
-_PATIENCE_SECONDS = 20.0
+_TIMEOUT_SECONDS = 20.0
 
 
 def on_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[Finding]:
     """Try a slice of a simulated GPU, in a state directory of its own.
 
     Args:
-        settings: All but the state directory and the GPU's model count.
-        image: Try it in a container of this image; None for a process.
+        settings: Used but for the state directory and the GPU's model.
+        image: Run in a container of this image; None for a process.
     """
     name = "trial on a simulated GPU" + (f" in {image}" if image else "")
     with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
         own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
         runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
         try:
-            yield _tried(name, open_client(own), image)
+            yield _try(name, open_client(own), image)
         finally:
             shutil.rmtree(runtime_path, ignore_errors=True)
 
 
 def on_real_gpu(settings: Settings) -> Iterator[Finding]:
-    """Try a slice of a real GPU, where there is one with room for it now."""
+    """Try a slice of a real GPU; a warning if none has room for it now."""
     if not real_gpus():
         return
     try:
-        yield _tried("trial on a GPU", open_client(replace(settings, simulate=None)))
+        yield _try("trial on a GPU", open_client(replace(settings, simulate=None)))
     except WaitTimeoutError as exc:
         yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
 
 
-def _tried(name: str, client: Client, image: str | None = None) -> Finding:
-    inside, job = _ask_for(client, _INSIDE_BYTES, image)
-    past, _ = _ask_for(client, _SLICE_BYTES, image)
+def _try(name: str, client: Client, image: str | None = None) -> Finding:
+    inside, job = _allocate(client, _INSIDE_BYTES, image)
+    past, _ = _allocate(client, _SLICE_BYTES, image)
     if inside != _CUDA_SUCCESS:
-        return broken(name, f"an allocation that fits was answered with {inside}: {job.error}", f"pgpu logs {job.id}")
+        return broken(name, f"an allocation that fits returned {inside}: {job.error}", f"pgpu logs {job.id}")
     if past != _CUDA_OUT_OF_MEMORY:
-        return broken(
-            name, f"an allocation past the slice was answered with {past}", "the limit does not bind: report it"
-        )
+        return broken(name, f"an allocation past the slice returned {past}", "the limit does not bind: report it")
     is_advisory = job.lease is not None and job.lease.is_advisory
     return fine(name, "the limit binds" + (", as long as the job keeps its environment" if is_advisory else ""))
 
 
-def _ask_for(client: Client, size_bytes: int, image: str | None) -> tuple[int | None, Job]:
-    """Allocate in a slice and return CUDA's answer, None where there was none."""
+def _allocate(client: Client, size_bytes: int, image: str | None) -> tuple[int | None, Job]:
+    """Allocate in a slice; return CUDA's error code, or None without one, and the ended job."""
     program = library_path(PROBE) if image is None else IN_JOB / PROBE
     spec = JobSpec((str(program), "allocate", str(size_bytes)), "docker" if image else "process", image)
-    job = client.submit(spec, Request(_SLICE_BYTES), wait_timeout_seconds=_PATIENCE_SECONDS)
+    job = client.submit(spec, Request(_SLICE_BYTES), wait_timeout_seconds=_TIMEOUT_SECONDS)
     ended = client.wait(job.id)
     text = b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout").decode()
     answers = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)

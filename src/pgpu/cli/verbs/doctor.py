@@ -51,7 +51,7 @@ def doctor(
         _print_findings(_check_cluster(pod, kubeconfig), as_json=as_json)
     if pod is not None or kubeconfig is not None:
         raise RequestError("--pod and --kubeconfig are for a cluster", hint="add --kubernetes")
-    from pgpu.app.doctor import examine
+    from pgpu.app.doctor.examination import examine
 
     _print_findings(examine(invocation_of(context).settings(), image), as_json=as_json)
 
