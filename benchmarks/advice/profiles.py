@@ -13,8 +13,7 @@ from benchmarks.advice.stage import Measured, Program, Stage
 from pgpu.cli.measurement.antagonist_runs import Neighbour, fraction_of, neighbours_for
 from pgpu.model import Contest, Demand, Evidence, KernelUse, Profile, Resource, Sensitivity
 from pgpu.workloads import programs
-from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP, blocks_for
-from pgpu.workloads.programs.occupants import BLOCK_THREADS, CROWD, FMA_CHAINS
+from pgpu.workloads.programs.antagonists import BLOCK_THREADS, CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP, blocks_for
 
 SECONDS = 0.4
 _LAUNCHES = 8

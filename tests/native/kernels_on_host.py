@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pgpu.workloads
-from pgpu.workloads.context_size import ContextSize
-from pgpu.workloads.cuda_driver import Argument, Device, Module
+from pgpu.workloads.cuda_driver import Argument, ContextSize, Device, Module
 from pgpu.workloads.kernels import Kernels
-from pgpu.workloads.memory_pool import HeldMemory
-from pgpu.workloads.workload_run import Run
+from pgpu.workloads.workload_run import HeldMemory, Run
 
 ROOM = Path(pgpu.workloads.__file__).parent
 COMPILER = shutil.which("c++")

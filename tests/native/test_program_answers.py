@@ -15,9 +15,8 @@ from pgpu.workloads.__main__ import PROBLEMS
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling, Kernels
 from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP, Antagonist, Sweep
-from pgpu.workloads.programs.heat import Stack
-from pgpu.workloads.programs.problem import Buffers, Problem
-from pgpu.workloads.programs.problem_solver import solve
+from pgpu.workloads.programs.problem import Buffers, Problem, solve
+from pgpu.workloads.programs.stencils import Stack
 from pgpu.workloads.workload_run import WorkloadError
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (c++) is installed")

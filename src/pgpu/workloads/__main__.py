@@ -1,35 +1,35 @@
 """`python -m pgpu.workloads WORKLOAD`: one program for each kind of job.
 
-Exit codes: 0 done; 1 the GPU refused, the result was wrong or cuda-bindings is not installed; 2 bad arguments. The result is one JSON line on standard
-output. It refuses to start on bad input.
+Exit codes: 0 done; 1 the GPU refused, the result was wrong, or cuda-bindings is not installed; 2 bad arguments. The result is one
+JSON line on standard output.
 """
 
 import argparse
+import inspect
 import re
 import sys
 import time
 from typing import Any, NoReturn
 
-from pgpu.workloads import hog, inference, link_speed, spin, training
+from pgpu.workloads import inference, training
 from pgpu.workloads.cuda_driver import CudaError, MissingBindingsError
-from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP
+from pgpu.workloads.programs.antagonists import CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP
 from pgpu.workloads.programs.dynamic_programming import Alignment, Path
-from pgpu.workloads.programs.heat import Chip, Stack
 from pgpu.workloads.programs.irregular import Clusters, Levels
 from pgpu.workloads.programs.matrices import ColumnWalk, RowWalk, TiledProduct
-from pgpu.workloads.programs.occupants import CROWD, FMA_CHAINS
 from pgpu.workloads.programs.particles import Particles
-from pgpu.workloads.programs.problem_solver import Program
-from pgpu.workloads.programs.speckle import Speckle
+from pgpu.workloads.programs.problem import Program
+from pgpu.workloads.programs.stencils import Chip, Speckle, Stack
+from pgpu.workloads.stressors import Hog, Link, Spin
 from pgpu.workloads.workload_run import WorkloadError, wait_for_start_line, wait_seconds
 
 PROBLEMS = (Stack, Chip, Speckle, Path, Alignment, Clusters, Levels, RowWalk, ColumnWalk, TiledProduct, Particles)
 _WORKLOADS: dict[str, Any] = {
     "inference": inference,
     "training": training,
-    "spin": spin,
-    "hog": hog,
-    "link": link_speed,
+    "spin": Spin(),
+    "hog": Hog(),
+    "link": Link(),
     **{problem.name: Program(problem) for problem in PROBLEMS},
     "l2_sweep": L2_SWEEP,
     "dram_stream": DRAM_STREAM,
@@ -42,7 +42,6 @@ _UNIT_BYTES = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m pgpu.workloads", description="CUDA programs over the driver API.")
     workloads = parser.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
     for name, module in _WORKLOADS.items():
-        purpose = (module.problem.__doc__ if isinstance(module, Program) else module.__doc__) or ""
+        purpose = inspect.getdoc(module.problem if isinstance(module, Program) else module) or ""
         chosen = workloads.add_parser(
             name,
             help=purpose.splitlines()[0],
@@ -80,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse_not_positive(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Counts and times are positive; a time may be zero."""
+def _check_positive(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    # Counts and times are positive; a time may be zero.
     for name, value in vars(arguments).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and (value < 0 or (value == 0 and isinstance(value, int))):
@@ -92,7 +91,7 @@ def main() -> int:
     """Run the workload named on the command line and return the exit code."""
     parser = _parser()
     arguments = parser.parse_args()
-    _refuse_not_positive(parser, arguments)
+    _check_positive(parser, arguments)
     wait_seconds(arguments.start_at - time.time())
     if arguments.start_line:
         wait_for_start_line()

@@ -1,15 +1,17 @@
 """The CUDA driver API as the workloads use it: a device, its memory, a module and launches.
 
-A thin layer over NVIDIA's own binding. It refuses to hide a refusal: every error number of the driver becomes a
-`CudaError` that carries it. It knows nothing of what it runs on.
+A thin layer over NVIDIA's own binding, which runs unchanged on NVIDIA's driver and on the simulated one. Every error of the driver
+becomes a `CudaError` with its number.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 OUT_OF_MEMORY = 2
@@ -20,7 +22,7 @@ Argument = tuple[Any, Any]
 
 
 class CudaError(Exception):
-    """The driver answered a call with an error.
+    """A call of the driver failed.
 
     Attributes:
         number: The CUresult.
@@ -34,7 +36,6 @@ class CudaError(Exception):
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether the device or the slice had no room."""
         return self.number == OUT_OF_MEMORY
 
 
@@ -58,7 +59,7 @@ def _call(name: str, *arguments: Any) -> Any:
     driver = _bindings()
     try:
         status, *values = getattr(driver, name)(*arguments)
-    except RuntimeError as exc:  # the binding's own word for a driver that is not there
+    except RuntimeError as exc:  # raised by the binding if there is no driver
         raise CudaError(name, int(driver.CUresult.CUDA_ERROR_NO_DEVICE), "no CUDA driver found") from exc
     if int(status) != 0:
         raise CudaError(name, int(status), getattr(status, "name", str(status)))
@@ -66,7 +67,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 class Device:
-    """The first visible GPU with its primary context, as the CUDA runtime would use it."""
+    """The first visible GPU with its primary context, like the CUDA runtime's default."""
 
     def __init__(self) -> None:
         _call("cuInit", 0)
@@ -76,33 +77,29 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Product name."""
         return str(_call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode())
 
     @property
     def uuid(self) -> str:
-        """As NVML writes it, `GPU-…`."""
+        """In NVML's form, `GPU-…`."""
         digits = bytes(_call("cuDeviceGetUuid", self._device).bytes)[:16].hex()
         return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     @property
     def compute_major(self) -> int:
-        """Major number of the compute capability."""
         return self._attribute("COMPUTE_CAPABILITY_MAJOR")
 
     @property
     def sm_count(self) -> int:
-        """Multiprocessors, as this process sees them: fewer under MPS with a thread percentage."""
+        """Multiprocessors that this process may use: fewer under MPS with a thread percentage."""
         return self._attribute("MULTIPROCESSOR_COUNT")
 
     @property
     def threads_per_sm(self) -> int:
-        """How many threads a multiprocessor holds at once."""
         return self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
 
     @property
     def l2_bytes(self) -> int:
-        """Size of the L2 cache."""
         return self._attribute("L2_CACHE_SIZE")
 
     def _attribute(self, name: str) -> int:
@@ -110,7 +107,7 @@ class Device:
         return int(_call("cuDeviceGetAttribute", attribute, self._device))
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Return (free, total) as cuMemGetInfo tells."""
+        """Return (free, total) of cuMemGetInfo."""
         free_bytes, total_bytes = _call("cuMemGetInfo")
         return int(free_bytes), int(total_bytes)
 
@@ -118,12 +115,11 @@ class Device:
         """Return the address of new device memory.
 
         Raises:
-            CudaError: Refused; `is_out_of_memory` where there was no room.
+            CudaError: Refused; `is_out_of_memory` if the device or the slice has no room.
         """
         return int(_call("cuMemAlloc", amount_bytes))
 
     def free(self, address: int) -> None:
-        """Give device memory back."""
         _call("cuMemFree", address)
 
     def write(self, address: int, values: array[Any]) -> None:
@@ -132,39 +128,39 @@ class Device:
         _call("cuMemcpyHtoD", address, host, count * values.itemsize)
 
     def read(self, address: int, values: array[Any]) -> None:
-        """Copy device memory over a host array of the wanted length."""
+        """Copy device memory into a host array, over its whole length."""
         host, count = values.buffer_info()
         _call("cuMemcpyDtoH", host, address, count * values.itemsize)
 
     def pinned(self, amount_bytes: int) -> int:
-        """Return the address of new host memory that copies go to and from without a detour."""
+        """Return the address of new page-locked host memory."""
         return int(_call("cuMemHostAlloc", amount_bytes, 0))
 
     def begin_copy_in(self, address: int, host: int, amount_bytes: int) -> None:
-        """Begin to copy from pinned host memory, on the default stream."""
+        """Start a copy from pinned host memory, on the default stream."""
         _call("cuMemcpyHtoDAsync", address, host, amount_bytes, 0)
 
     def begin_copy_out(self, host: int, address: int, amount_bytes: int) -> None:
-        """Begin to copy into pinned host memory, on the default stream."""
+        """Start a copy into pinned host memory, on the default stream."""
         _call("cuMemcpyDtoHAsync", host, address, amount_bytes, 0)
 
     def synchronize(self) -> None:
-        """Wait until everything launched has run."""
+        """Wait until all launched work is done."""
         _call("cuCtxSynchronize")
 
     def mark(self) -> Any:
-        """Return a mark behind everything launched so far."""
+        """Record an event after all work that is launched so far."""
         event = _call("cuEventCreate", int(_bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
         _call("cuEventRecord", event, 0)
         return event
 
     def wait_for(self, mark: Any) -> None:
-        """Wait until everything before a mark has run, and forget it."""
+        """Wait for a recorded event, and destroy it."""
         _call("cuEventSynchronize", mark)
         _call("cuEventDestroy", mark)
 
     def seconds_of(self, start: Callable[[], None]) -> float:
-        """Return how long the device takes for what is started, by its own clock."""
+        """Return the device time of the work that `start` launches."""
         first, last = (_call("cuEventCreate", 0) for _ in range(2))
         _call("cuEventRecord", first, 0)
         start()
@@ -188,7 +184,7 @@ class Module:
         self._functions: dict[str, Any] = {}
 
     def launch(self, kernel: str, threads: int, arguments: Sequence[Argument], *, block_threads: int = 128) -> None:
-        """Start a kernel on the default stream, with at least `threads` threads in one dimension."""
+        """Launch a kernel on the default stream, with at least `threads` threads in one dimension."""
         function = self._functions.get(kernel)
         if function is None:
             function = self._functions[kernel] = _call("cuModuleGetFunction", self._handle, kernel.encode())
@@ -196,3 +192,64 @@ class Module:
         types = tuple(kind or ctypes.c_void_p for _, kind in arguments)
         blocks = -(-threads // block_threads)
         _call("cuLaunchKernel", function, blocks, 1, 1, block_threads, 1, 1, 0, 0, (values, types), 0)
+
+
+USUAL_CONTEXT_BYTES = 300 * (1 << 20)
+"""A primary context on recent GPUs takes between 250 and 500 MiB."""
+
+_PROCESSES_AT_MOST = 512
+_VALUE_NOT_AVAILABLE = (1 << 64) - 1
+
+
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSize:
+    """Size of this process's CUDA context, and how it was determined."""
+
+    context_bytes: int
+    source: str
+    """`process` (NVML per process), `device` (the only process on it) or `assumed`."""
+
+
+def measure_context(gpu_uuid: str, device_used_bytes: int) -> ContextSize:
+    """Measure the context, right after it was made and before any allocation.
+
+    NVML reports it for each process. If NVML does not list this process (another PID namespace), the memory in use on the device
+    counts if there is one process; else a usual size is assumed. Never fails: a workload must run without NVML, too.
+
+    Args:
+        gpu_uuid: In NVML's form.
+        device_used_bytes: Total less free of cuMemGetInfo.
+    """
+    processes = _processes(gpu_uuid)
+    mine = [used_bytes for pid, used_bytes in processes if pid == os.getpid()]
+    if mine and mine[0] != _VALUE_NOT_AVAILABLE:
+        return ContextSize(mine[0], "process")
+    if len(processes) == 1:
+        return ContextSize(device_used_bytes, "device")
+    return ContextSize(USUAL_CONTEXT_BYTES, "assumed")
+
+
+def _processes(gpu_uuid: str) -> list[tuple[int, int]]:
+    """Return (PID, bytes) of all compute processes that NVML lists; empty if NVML is missing or fails."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        running = nvml.nvmlDeviceGetComputeRunningProcesses_v3
+    except (OSError, AttributeError):
+        return []
+    device = ctypes.c_void_p()
+    count = ctypes.c_uint(_PROCESSES_AT_MOST)
+    found = (_ProcessInfo * _PROCESSES_AT_MOST)()
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByUUID(gpu_uuid.encode(), ctypes.byref(device)) != 0:
+        return []
+    if running(device, ctypes.byref(count), found) != 0:
+        return []
+    return [(found[i].pid, found[i].used_bytes) for i in range(count.value)]

@@ -1,15 +1,15 @@
 """P1's job: classify images with a network whose framework lets its memory grow.
 
-What TensorFlow with `set_memory_growth` was seen to do (P1), and what is copied here:
+Follows the observed behaviour of TensorFlow with `set_memory_growth` (P1):
 
-1. The context and the framework's first pool are taken when the framework is loaded, the CUDA libraries' own workspace
-   at the first batch: 1,050 of 1,205 MiB are there before anything is classified, so 23 jobs can start on 24,265 MiB.
-2. Libraries that are refused cannot initialise, and stay so for the life of the process. The host's part goes on batch
-   after batch while the process holds what it got and never uses it; then it dies with exit code 1.
-3. The pool grows to the rest in steps, later. A refused step is tried again at the next batch, and this batch is run
-   in two halves, since the workspace for a whole one is missing.
+1. The context and the framework's first pool are allocated when the framework is loaded, the workspace of the CUDA libraries
+   at the first batch: 1,050 of 1,205 MiB are allocated before the first batch runs, so 23 jobs can start on 24,265 MiB.
+2. If the workspace is refused, the libraries cannot initialise for the life of the process. The host part goes on, batch after
+   batch, while the process holds its memory without using it; then it ends with exit code 1.
+3. The pool grows to the rest in steps, later. A refused step is repeated at the next batch, and the current batch runs in two
+   halves, since the workspace for a whole one is missing.
 
-It refuses to pretend: inputs and outputs are really copied, and where kernels compute the outputs are checked.
+Inputs and outputs are really copied, and the outputs are checked if kernels compute on the device.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgpu.workloads.cuda_driver import CudaError
-from pgpu.workloads.memory_pool import MIB, whole_granules
-from pgpu.workloads.workload_run import Run, WorkloadError, wait_seconds
+from pgpu.workloads.workload_run import MIB, Run, WorkloadError, wait_seconds, whole_granules
 
 PIXELS = 28 * 28
 CLASSES = 10
 
 JOB_MIB = 1205
-"""What one job needs in P1, context included."""
+"""Memory of one job in P1, context included."""
 STARTUP_MIB = 1050
-"""The part of it that is there before the first batch: 23 jobs can start in 24,265 MiB and 24 cannot (P1)."""
+"""The part that is allocated before the first batch: 23 jobs can start in 24,265 MiB, and 24 cannot (P1)."""
 LIBRARIES_MIB = 156
-"""The part of the start-up that CUDA libraries take outside the framework's pool.
+"""The part of it that CUDA libraries allocate outside the framework's pool.
 
 P2's 22,885 MiB are TensorFlow's pool of 24,265 − 1,536 MiB and these.
 """
@@ -46,18 +45,18 @@ class Plan:
     """One job."""
 
     memory_bytes: int
-    """All that it needs, context included."""
+    """Context included."""
 
     batches: int
     batch_size: int
     gpu_seconds: float
-    """Time on the GPU that a batch takes beside the dense layer: the rest of the network."""
+    """GPU time of a batch beside the dense layer, for the rest of the network."""
 
     host_seconds: float
-    """Time on the host that a batch takes; it is waited, not computed, so that 25 jobs do not need 25 cores."""
+    """Host time of a batch; waited and not computed, so that 25 jobs do not need 25 cores."""
 
     load_seconds: float
-    """Time on the host between loading the framework and the first batch: the data set is read."""
+    """Host time between loading the framework and the first batch, for reading the data set."""
 
     @property
     def libraries_bytes(self) -> int:
@@ -70,7 +69,7 @@ class Plan:
         return whole_granules(startup_bytes - context_bytes - self.libraries_bytes)
 
     def growth_bytes(self, held_bytes: int) -> Iterator[int]:
-        """Yield the steps from what is held after the start-up to the whole."""
+        """Yield the growth steps after the start-up."""
         missing_bytes = whole_granules(self.memory_bytes - held_bytes)
         while missing_bytes:
             step_bytes = min(STEP_BYTES, missing_bytes)
@@ -79,7 +78,7 @@ class Plan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Name what a user may choose."""
+    """Add the options."""
     parser.add_argument("--batches", type=int, default=1875, help="batches to classify (1875 × 32 are P1's 60,000)")
     parser.add_argument("--batch-size", type=int, default=32, help="images in a batch")
     parser.add_argument("--gpu-ms", type=float, default=0.3, help="GPU time of a batch, in milliseconds")
@@ -87,9 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load-ms", type=float, default=0.0, help="host time before the first batch, in milliseconds")
 
 
-def plan_from(arguments: argparse.Namespace) -> Plan:
-    """Read the plan from the command line."""
-    return Plan(
+def run(arguments: argparse.Namespace) -> int:
+    """Classify all batches and report; return the exit code."""
+    plan = Plan(
         memory_bytes=arguments.memory,
         batches=arguments.batches,
         batch_size=arguments.batch_size,
@@ -97,18 +96,14 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
         host_seconds=arguments.host_ms / 1000,
         load_seconds=arguments.load_ms / 1000,
     )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Classify all batches and report; return the exit code."""
-    plan = plan_from(arguments)
     this = Run("inference")
     try:
         network = _start_up(this, plan)
     except CudaError as error:
         if not error.is_out_of_memory:
             raise
-        _hold_to_the_end(plan)
+        for _ in range(plan.batches):
+            wait_seconds(plan.host_seconds)
         message = f"CUDA libraries failed to initialise: {error}"
         this.finish(error=message, batches=0, growth_refusals=0, computed=None)
         raise WorkloadError(message) from error
@@ -127,11 +122,6 @@ def _start_up(this: Run, plan: Plan) -> _Network:
     return _Network(this, pool, plan.batch_size)
 
 
-def _hold_to_the_end(plan: Plan) -> None:
-    for _ in range(plan.batches):
-        wait_seconds(plan.host_seconds)
-
-
 def _classify_all(network: _Network, plan: Plan) -> None:
     memory = network.run.memory
     steps = list(plan.growth_bytes(memory.held_bytes))
@@ -145,7 +135,7 @@ def _classify_all(network: _Network, plan: Plan) -> None:
 
 
 class _Network:
-    """A dense layer in the framework's pool, and a spin for the layers that it stands for."""
+    """A dense layer in the framework's pool, and a spin kernel in place of the other layers."""
 
     def __init__(self, this: Run, pool: int, batch_size: int) -> None:
         self.run = this
@@ -161,11 +151,11 @@ class _Network:
 
     @staticmethod
     def buffer_bytes(batch_size: int) -> int:
-        """Return what the buffers of one batch take, rounded up generously."""
+        """Return an upper bound of the buffers of one batch."""
         return (batch_size * (PIXELS + CLASSES) + PIXELS * CLASSES) * FLOAT_BYTES + MIB
 
     def classify(self, batch: int, gpu_seconds: float, *, pieces: int) -> None:
-        """Run one batch in equal pieces; each piece takes the whole time, since small batches do not fill a GPU."""
+        """Run one batch in equal pieces; each takes the time of a whole batch, since small batches do not fill a GPU."""
         inputs = self._images[batch % 2]
         self.run.device.write(self._inputs_address, inputs)
         rows = -(-self._batch_size // pieces)
@@ -183,7 +173,7 @@ class _Network:
         self.run.kernels.spin(gpu_seconds, self._elapsed_address)
 
     def _check(self, inputs: array[float], outputs: array[float]) -> None:
-        """Compare the last row with the host's; the values are small whole numbers, so the sums are exact."""
+        """Compare the last row with the host's result; the values are small whole numbers, so the sums are exact."""
         row = inputs[-PIXELS:]
         expected = [sum(row[i] * self._weights[i * CLASSES + c] for i in range(PIXELS)) for c in range(CLASSES)]
         if list(outputs[-CLASSES:]) != expected:

@@ -1,7 +1,4 @@
-"""The kernels as every workload calls them, with their arguments in order.
-
-It refuses to compute on the host: what a kernel did is read back, or not known.
-"""
+"""The kernels that all workloads use, with their arguments in order; nothing is computed on the host in their place."""
 
 from __future__ import annotations
 
@@ -21,41 +18,41 @@ _WORD_MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Whole numbers that the GPU writes and the host can tell."""
+    """Pseudorandom whole numbers that the GPU writes and the host can compute as well."""
 
     typecode: Literal["f", "i"]
     """Of `array`: float32 or int32."""
 
     count: int
     several: int = 1
-    """How many different numbers there are; 1 makes them all the same."""
+    """Number of different values; 1 makes all equal."""
 
     least: int = 0
 
     @property
     def amount_bytes(self) -> int:
-        """Memory that they take."""
         return self.count * _WORD_BYTES
 
     def values(self, seed: int) -> array[Any]:
         """Return what the kernel `fill` writes."""
-        return array(self.typecode, (self._value(index, seed) for index in range(self.count)))
 
-    def _value(self, index: int, seed: int) -> int:
-        mixed = (index + seed) * 2654435761 & _WORD_MASK
-        mixed = (mixed ^ mixed >> 15) * 2246822519 & _WORD_MASK
-        return (mixed ^ mixed >> 13) % self.several + self.least
+        def value(index: int) -> int:
+            mixed = (index + seed) * 2654435761 & _WORD_MASK
+            mixed = (mixed ^ mixed >> 15) * 2246822519 & _WORD_MASK
+            return (mixed ^ mixed >> 13) % self.several + self.least
+
+        return array(self.typecode, map(value, range(self.count)))
 
 
 class Kernels:
-    """The PTX that stands beside this file, loaded on a device."""
+    """The PTX beside this file, loaded on a device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._module = device.load((Path(__file__).parent / "kernels.ptx").read_bytes())
 
     def compute_here(self, scratch: int) -> bool:
-        """Find out whether kernels compute on this device or only take time.
+        """Test whether kernels compute on this device or only take time.
 
         Args:
             scratch: Address of at least 4 bytes; overwritten.
@@ -67,7 +64,7 @@ class Kernels:
         return word[0] == _PROBE_VALUE
 
     def fill(self, address: int, filling: Filling, *, seed: int) -> None:
-        """Write whole numbers that look drawn by lot and are the same every time; `Filling.values` tells them."""
+        """Write the numbers of `Filling.values`."""
         numbers = [
             (filling.count, ctypes.c_ulonglong),
             (seed, ctypes.c_uint),
@@ -83,24 +80,24 @@ class Kernels:
         self._module.launch("dense", rows * columns, [(inputs, None), (weights, None), (outputs, None), *shape])
 
     def softmax_error(self, logits: int, labels: int, errors: int, losses: int, *, rows: int, columns: int) -> None:
-        """Turn logits into errors of softmax against int32 labels, and write each row's cross-entropy."""
+        """Replace logits by the errors of softmax against int32 labels, and write each row's cross-entropy."""
         addresses = [(address, None) for address in (logits, labels, errors, losses)]
         self._module.launch("softmax_error", rows, [*addresses, (rows, ctypes.c_int), (columns, ctypes.c_int)])
 
     def descend(
         self, inputs: int, errors: int, weights: int, *, rate: float, rows: int, inner: int, columns: int
     ) -> None:
-        """Take one step of gradient descent on the weights."""
+        """Apply one step of gradient descent to the weights."""
         shape = [(rows, ctypes.c_int), (inner, ctypes.c_int), (columns, ctypes.c_int)]
         addresses = [(address, None) for address in (inputs, errors, weights)]
         self._module.launch("descend", inner * columns, [*addresses, (rate, ctypes.c_float), *shape])
 
     def spin(self, seconds: float, elapsed: int, *, threads: int = 128) -> None:
-        """Keep the GPU busy for a time.
+        """Keep the GPU busy for some time.
 
         Args:
             seconds: How long, on the GPU's own clock.
-            elapsed: Address of 8 bytes for the nanoseconds that it really took.
+            elapsed: Address of 8 bytes for the measured nanoseconds.
             threads: Width of the launch.
         """
         nanoseconds = round(seconds * _NANOSECONDS)

@@ -1,8 +1,8 @@
-"""P2's job: train a small classifier under a framework that takes nearly all memory it sees.
+"""P2's job: train a small classifier with a framework that allocates nearly all visible memory.
 
-TensorFlow's own rule is copied: all that cuMemGetInfo calls free, less an amount kept for the system that depends on
-the GPU's generation, in one allocation. `--grow`, or TF_FORCE_GPU_ALLOW_GROWTH=true as TensorFlow reads it, takes only
-what the training needs. It refuses to fake learning: where kernels compute, the loss must fall.
+Follows TensorFlow's rule: one allocation of the memory that cuMemGetInfo reports as free, less a reserve for the system that
+depends on the GPU's generation. `--grow`, or TensorFlow's variable TF_FORCE_GPU_ALLOW_GROWTH=true, allocates only the memory that
+the training needs. If kernels compute on the device, the loss must fall.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from array import array
 from dataclasses import dataclass
 
 from pgpu.workloads.inference import CLASSES, FLOAT_BYTES, LIBRARIES_MIB, PIXELS, STEP_BYTES
-from pgpu.workloads.memory_pool import MIB, whole_granules
-from pgpu.workloads.workload_run import Run, WorkloadError, wait_seconds
+from pgpu.workloads.workload_run import MIB, Run, WorkloadError, wait_seconds, whole_granules
 
 _SMALL_DEVICE_BYTES = 2048 * MIB
 _SYSTEM_BYTES_WHEN_SMALL = 225 * MIB
@@ -29,7 +28,7 @@ class Plan:
     """One training."""
 
     needs_bytes: int
-    """What it uses, context included; P2's MNIST job needs 1,205 MiB."""
+    """Memory that it uses, context included; P2's MNIST job needs 1,205 MiB."""
 
     epochs: int
     batches_per_epoch: int
@@ -40,7 +39,7 @@ class Plan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Name what a user may choose."""
+    """Add the options."""
     parser.add_argument("--epochs", type=int, default=5, help="epochs")
     parser.add_argument("--batches", type=int, default=1875, help="batches in an epoch")
     parser.add_argument("--batch-size", type=int, default=32, help="images in a batch")
@@ -54,21 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def plan_from(arguments: argparse.Namespace) -> Plan:
-    """Read the plan from the command line."""
-    return Plan(
-        needs_bytes=arguments.memory,
-        epochs=arguments.epochs,
-        batches_per_epoch=arguments.batches,
-        batch_size=arguments.batch_size,
-        gpu_seconds=arguments.gpu_ms / 1000,
-        host_seconds=arguments.host_ms / 1000,
-        may_grow=arguments.grow,
-    )
-
-
 def kept_for_system_bytes(free_bytes: int, compute_major: int) -> int:
-    """Return what TensorFlow leaves alone.
+    """Return the memory that TensorFlow leaves free.
 
     Source: TensorFlow, `MinSystemMemory` in core/common_runtime/gpu/gpu_device.cc.
     """
@@ -79,7 +65,15 @@ def kept_for_system_bytes(free_bytes: int, compute_major: int) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and report; return the exit code."""
-    plan = plan_from(arguments)
+    plan = Plan(
+        needs_bytes=arguments.memory,
+        epochs=arguments.epochs,
+        batches_per_epoch=arguments.batches,
+        batch_size=arguments.batch_size,
+        gpu_seconds=arguments.gpu_ms / 1000,
+        host_seconds=arguments.host_ms / 1000,
+        may_grow=arguments.grow,
+    )
     this = Run("training")
     pool, used_bytes = _take_pool(this, plan)
     this.memory.take(whole_granules(LIBRARIES_MIB * MIB))
@@ -98,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _take_pool(this: Run, plan: Plan) -> tuple[int, int]:
-    """Return the pool's address and what of all held memory the training uses."""
+    """Return the pool's address, and the part of all allocated memory that the training uses."""
     outside_bytes = this.context.context_bytes + LIBRARIES_MIB * MIB
     needed_bytes = whole_granules(plan.needs_bytes - outside_bytes)
     if plan.may_grow:
@@ -137,7 +131,7 @@ class _Model:
         self._answers = array("i", (row % CLASSES for row in range(batch_size)))
 
     def step(self, gpu_seconds: float) -> float:
-        """Learn from one batch and return its mean loss; meaningless where kernels do not compute."""
+        """Train on one batch and return its mean loss; meaningless if kernels do not compute."""
         device, kernels, rows = self._run.device, self._run.kernels, self._rows
         device.write(self._inputs, self._images)
         device.write(self._labels, self._answers)
@@ -153,7 +147,7 @@ class _Model:
 
 
 def _images(batch_size: int) -> array[float]:
-    """Make noise in which a block of pixels tells the class."""
+    """Make noise in which a block of bright pixels marks the class."""
     noise = random.Random(0)  # noqa: S311 - test images, not secrets
     block = PIXELS // CLASSES
     return array(

@@ -1,6 +1,6 @@
-"""One run of a workload: its clock, its device, and the one JSON line that it ends with.
+"""One run of a workload: its clock, its device, its memory, and the JSON line at its end.
 
-It refuses to print anything else on standard output, so that a caller can read the last line.
+The JSON line is the only output on standard output.
 """
 
 from __future__ import annotations
@@ -10,35 +10,90 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from pgpu.workloads.context_size import ContextSize, measure_context
-from pgpu.workloads.cuda_driver import Device
+from pgpu.workloads.cuda_driver import ContextSize, CudaError, Device, measure_context
 from pgpu.workloads.kernels import Kernels
-from pgpu.workloads.memory_pool import HeldMemory
+
+MIB = 1 << 20
+GRANULE_BYTES = 2 * MIB
+"""The driver maps device memory in pages of this size, so smaller allocations take as much."""
 
 _NEVER = threading.Event()
 
 
 class WorkloadError(Exception):
-    """The workload could not do its work; the message is for standard error, the exit code is 1."""
+    """The workload failed; the message goes to standard error, and the exit code is 1."""
 
 
 def wait_seconds(seconds: float) -> None:
-    """Spend host time that a real program would spend on its own work, without a core."""
+    """Wait, in place of the host work of a real program, without using a core."""
     if seconds > 0:
         _NEVER.wait(seconds)
 
 
 def wait_for_start_line() -> None:
-    """Say `ready` on standard error and wait for a line on standard input, so that many can start at one moment."""
+    """Write `ready` to standard error and wait for a line on standard input, so that many can start at one moment."""
     sys.stderr.write("ready\n")
     sys.stderr.flush()
     sys.stdin.readline()
 
 
+def whole_granules(amount_bytes: int) -> int:
+    """Round down to whole pages of the driver."""
+    return max(0, amount_bytes) // GRANULE_BYTES * GRANULE_BYTES
+
+
+@dataclass(slots=True)
+class HeldMemory:
+    """Memory of this process, its context included, with the time of each change; never freed before its end."""
+
+    device: Device
+    now_seconds: Callable[[], float]
+    """Seconds since the workload began."""
+
+    held_bytes: int = 0
+    refusals: int = 0
+    timeline: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, bytes held from then on)."""
+
+    addresses: list[int] = field(default_factory=list)
+
+    def count(self, amount_bytes: int) -> None:
+        """Count memory that the driver allocated by itself, such as the context."""
+        self.held_bytes += amount_bytes
+        self.timeline.append((round(self.now_seconds(), 4), self.held_bytes))
+
+    def take(self, amount_bytes: int) -> int:
+        """Allocate, and return the address.
+
+        Raises:
+            CudaError: Refused; counted in `refusals` if there is no room.
+        """
+        try:
+            address = self.device.allocate(amount_bytes)
+        except CudaError as error:
+            self.refusals += error.is_out_of_memory
+            raise
+        self.addresses.append(address)
+        self.count(amount_bytes)
+        return address
+
+    def try_take(self, amount_bytes: int) -> bool:
+        """Allocate; return whether there was room."""
+        try:
+            self.take(amount_bytes)
+        except CudaError as error:
+            if not error.is_out_of_memory:
+                raise
+            return False
+        return True
+
+
 class Run:
-    """A workload between its first CUDA call and its result."""
+    """A workload from its first CUDA call to its result."""
 
     def __init__(self, workload: str) -> None:
         self.workload = workload
@@ -56,10 +111,10 @@ class Run:
         return time.monotonic() - self._began_seconds
 
     def check_round_trip(self, address: int, values: array[Any]) -> None:
-        """Copy to the device and back.
+        """Copy an array to the device and back.
 
         Raises:
-            WorkloadError: Not the same bytes came back.
+            WorkloadError: The bytes differ.
         """
         self.device.write(address, values)
         returned = array(values.typecode, bytes(values.itemsize * len(values)))

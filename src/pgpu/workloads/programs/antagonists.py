@@ -1,30 +1,117 @@
-"""Neighbours that take one resource and leave the rest alone: what a program loses beside one tells what it needs.
+"""Antagonists: neighbours that use up one resource, so that the slowdown of a program beside one shows its demand.
 
-`l2_sweep` touches as many bytes as the L2 cache holds, over and over; `dram_stream` reads memory that no cache holds.
-Without other words both run on a tenth of the multiprocessors: one block for each. They refuse to take more memory than their
-buffer.
+`l2_sweep` reads as many bytes as the L2 cache holds, over and over; `dram_stream` reads memory that no cache holds. By default
+both run on a tenth of the multiprocessors, one block on each. `fma_chains` keeps all arithmetic lanes busy with few threads;
+`crowd` fills a share of the room for threads with threads that wait; both use no memory. Launches take about the same time, and
+some are always queued ahead, until the time is over.
 
-Source: the probes of "pgpu advise"; sensitivity by an antagonist is Bubble-Up's (Mars et al., MICRO 2011).
+Source: sensitivity by an antagonist is Bubble-Up's (Mars et al., MICRO 2011).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.workloads.cuda_driver import Device, Module
+from pgpu.workloads.cuda_driver import Argument, Device, Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.memory_pool import GRANULE_BYTES, MIB
-from pgpu.workloads.programs.antagonist_loop import add_usual_arguments, take
-from pgpu.workloads.workload_run import Run
+from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, Run
 
+LAUNCH_SECONDS = 0.002
+"""Duration of a launch: short beside a time slice, long beside the cost of a launch."""
+
+_LAUNCHES_AHEAD = 4
+_MOST_AT_ONCE = 1 << 30
+_TRIES = 3
+BLOCK_THREADS = 512
+"""Four for each arithmetic lane of a multiprocessor, and a half, a third or a quarter of its room."""
+
+_MOST_SHARE_PERCENT = 100
+_NANOSECONDS = 1_000_000_000
 _QUAD_BYTES = 16
 _SECTOR_BYTES = 32
 _MEMORY_IN_CACHES = 8
-"""How many times the L2 cache's size is read from memory before an address comes again."""
+"""Multiple of the L2 cache's size that is read before an address is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work of an antagonist."""
+
+    amount: int
+    """Sum of its launches' amounts."""
+
+    seconds: float
+
+
+def add_usual_arguments(parser: argparse.ArgumentParser, *, usual_percent: int) -> None:
+    """Add the options of all antagonists."""
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long (10)")
+    parser.add_argument(
+        "--sms-percent", type=int, default=usual_percent, help=f"share of the multiprocessors ({usual_percent})"
+    )
+
+
+def take(this: Run, launch: Callable[[int], None], seconds: float, amount: int | None = None) -> Done:
+    """Write `running` to standard error, and launch until the time is over.
+
+    Args:
+        this: The program.
+        launch: Launches work of an amount.
+        seconds: How long.
+        amount: Of each launch; None: measured, so that a launch takes `LAUNCH_SECONDS`.
+    """
+    amount = amount or _amount_for(this, launch)
+    sys.stderr.write(f"{this.workload}: running\n")
+    sys.stderr.flush()
+    return keep_going(this, lambda: launch(amount), seconds, amount)
+
+
+def keep_going(this: Run, start: Callable[[], None], seconds: float, amount: int) -> Done:
+    """Start the same work repeatedly; the next launches are queued before the last ones are waited for, so the GPU is never idle.
+
+    Args:
+        this: The program.
+        start: Launches an amount.
+        seconds: How long.
+        amount: Of each start.
+    """
+    began_seconds = this.elapsed_seconds()
+    done = 0
+    last = None
+    while this.elapsed_seconds() - began_seconds < seconds:
+        for _ in range(_LAUNCHES_AHEAD):
+            start()
+        done += _LAUNCHES_AHEAD * amount
+        mark = this.device.mark()
+        if last is not None:
+            this.device.wait_for(last)
+        last = mark
+    this.device.synchronize()
+    return Done(done, this.elapsed_seconds() - began_seconds)
+
+
+def _amount_for(this: Run, launch: Callable[[int], None]) -> int:
+    """Return a power of two with which a launch takes at least `LAUNCH_SECONDS`."""
+    amount = 1
+    while amount < _MOST_AT_ONCE and _shortest_seconds(this, launch, amount) < LAUNCH_SECONDS:
+        amount *= 2
+    return amount
+
+
+def _shortest_seconds(this: Run, launch: Callable[[int], None], amount: int) -> float:
+    """Return the time of the fastest of some launches, since a busy host makes single ones slow."""
+    shortest = float("inf")
+    for _ in range(_TRIES):
+        began_seconds = this.elapsed_seconds()
+        launch(amount)
+        this.device.synchronize()
+        shortest = min(shortest, this.elapsed_seconds() - began_seconds)
+    return shortest
 
 
 def _l2_bytes(device: Device) -> int:
@@ -37,21 +124,21 @@ def _memory_bytes(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Antagonist:
-    """One of the two as a workload of the command line."""
+    """`l2_sweep` or `dram_stream` as a workload."""
 
     kernel: str
     usual_bytes: Callable[[Device], int]
     block_threads: int
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Name what a user may choose."""
+        """Add the options."""
         parser.add_argument(
             "--size-mib", type=float, help="buffer, in MiB (what the name says, of this GPU's L2 cache)"
         )
         add_usual_arguments(parser, usual_percent=10)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Take the resource until the time is over; return the exit code."""
+        """Use the resource until the time is over; return the exit code."""
         this = Run(self.kernel)
         size_bytes = round((arguments.size_mib or 0.0) * MIB) // _SECTOR_BYTES * _SECTOR_BYTES
         size_bytes = size_bytes or self.usual_bytes(this.device)
@@ -69,19 +156,19 @@ class Antagonist:
 
 
 L2_SWEEP = Antagonist("l2_sweep", _l2_bytes, 512)
-"""Blocks that leave room for another program's on each multiprocessor."""
+"""Its blocks leave room for another program's on each multiprocessor."""
 
 DRAM_STREAM = Antagonist("dram_stream", _memory_bytes, 1024)
-"""Few multiprocessors, and as much from each as one block can ask for."""
+"""Few multiprocessors, with the most requests that one block can have."""
 
 
 def blocks_for(sm_count: int, percent: int) -> int:
-    """Return how many blocks stand on this share of the multiprocessors, one on each and at least one."""
+    """Return the number of blocks for this share of the multiprocessors, one on each and at least one."""
     return max(1, sm_count * min(percent, 100) // 100)
 
 
 class Sweep:
-    """The kernel with its buffer `data` of zeros, and the word `sink` that stays as it is."""
+    """The kernel with its buffer `data` of zeros and the word `sink`, which it never changes."""
 
     def __init__(self, this: Run, kernel: str, size_bytes: int, blocks: int, block_threads: int) -> None:
         self._kernel, self._blocks, self._block_threads = kernel, blocks, block_threads
@@ -93,7 +180,7 @@ class Sweep:
         this.device.synchronize()
 
     def launch(self, sweeps: int) -> None:
-        """Read the buffer so many times."""
+        """Read the buffer this many times."""
         arguments = [
             (self.data, None),
             (self._quads, ctypes.c_ulonglong),
@@ -102,3 +189,59 @@ class Sweep:
         ]
         threads = self._blocks * self._block_threads
         self._module.launch(self._kernel, threads, arguments, block_threads=self._block_threads)
+
+
+def one_block_each(device: Device) -> int:
+    """Return one block for each multiprocessor."""
+    return device.sm_count
+
+
+def all_room(device: Device) -> int:
+    """Return how many blocks the GPU runs at once."""
+    return device.sm_count * (device.threads_per_sm // BLOCK_THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """`fma_chains` or `crowd` as a workload."""
+
+    kernel: str
+    whole: Callable[[Device], int]
+    """Returns the number of blocks for all of the resource."""
+
+    arguments: Callable[[int, int], Sequence[Argument]]
+    """Makes the kernel's arguments from an amount and the address of an unused word."""
+
+    amount: int | None
+    """Of each launch; None: measured."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options."""
+        add_usual_arguments(parser, usual_percent=_MOST_SHARE_PERCENT)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Use the resource until the time is over; return the exit code."""
+        this = Run(self.kernel)
+        sink = this.memory.take(GRANULE_BYTES)
+        module = this.device.load((Path(__file__).parent / "occupants.ptx").read_bytes())
+        percent = min(arguments.sms_percent, _MOST_SHARE_PERCENT)
+        blocks = max(1, self.whole(this.device) * percent // _MOST_SHARE_PERCENT)
+
+        def launch(amount: int) -> None:
+            words = self.arguments(amount, sink)
+            module.launch(self.kernel, blocks * BLOCK_THREADS, words, block_threads=BLOCK_THREADS)
+
+        done = take(this, launch, arguments.seconds, self.amount)
+        this.finish(blocks=blocks, amount=done.amount, compute_seconds=round(done.seconds, 6))
+        return 0
+
+
+FMA_CHAINS = Occupant(
+    "fma_chains", one_block_each, lambda rounds, sink: [(rounds, ctypes.c_uint), (sink, None)], amount=None
+)
+CROWD = Occupant(
+    "crowd",
+    all_room,
+    lambda nanoseconds, _: [(nanoseconds, ctypes.c_ulonglong)],
+    amount=round(LAUNCH_SECONDS * _NANOSECONDS),
+)

@@ -1,6 +1,6 @@
 """Dynamic programming as in Rodinia's pathfinder and Needleman-Wunsch: many short launches, each after the one before.
 
-They refuse to fuse steps: the cost of a launch is what such programs show.
+Steps are not fused, since the cost of launches is the purpose of these programs.
 """
 
 from __future__ import annotations
@@ -37,23 +37,16 @@ class Path(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--rows", type=int, default=100, help="rows, a launch for each (100)")
         parser.add_argument("--columns", type=int, default=100_000, help="columns (100000)")
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
-        return cls(rows=arguments.rows, columns=arguments.columns)
-
-    @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(rows=9, columns=301)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Costs of all rows, and the ways' costs down to two rows in turn."""
+        # Costs of all rows, and the ways' costs down to two rows in turn.
         return Filling("i", self.rows * self.columns, 10), Filling("i", self.columns), Filling("i", self.columns)
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
@@ -66,14 +59,11 @@ class Path(Problem):
             module.launch(self.name, self.columns, arguments, block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Go down on the host."""
         costs, above, _ = buffers
         for row in range(self.rows):
-            above = array("i", (costs[row * self.columns + at] + self._least(above, at) for at in range(self.columns)))
+            least = (min(above[max(0, column - 1) : column + 2]) for column in range(self.columns))
+            above = array("i", (costs[row * self.columns + column] + each for column, each in enumerate(least)))
         return above
-
-    def _least(self, above: array[Any], column: int) -> int:
-        return int(min(above[max(0, column - 1) : column + 2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +77,19 @@ class Alignment(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--length", type=int, default=512, help="letters of each sequence (512)")
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
-        return cls(length=arguments.length)
-
-    @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(length=37)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Both sequences, and the scores, whose first row and column stay 0: gaps at the ends cost nothing."""
+        # Both sequences, and the scores, whose first row and column stay 0: gaps at the ends cost nothing.
         letters = Filling("i", self.length, _LETTERS)
         return letters, letters, Filling("i", (self.length + 1) ** 2)
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
-        """Launch one kernel for each anti-diagonal."""
         for diagonal in range(2, 2 * self.length + 1):
             first, last = max(1, diagonal - self.length), min(self.length, diagonal - 1)
             numbers = [(number, ctypes.c_int) for number in (self.length, diagonal, first, last - first + 1, _GAP)]
@@ -115,7 +97,6 @@ class Alignment(Problem):
             module.launch("align", last - first + 1, arguments, block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Align on the host."""
         left, right, scores = buffers
         width = self.length + 1
         found = array("i", scores)

@@ -1,7 +1,6 @@
 """Programs whose reads depend on the data, as Rodinia's k-means and breadth-first search.
 
-They refuse to stop early: a kernel's answer never decides how many launches follow, so that they run to their end on a
-GPU that computes nothing too.
+The number of launches never depends on a kernel's result, so that the programs also end on a GPU that computes nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _BLOCK_THREADS = 256
 _NOT_REACHED = -1
 
 
-def _whole_numbers(*values: int) -> list[Argument]:
+def _integers(*values: int) -> list[Argument]:
     return [(value, ctypes.c_int) for value in values]
 
 
 def _begin(module: Module, address: int, count: int, value: int, first: int) -> None:
     """Set all words but the first to a value."""
-    arguments = [(address, None), *_whole_numbers(count, value, first, 0)]
+    arguments = [(address, None), *_integers(count, value, first, 0)]
     module.launch("begin", count, arguments, block_threads=_BLOCK_THREADS)
 
 
@@ -44,28 +43,21 @@ class Clusters(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--points", type=int, default=500_000, help="points (500000)")
         parser.add_argument("--features", type=int, default=34, help="numbers that a point has (34)")
         parser.add_argument("--clusters", type=int, default=5, help="centres (5)")
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
-        return cls(points=arguments.points, features=arguments.features, clusters=arguments.clusters)
-
-    @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(points=301, features=7, clusters=5)
 
     @property
     def _sizes(self) -> list[Argument]:
-        return _whole_numbers(self.points, self.features, self.clusters)
+        return _integers(self.points, self.features, self.clusters)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Points, centres, each point's centre, and the sums with the numbers of points behind them."""
+        # Points, centres, each point's centre, and the sums with the numbers of points behind them.
         return (
             Filling("f", self.points * self.features, 16),
             Filling("f", self.clusters * self.features, 16),
@@ -81,7 +73,6 @@ class Clusters(Problem):
         module.launch("gather", self.points, [points, owners, sums, *self._sizes], block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Do one round on the host."""
         points, centres, _, sums = buffers
         found = array("f", sums)
         for number in range(self.points):
@@ -110,24 +101,17 @@ class Levels(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--nodes", type=int, default=1_000_000, help="nodes (1000000)")
         parser.add_argument("--degree", type=int, default=6, help="edges of each node (6)")
         parser.add_argument("--levels", type=int, default=12, help="levels, a launch for each (12)")
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
-        return cls(nodes=arguments.nodes, degree=arguments.degree, levels=arguments.levels)
-
-    @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(nodes=501, degree=3, levels=4)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Edges, stored edge by edge, and each node's level."""
+        # Edges, stored edge by edge, and each node's level.
         return Filling("i", self.nodes * self.degree, self.nodes), Filling("i", self.nodes)
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
@@ -135,11 +119,10 @@ class Levels(Problem):
         edges, levels = addresses
         _begin(module, levels, self.nodes, _NOT_REACHED, 0)
         for level in range(self.levels):
-            arguments = [(edges, None), (levels, None), *_whole_numbers(self.nodes, self.degree, level)]
+            arguments = [(edges, None), (levels, None), *_integers(self.nodes, self.degree, level)]
             module.launch("spread", self.nodes, arguments, block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Search on the host."""
         edges, _ = buffers
         levels = array("i", [0] + [_NOT_REACHED] * (self.nodes - 1))
         reached = [0]

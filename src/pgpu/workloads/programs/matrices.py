@@ -1,7 +1,7 @@
 """Products of a dense matrix, as PolyBench has them: by rows, by columns, and tile by tile.
 
 The matrix of the first two has N rows of a fixed length, not N × N: 40,960² floats would take 6.7 GB, more than P3's
-card has. They refuse values with fractions: sums of small whole numbers are exact in any order.
+card has. All values are small whole numbers, whose sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TILE_THREADS = 256
 _BLOCK_THREADS = 256
 
 
-def _whole_numbers(*values: int) -> list[Argument]:
+def _integers(*values: int) -> list[Argument]:
     return [(value, ctypes.c_int) for value in values]
 
 
@@ -41,23 +41,20 @@ class RowWalk(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--size", type=int, default=10_240, help="rows, one for each thread (10240)")
         parser.add_argument("--columns", type=int, default=4096, help="columns (4096)")
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
         return cls(rows=arguments.size, columns=arguments.columns)
 
     @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(rows=67, columns=35)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Matrix, vector and result."""
+        # Matrix, vector and result.
         length = self._vector_length
         matrix, vector = Filling("f", self.rows * self.columns, 5, -2), Filling("f", length, 5, -2)
         return matrix, vector, Filling("f", self.rows + self.columns - length)
@@ -67,13 +64,11 @@ class RowWalk(Problem):
         return self.columns
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
-        """Launch one product."""
-        arguments = [*((address, None) for address in addresses), *_whole_numbers(self.rows, self.columns)]
+        arguments = [*((address, None) for address in addresses), *_integers(self.rows, self.columns)]
         threads = self.rows + self.columns - self._vector_length
         module.launch(self.name, threads, arguments, block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Multiply on the host."""
         matrix, vector, _ = buffers
         rows = (matrix[row * self.columns : (row + 1) * self.columns] for row in range(self.rows))
         return array("f", (sum(map(_product, row, vector)) for row in rows))
@@ -90,7 +85,6 @@ class ColumnWalk(RowWalk):
         return self.rows
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Multiply on the host."""
         matrix, vector, _ = buffers
         columns = (matrix[column :: self.columns] for column in range(self.columns))
         return array("f", (sum(map(_product, column, vector)) for column in columns))
@@ -109,38 +103,33 @@ class TiledProduct(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--size", type=int, default=10_240, help="rows of the left matrix (10240)")
         parser.add_argument("--inner", type=int, default=512, help="columns of the left, rows of the right (512)")
         parser.add_argument("--columns", type=int, default=256, help="columns of the right matrix (256)")
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
         return cls(rows=arguments.size, inner=arguments.inner, columns=arguments.columns)
 
     @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(rows=67, inner=37, columns=70)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Left, right and product."""
+        # Left, right and product.
         left, right = Filling("f", self.rows * self.inner, 5, -2), Filling("f", self.inner * self.columns, 5, -2)
         return left, right, Filling("f", self.rows * self.columns)
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
-        """Launch one product."""
         tiles = -(-self.rows // _TILE) * -(-self.columns // _TILE)
         arguments = [
             *((address, None) for address in addresses),
-            *_whole_numbers(self.rows, self.inner, self.columns),
+            *_integers(self.rows, self.inner, self.columns),
         ]
         module.launch(self.name, tiles * _TILE_THREADS, arguments, block_threads=_TILE_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Multiply on the host."""
         left, right, _ = buffers
         rows = [left[row * self.inner : (row + 1) * self.inner] for row in range(self.rows)]
         columns = [right[column :: self.columns] for column in range(self.columns)]

@@ -1,6 +1,6 @@
-"""Particles that all pull each other: arithmetic alone, whatever the caches are. P3's cache-insensitive program here.
+"""Particles that attract each other: limited by arithmetic and independent of caches, in place of P3's cache-insensitive program.
 
-It refuses to move the particles: each iteration finds the same pulls.
+The particles do not move, so each iteration computes the same.
 """
 
 from __future__ import annotations
@@ -36,31 +36,26 @@ class Particles(Problem):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
         parser.add_argument("--size", type=int, default=10_240, help="particles (10240)")
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
         return cls(particles=arguments.size)
 
     @classmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once."""
         return cls(particles=301)
 
     @property
     def fillings(self) -> Sequence[Filling]:
-        """Particles, and what one step adds to their velocities."""
+        # Particles, and what one step adds to their velocities.
         return Filling("f", self.particles * _NUMBERS, 20, 1), Filling("f", self.particles * _NUMBERS)
 
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
-        """Launch one step."""
         arguments = [*((address, None) for address in addresses), (self.particles, ctypes.c_int)]
         module.launch(self.name, self.particles, arguments, block_threads=_BLOCK_THREADS)
 
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Add up the pulls on the host."""
         numbers = buffers[0]
         all_of_them = [tuple(numbers[at : at + _NUMBERS]) for at in range(0, len(numbers), _NUMBERS)]
         return array("f", (pull for particle in all_of_them for pull in _pull(particle, all_of_them)))

@@ -1,7 +1,8 @@
-"""What a program is made of: buffers that the GPU fills itself, launches, and the host's word on what must come out.
+"""A program's problem, and the loop that solves it: check, memory, iterations, and the JSON line.
 
-Where kernels compute, a small problem of odd sizes is solved before the real one and compared with the host's answer,
-number by number. It refuses to go on with a GPU that computes something else.
+A problem consists of buffers that the GPU fills itself, launches, and a solution on the host. If kernels compute on the device, a
+small problem of odd sizes is solved first and compared with the host's solution, number by number; a difference ends the program.
+All buffers lie in one allocation, so the memory that a program holds is known exactly.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import argparse
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
+from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, Run, WorkloadError, wait_seconds, whole_granules
+
+_ALIGNMENT_BYTES = 256
 
 Buffers: TypeAlias = "Sequence[array[Any]]"
 """Host copies of a problem's buffers, in its order."""
@@ -23,37 +28,37 @@ Buffers: TypeAlias = "Sequence[array[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Problem(ABC):
-    """One size of one program's problem; a frozen dataclass of sizes."""
+    """One size of one program's problem; subclasses are frozen dataclasses of sizes."""
 
     name: ClassVar[str]
     kernels: ClassVar[str]
-    """The PTX file beside this one that holds its kernels, without its ending."""
+    """Name of the PTX file beside this one that holds its kernels, without the suffix."""
 
     result: ClassVar[int] = -1
-    """Which buffer holds the answer after an iteration."""
+    """Index of the buffer that holds the solution after an iteration."""
 
     tolerance: ClassVar[float] = 0.0
-    """By how much the answer may differ from the host's, as a share of it; 0 where whole numbers are added."""
+    """Relative difference to the host's solution that is allowed; 0 for sums of whole numbers."""
 
     @classmethod
     @abstractmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Name the sizes that a user may choose."""
+        """Add the options for the sizes."""
 
     @classmethod
-    @abstractmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Read the sizes from the command line."""
+        """Take the sizes from the options of the same names."""
+        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
 
     @classmethod
     @abstractmethod
     def small(cls) -> Self:
-        """Return a size that the host solves at once and that is no multiple of a block."""
+        """Return a size that the host solves quickly and that is no multiple of a block."""
 
     @property
     @abstractmethod
     def fillings(self) -> Sequence[Filling]:
-        """What each buffer holds before the first iteration."""
+        """Contents of each buffer before the first iteration."""
 
     @abstractmethod
     def launch(self, module: Module, addresses: Sequence[int]) -> None:
@@ -66,23 +71,154 @@ class Problem(ABC):
 
     @abstractmethod
     def solve(self, buffers: Buffers) -> array[Any]:
-        """Do what one iteration does, on the host.
+        """Run one iteration on the host.
 
         Args:
-            buffers: As they were filled.
+            buffers: As filled.
 
         Returns:
-            What must stand in the buffer `result` afterwards.
+            The expected contents of the buffer `result`.
         """
 
     def filled(self) -> Buffers:
-        """Return what the GPU writes into the buffers before the first iteration."""
+        """Return host copies of the filled buffers."""
         return [filling.values(seed) for seed, filling in enumerate(self.fillings)]
 
     def difference(self, found: array[Any], buffers: Buffers) -> str | None:
-        """Compare an answer with the host's; None where they agree, else the first place where they do not."""
+        """Compare a solution with the host's; None if they agree, else the first difference."""
         expected = self.solve(buffers)
         for place, (ours, theirs) in enumerate(zip(expected, found, strict=True)):
             if not math.isclose(ours, theirs, rel_tol=self.tolerance, abs_tol=self.tolerance):
                 return f"{self.name}: at {place} the GPU has {theirs} and the host {ours}"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One problem as a workload of the command line."""
+
+    problem: type[Problem]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options."""
+        self.problem.add_arguments(parser)
+        parser.add_argument(
+            "--iterations", type=int, default=10, help="times that the problem is solved, and waited for (10)"
+        )
+        parser.add_argument(
+            "--ahead", type=int, default=1, help="have twice as many iterations on their way (1: wait for each)"
+        )
+        parser.add_argument("--seconds", type=float, help="solve it again and again for so long instead")
+        parser.add_argument("--host-ms", type=float, default=0.0, help="host time between iterations, waited (0)")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Check, solve and report; return the exit code."""
+        solve(Run(self.problem.name), self.problem.from_arguments(arguments), arguments)
+        return 0
+
+
+def solve(this: Run, problem: Problem, arguments: argparse.Namespace) -> None:
+    """Check, solve repeatedly, and write the JSON line.
+
+    Raises:
+        WorkloadError: The requested memory is too small, or GPU and host disagree.
+    """
+    arena = _Arena(this, problem, arguments.memory)
+    is_checked = arena.check_small_problem()
+    arena.fill(problem)
+    began_seconds = this.elapsed_seconds()
+    iterations = sum(arena.solve(problem, arguments.ahead) for _ in _iterations(this, arguments))
+    this.device.synchronize()
+    this.finish(
+        sizes=asdict(problem),
+        iterations=iterations,
+        compute_seconds=round(this.elapsed_seconds() - began_seconds, 6),
+        computed=is_checked,
+    )
+
+
+def _iterations(this: Run, arguments: argparse.Namespace) -> Iterator[None]:
+    began_seconds = this.elapsed_seconds()
+    done = 0
+    while True:
+        spent_seconds = this.elapsed_seconds() - began_seconds
+        is_over = done >= arguments.iterations if arguments.seconds is None else spent_seconds >= arguments.seconds
+        if is_over:
+            return
+        if done:
+            wait_seconds(arguments.host_ms / 1000)
+        yield
+        done += 1
+
+
+def needed_bytes(fillings: Sequence[Filling]) -> int:
+    """Return the size of one allocation for these buffers, in whole pages of the driver."""
+    used_bytes = sum(_padded(filling.amount_bytes) for filling in fillings)
+    return -(-used_bytes // GRANULE_BYTES) * GRANULE_BYTES
+
+
+def _padded(amount_bytes: int) -> int:
+    return -(-amount_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+class _Arena:
+    """The allocation that holds first the small problem, then the real one."""
+
+    def __init__(self, this: Run, problem: Problem, memory_bytes: int | None) -> None:
+        self._run = this
+        self._small = type(problem).small()
+        self._start = this.memory.take(_arena_bytes(this, problem, self._small, memory_bytes))
+        self._module = this.device.load((Path(__file__).parent / f"{problem.kernels}.ptx").read_bytes())
+        self._marks: list[Any] = []
+
+    def addresses(self, problem: Problem) -> Sequence[int]:
+        """Return the address of each buffer of a problem."""
+        found = [self._start]
+        for filling in problem.fillings:
+            found.append(found[-1] + _padded(filling.amount_bytes))
+        return found[:-1]
+
+    def fill(self, problem: Problem) -> None:
+        """Fill the buffers of a problem."""
+        for seed, (address, filling) in enumerate(zip(self.addresses(problem), problem.fillings, strict=True)):
+            self._run.kernels.fill(address, filling, seed=seed)
+        self._run.device.synchronize()
+
+    def solve(self, problem: Problem, times: int = 1) -> int:
+        """Launch some iterations, and return their number; waits for a single one, else for those of the call before."""
+        addresses = self.addresses(problem)
+        for _ in range(times):
+            problem.launch(self._module, addresses)
+        self._marks.append(self._run.device.mark())
+        while len(self._marks) > (times > 1):
+            self._run.device.wait_for(self._marks.pop(0))
+        return times
+
+    def check_small_problem(self) -> bool:
+        """Solve the small problem and compare; return whether kernels compute here.
+
+        Raises:
+            WorkloadError: GPU and host disagree.
+        """
+        if not self._run.kernels.compute_here(self._start):
+            return False
+        small = self._small
+        self.fill(small)
+        self.solve(small)
+        answer = array(small.fillings[small.result].typecode, bytes(small.fillings[small.result].amount_bytes))
+        self._run.device.read(self.addresses(small)[small.result], answer)
+        difference = small.difference(answer, small.filled())
+        if difference is not None:
+            raise WorkloadError(difference)
+        return True
+
+
+def _arena_bytes(this: Run, problem: Problem, small: Problem, memory_bytes: int | None) -> int:
+    needs_bytes = max(needed_bytes(problem.fillings), needed_bytes(small.fillings))
+    if memory_bytes is None:
+        return needs_bytes
+    room_bytes = whole_granules(memory_bytes - this.context.context_bytes)
+    if room_bytes < needs_bytes:
+        context_mib = -(-this.context.context_bytes // MIB)
+        raise WorkloadError(f"--memory must be at least {needs_bytes // MIB + context_mib}MiB for these sizes")
+    return room_bytes
