@@ -18,10 +18,10 @@ from pgpu.kubernetes.api import Cluster, connect
 ASK_AS_A_POD = """
 import sys
 from pathlib import Path
-from pgpu.kubernetes.api import Cluster, connected
+from pgpu.kubernetes.api import Cluster, connect
 
 account = Path(sys.argv[1])
-cluster = Cluster(connected(None, account))
+cluster = Cluster(connect(None, account))
 print(cluster.node("node1").name, flush=True)
 (account / "token").write_text("second")
 input()

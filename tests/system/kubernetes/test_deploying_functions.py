@@ -264,8 +264,8 @@ def test_what_a_cluster_does_otherwise_than_a_server_is_said(remarked: Said, sou
         ((*IMAGE, "--source-in-image", "app"), "no directory of an image"),
         ((*IMAGE, "--knative", "--recreate"), "is for Deployments"),
         ((*IMAGE, "--context", "other"), "'other' not found"),
-        (("--namespace", "vision"), "say --runtime kubernetes, too"),
-        (("--dry-run",), "say --runtime kubernetes, too"),
+        (("--namespace", "vision"), "add --runtime kubernetes"),
+        (("--dry-run",), "add --runtime kubernetes"),
         (("--runtime", "vm"), "process, docker or kubernetes"),
     ],
 )

@@ -346,7 +346,7 @@ def test_a_port_that_somebody_has_is_said_in_one_line(town: Town, tmp_path: Path
     ended = subprocess.run([PGPU, "kubernetes", "score", *words], capture_output=True, text=True, check=False)
 
     assert ended.returncode != 0
-    assert "nobody can listen" in ended.stderr
+    assert "cannot be listened on" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
