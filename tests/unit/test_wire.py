@@ -27,8 +27,7 @@ from pgpu.model import (
     Submission,
 )
 from pgpu.services import wire
-from pgpu.services.messages import Ask
-from pgpu.services.reports import GpuReport, JobReport
+from pgpu.services.messages import Ask, GpuReport, JobReport
 
 UUID = "GPU-0"
 SPEC = JobSpec(("sh", "-c", "a\nb"), "docker", "img", (("A", "b=c"),), (Mount("/a", "/b", "ro"),), "/", "1:2", "name")

@@ -15,9 +15,8 @@ from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
-from pgpu.services.messages import Ask
+from pgpu.services.messages import Ask, JobReport
 from pgpu.services.output_log import last_lines
-from pgpu.services.reports import JobReport
 
 
 class EmbeddedClient(JobService, Client):

@@ -23,8 +23,7 @@ from pgpu.engine.submission.submitter import this_process
 from pgpu.errors import NodeError, PgpuError, RequestError, ServerUnavailableError
 from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire
-from pgpu.services.messages import END_HEADER, Ask, Cancel, Signal, Stop, Window
-from pgpu.services.reports import JobReport
+from pgpu.services.messages import END_HEADER, Ask, Cancel, JobReport, Signal, Stop, Window
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
 
 if TYPE_CHECKING:

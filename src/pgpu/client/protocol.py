@@ -15,7 +15,7 @@ from pgpu.model import (
     Request,
     Submission,
 )
-from pgpu.services.reports import GpuReport, JobReport, QueueReport
+from pgpu.services.messages import GpuReport, JobReport, QueueReport
 
 
 class Client(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.errors import PgpuError, UnauthenticatedError
 from pgpu.ledger import Ledger
 from pgpu.server.maintenance import Maintenance
@@ -59,7 +59,7 @@ class Readiness:
 class ReadinessProbe:
     """Checks one server at most once a second, however many requests come."""
 
-    def __init__(self, engine: Engine, maintenance: Maintenance) -> None:
+    def __init__(self, engine: EngineContext, maintenance: Maintenance) -> None:
         self._engine = engine
         self._maintenance = maintenance
         self._ledger = Ledger(engine.ledger.path, busy_timeout_seconds=_LEDGER_TIMEOUT_SECONDS)

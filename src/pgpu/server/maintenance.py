@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.engine.keeper.calling import LOOK
 from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.leases.recovery import recover
@@ -26,7 +26,7 @@ _KEEPER_CALL_SECONDS = LINGER_SECONDS / 2
 class Maintenance:
     """Two daemon threads of one server: one for jobs, one for the container engine."""
 
-    def __init__(self, engine: Engine, tidy: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: EngineContext, tidy: Callable[[], None] = lambda: None) -> None:
         """Do not start yet.
 
         Args:

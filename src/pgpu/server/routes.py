@@ -28,7 +28,7 @@ from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
-from pgpu.services.reports import JobReport
+from pgpu.services.messages import JobReport
 from pgpu.services.route_table import (
     ADMIN_ROUTES,
     FUNCTION_ROUTES,

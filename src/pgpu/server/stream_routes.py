@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.frames import (
     FrameDecoder,
@@ -67,7 +67,7 @@ _END_OF_LOG = (1 << 63) - 1
 class StreamRelay:
     """Waits on the jobs of one ledger, in one event loop."""
 
-    def __init__(self, engine: Engine, broadcast: EventBroadcast) -> None:
+    def __init__(self, engine: EngineContext, broadcast: EventBroadcast) -> None:
         self._engine = engine
         self._broadcast = broadcast
         self._leaving = asyncio.Event()

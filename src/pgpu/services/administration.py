@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.errors import RequestError
 from pgpu.ledger import ALL_GPUS, Tokens
 from pgpu.scheduling import Quota
@@ -25,7 +25,7 @@ _LARGEST_WEIGHT = 1e6
 class AdministrationService:
     """The operations behind `pgpu admin`."""
 
-    def __init__(self, engine: Engine, caller: Caller) -> None:
+    def __init__(self, engine: EngineContext, caller: Caller) -> None:
         """Serve an administrator.
 
         Raises:

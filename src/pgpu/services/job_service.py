@@ -14,8 +14,7 @@ from itertools import count, islice
 
 from pgpu.advising.advice import Advice
 from pgpu.engine.admission.queue_view import add_wait_reasons, read_queue
-from pgpu.engine.context import send_signal, send_window
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.history.job_profiles import add_findings, read_profiled
 from pgpu.engine.history.sharing_advice import advise_jobs
 from pgpu.engine.history.usage_history import read_history, read_waste
@@ -23,6 +22,7 @@ from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob
 from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
+from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submission.job_batch import check_count
 from pgpu.engine.submission.job_submission import new_job_id
 from pgpu.engine.turns.turn_state import turns_now
@@ -33,9 +33,8 @@ from pgpu.ledger import Entry
 from pgpu.model import ANONYMOUS, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
-from pgpu.services.messages import Ask
+from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
 from pgpu.services.output_log import LogCursor, last_lines
-from pgpu.services.reports import GpuReport, JobReport, QueueReport
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
@@ -220,7 +219,7 @@ class JobService:
         engine, job_id = self._evictable(id_or_name)
         return reacquire(engine, job_id)
 
-    def _evictable(self, id_or_name: str) -> tuple[Engine, str]:
+    def _evictable(self, id_or_name: str) -> tuple[EngineContext, str]:
         """Find a job whose lease only the gateway may change: the value of a lease decides which one is evicted."""
         job = self.find(id_or_name).job
         self.caller.check_administers()
@@ -311,7 +310,7 @@ class JobService:
             recover(self.engines.own)
 
 
-def report_job(engine: Engine, entry: Entry) -> JobReport:
+def report_job(engine: EngineContext, entry: Entry) -> JobReport:
     """Report a job: its slices' use, and the GPU time that its supervisor sampled.
 
     Raises:
@@ -323,13 +322,13 @@ def report_job(engine: Engine, entry: Entry) -> JobReport:
     samples = read_samples(engine.places(entry.job.id).time_samples)
     time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:
-        time = tuple(_add_turn(engine, entry.job.id, each) for each in time)
+        time = tuple(_add_turn(engine.settings, entry.job.id, each) for each in time)
     return JobReport(entry.job, tuple(engine.enforcer.use(lease)), time)
 
 
-def _add_turn(engine: Engine, job_id: str, time: GpuTime) -> GpuTime:
+def _add_turn(settings: EngineSettings, job_id: str, time: GpuTime) -> GpuTime:
     """Add the turn that the arbiter published, which is newer than the last sample."""
-    for turn in turns_now(engine.settings, [time.gpu_uuid]):
+    for turn in turns_now(settings, [time.gpu_uuid]):
         has_turn = job_id in turn.holders
         since_seconds, until_seconds = (turn.since_seconds, turn.until_seconds) if has_turn else (None, None)
         return replace(time, is_held=not has_turn, turn_since_seconds=since_seconds, turn_until_seconds=until_seconds)

@@ -28,10 +28,13 @@ from pgpu.services.messages import (
     Ask,
     Bearer,
     Cancel,
+    GpuReport,
+    JobReport,
     Judgement,
     LeaseOffer,
     NewFunctionToken,
     NewToken,
+    QueueReport,
     ReplicaAsk,
     Rollout,
     Shown,
@@ -42,7 +45,6 @@ from pgpu.services.messages import (
     UserQuota,
     Window,
 )
-from pgpu.services.reports import GpuReport, JobReport, QueueReport
 
 JOB_ROOT = "/v1/jobs"
 
