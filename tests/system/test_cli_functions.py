@@ -123,7 +123,7 @@ def test_what_cannot_be_imported_here_is_deployed_by_the_project_file_alone(
         (("deploy", "app.py:Doubler", "--requirements", "no.txt"), "cannot be read"),
         (("rollout", "doubler"), "names no version"),
         (("rollout", "no-such@1"), "no function"),
-        (("functions", "--cold-starts"), "whose"),
+        (("functions", "--cold-starts"), "needs a function"),
         (("logs", "no-such"), "no job"),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed
         assert main(["invoke", "later", "--result", "c-1"]) == 0
         refused = (("picky", 2, b"422 bad_input: $.x: an int"), ("own", 2, b"no such cat"))
         for name, code, words in (
-            *(("broken", 125, b"pgpu logs broken"), ("closed", 125, b"pgpu token closed create")),
+            *(("broken", 125, b"pgpu logs broken"), ("closed", 125, b"pgpu function token closed create")),
             *(("fails", 1, b"r-1: pgpu logs fails"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")),
             *refused,
         ):
