@@ -68,7 +68,7 @@ def shares(function: Function) -> list[tuple[int, int]]:
 def test_without_a_server_there_are_no_functions(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="served by a server") as refusal:
         open_functions(Settings(host="embedded", state_dir=tmp_path))
-    assert "pgpu dev" in str(refusal.value.hint)
+    assert "pgpu function dev" in str(refusal.value.hint)
 
 
 def test_versions_traffic_and_tokens_from_deploy_to_undeploy(

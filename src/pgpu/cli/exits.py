@@ -14,7 +14,7 @@ CHECK_FAILED = 1
 """`pgpu doctor` found something that does not work."""
 
 CALL_FAILED = 1
-"""The function that `pgpu invoke` called failed itself."""
+"""The function that `pgpu function invoke` called failed itself."""
 
 CALL_REFUSED = 2
 """It was called with what it does not take: another request may do. Nothing of pgpu's failed."""

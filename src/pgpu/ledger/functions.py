@@ -19,7 +19,7 @@ from pgpu.model.text import escape_undecodable, is_text
 
 def missing(name: str) -> FunctionNotFoundError:
     """Return the error for a name that is no function, or not one of the caller's."""
-    return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu functions` lists yours")
+    return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu function ls` lists yours")
 
 
 def check_same(connection: sqlite3.Connection, name: str, identity: str | None) -> None:
@@ -63,7 +63,9 @@ class FunctionTokens:
             check_same(connection, function, identity)
             statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
             if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
-                raise RequestError(f"{function} has {MOST_TOKENS} tokens", hint=f"pgpu token {function} revoke ID")
+                raise RequestError(
+                    f"{function} has {MOST_TOKENS} tokens", hint=f"pgpu function token {function} revoke ID"
+                )
             row = (token_id, function, digest, escape_undecodable(label), time.time())
             connection.execute("INSERT INTO function_tokens VALUES (?, ?, ?, ?, ?)", row)
 
@@ -189,7 +191,8 @@ class Functions:
             check_same(connection, name, identity)
             if not _fall_back(connection, name):
                 raise RequestError(
-                    f"{name} has no earlier traffic to go back to", hint=f"choose a version: pgpu rollout {name}@N"
+                    f"{name} has no earlier traffic to go back to",
+                    hint=f"choose a version: pgpu function rollout {name}@N",
                 )
             return _function(connection, name)
 
@@ -267,7 +270,7 @@ def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
         return False
     count = connection.execute("SELECT count(*) FROM functions WHERE owner_uid = ?", (owner_uid,)).fetchone()[0]
     if count >= MOST_FUNCTIONS:
-        raise RequestError(f"you have {count} functions, as many as one may have", hint="pgpu undeploy NAME")
+        raise RequestError(f"you have {count} functions, as many as one may have", hint="pgpu function undeploy NAME")
     connection.execute("INSERT INTO functions VALUES (?, ?, ?)", (name, owner_uid, time.time()))
     return True
 
@@ -283,7 +286,7 @@ def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: in
     if held + _VERSION_BYTES + sum(map(len, words)) > MOST_TEXT_BYTES:
         raise RequestError(
             f"the text of your versions, lock files included, is {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
-            hint="pgpu undeploy NAME, and deploy it anew",
+            hint="pgpu function undeploy NAME, and deploy it anew",
         )
 
 
@@ -291,7 +294,9 @@ def _add_version(connection: sqlite3.Connection, asked: Deployment, inherited: s
     statement = "SELECT ifnull(max(number), 0) FROM function_versions WHERE function = ?"
     number = int(connection.execute(statement, (asked.function,)).fetchone()[0]) + 1
     if number > MOST_VERSIONS:
-        raise RequestError(f"{asked.function} has {MOST_VERSIONS} versions", hint=f"pgpu undeploy {asked.function}")
+        raise RequestError(
+            f"{asked.function} has {MOST_VERSIONS} versions", hint=f"pgpu function undeploy {asked.function}"
+        )
     state = VersionState.READY if asked.requirements is None else VersionState.PENDING
     connection.execute(
         "INSERT INTO function_versions (function, number, app, bundle, declaration, runtime, image, requirements,"

@@ -287,7 +287,7 @@ class FunctionService:
         """Revoke a token."""
         self.function(name)
         if not self._functions.tokens.remove(name, token_id):
-            raise RequestError(f"{name} has no token {token_id}", hint=f"`pgpu token {name} list` lists them")
+            raise RequestError(f"{name} has no token {token_id}", hint=f"`pgpu function token {name} list` lists them")
 
     def replicas(self, name: str) -> Sequence[Replica]:
         """List the replicas of a function."""

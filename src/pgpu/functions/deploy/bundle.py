@@ -209,7 +209,7 @@ def unpack(bundle: BinaryIO, directory: Path) -> UnpackedBundle:
     try:
         return _unpack(bundle, directory)
     except _BROKEN as exc:
-        raise RequestError(f"this is no bundle: {exc}", hint="pack it with `pgpu deploy`") from exc
+        raise RequestError(f"this is no bundle: {exc}", hint="pack it with `pgpu function deploy`") from exc
     except OSError as exc:
         raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror}") from exc
 
@@ -241,7 +241,9 @@ def _member_of(header: tarfile.TarInfo) -> BundleMember:
     if header.issym():
         return BundleMember(header.name, MemberKind.LINK, target=header.linkname)
     if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE} or header.issparse():
-        raise RequestError(f"{quoted(header.name)} is no file, directory or link", hint="pack it with `pgpu deploy`")
+        raise RequestError(
+            f"{quoted(header.name)} is no file, directory or link", hint="pack it with `pgpu function deploy`"
+        )
     return BundleMember(header.name, MemberKind.FILE, header.size, is_executable=bool(header.mode & 0o100))
 
 

@@ -120,7 +120,7 @@ class BundleStore:
         if held > self._most_layers_bytes:
             raise RequestError(
                 f"your packages would hold {held // MIB} MiB of {self._most_layers_bytes // MIB} MiB",
-                hint="pgpu undeploy NAME",
+                hint="pgpu function undeploy NAME",
             )
 
     @contextlib.contextmanager
@@ -138,7 +138,7 @@ class BundleStore:
             if held + MOST_BYTES > self._most_owner_bytes:
                 raise CapacityError(
                     f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB",
-                    hint="pgpu undeploy NAME",
+                    hint="pgpu function undeploy NAME",
                 )
             with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
                 yield BundleUpload(shelf, cast("BinaryIO", file), self._most_sent_bytes)

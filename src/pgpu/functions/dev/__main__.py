@@ -1,6 +1,6 @@
 """`python -m pgpu.functions.dev APP --source DIRECTORY`: imports a function and describes it in one line of JSON.
 
-A process of its own, so that `pgpu dev` never imports the user's code. The handler is not constructed.
+A process of its own, so that `pgpu function dev` never imports the user's code. The handler is not constructed.
 """
 
 import argparse

@@ -17,7 +17,11 @@ from pgpu.errors import RequestError
 _PIECE_BYTES = 1 << 16
 _ABORT_AGAIN_SECONDS = 0.05
 _BODY = json.dumps(
-    {"error": "no code of this function runs: see the output of pgpu dev", "code": "not_running", "request_id": None}
+    {
+        "error": "no code of this function runs: see the output of pgpu function dev",
+        "code": "not_running",
+        "request_id": None,
+    }
 ).encode()
 _NO_REPLICA = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"

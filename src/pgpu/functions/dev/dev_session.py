@@ -43,7 +43,7 @@ SourceSnapshot = Mapping[str, tuple[int, int]]
 
 @dataclass(slots=True)
 class DevSession:
-    """One `pgpu dev`; runs in the calling thread, with a thread for each replica that is ending."""
+    """One `pgpu function dev`; runs in the calling thread, with a thread for each replica that is ending."""
 
     place: FunctionSource
     relay: ConnectionRelay

@@ -131,7 +131,7 @@ def undeploy(objects: DynamicClient, name: str, namespace: str) -> tuple[ObjectC
                     done.append(ObjectChange(display_name(kind), object_name, "removed"))
     if not done:
         raise FunctionNotFoundError(
-            f"{namespace} has no function {name}", hint="`pgpu functions --runtime kubernetes` lists them"
+            f"{namespace} has no function {name}", hint="`pgpu function ls --runtime kubernetes` lists them"
         )
     return tuple(done)
 
@@ -174,7 +174,7 @@ def _choose_platform(
     if requested is not None and present not in {None, requested}:
         raise RequestError(
             f"{workload.name} is a {present} in {namespace}",
-            hint=f"pgpu undeploy {workload.name} --runtime kubernetes first",
+            hint=f"pgpu function undeploy {workload.name} --runtime kubernetes first",
         )
     if requested is Platform.KNATIVE and not has_knative:
         raise RequestError("Knative Serving is not installed on this cluster", hint="leave --knative out")

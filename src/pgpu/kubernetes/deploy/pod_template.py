@@ -157,7 +157,7 @@ def _probe(path: str, *, period_seconds: int, failures: int) -> Manifest:
 
 
 def controller_metadata(workload: Workload) -> Manifest:
-    """Return the metadata of the pods' controller, with annotations that `pgpu functions` shows."""
+    """Return the metadata of the pods' controller, with annotations that `pgpu function ls` shows."""
     shown = {APP_ANNOTATION: workload.app, SLICE_ANNOTATION: describe_share(workload.share)}
     return {**metadata(workload.name, workload.name, workload.namespace), "annotations": shown}
 
@@ -198,7 +198,7 @@ def claim_template(workload: Workload, share: Share) -> Manifest:
 
 
 def describe_share(share: Share | None) -> str:
-    """Format a slice as `pgpu functions` shows it: `2 GPUs, 4 GiB, 25%`; `none` without a GPU."""
+    """Format a slice as `pgpu function ls` shows it: `2 GPUs, 4 GiB, 25%`; `none` without a GPU."""
     if share is None:
         return "none"
     count = "1 GPU" if share.gpus == 1 else f"{share.gpus} GPUs"
