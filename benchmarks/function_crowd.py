@@ -39,7 +39,7 @@ from pgpu.client.address import address_of
 from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
 from pgpu.client.remote_service import HttpFunctions
-from pgpu.functions.control.http_control_plane import HttpControlPlane
+from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
 from pgpu.functions.router.replica_connection import ReacquireResult

@@ -18,7 +18,7 @@ import pydantic
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.functions.handler import signature_of
-from pgpu.functions.ipc.messages import Call
+from pgpu.functions.ipc.call_messages import Call
 from pgpu.functions.protocols import Interpreter, ParsedCall
 
 SIDE, CHANNELS = 300, 3

@@ -7,7 +7,7 @@ import msgspec
 
 from pgpu.functions.api import Context, Declaration
 from pgpu.functions.handler import Loaded, signature_of
-from pgpu.functions.ipc.messages import Call, Reply
+from pgpu.functions.ipc.call_messages import Call, Reply
 from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal
 
 JSON = {"content-type": "application/json"}

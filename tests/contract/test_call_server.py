@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from pgpu.functions.api import Declaration
-from pgpu.functions.ipc.call_frames import encode_frame
+from pgpu.functions.ipc.call_messages import Call, FrameKind, encode_frame
 from pgpu.functions.ipc.memory_files import write_body
-from pgpu.functions.ipc.messages import Call, FrameKind
 from pgpu.functions.replica.call_server import CallServer
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import ServingState
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
+from pgpu.functions.requests.request_queue import ReplicaMetrics
 
 KEEPER: Any = SimpleNamespace(pages={}, state=ServingState.STARTING, reason=None, restarts=0, import_seconds=0.0)
 CALL = Call("id", "POST", "/", "", {}, 60.0)

@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.http.http_connection import HttpConnection
-from pgpu.functions.ipc.messages import Body, Reply
+from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 
 KEEP_SECONDS = 75

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from tests.waiting import until
 
 from pgpu.errors import RequestError
-from pgpu.functions.control.http_control_plane import HttpControlPlane
+from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable

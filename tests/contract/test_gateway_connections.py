@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.http.request_handler import ReplicaInfo
-from pgpu.functions.ipc.messages import Body, Reply
+from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 
 HEAD = b"POST /functions/it HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"

@@ -9,7 +9,7 @@ import pytest
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler, describe_function
 from pgpu.functions.gateway.gateway_routes import parse_route
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.functions.scaling import Phase

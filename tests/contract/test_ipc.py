@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 
 from pgpu.functions.ipc.async_channel import AsyncChannel, CoalescingLoop
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_frames import Decoder, Frame, MalformedFrameError, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import (
+    Call,
+    Chunk,
+    Decoder,
+    Frame,
+    FrameKind,
+    MalformedFrameError,
+    Notification,
+    Reply,
+    decode_message,
+    encode_frame,
+)
 from pgpu.functions.ipc.memory_files import GrowingFile, StartedMark, map_body, write_body
-from pgpu.functions.ipc.messages import Call, Chunk, FrameKind, Notification, Reply
 
 texts = st.text(max_size=20)
 calls = st.builds(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.load_history import LoadHistory, learned_loads, restore_loads
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.router_table import LoadHistory, RouterTable, learned_loads, restore_loads
 from pgpu.functions.router.version_load import LearnedLoad
 from pgpu.functions.scaling import WarmWindow
 from pgpu.model import Function, Share, Version, VersionState

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pgpu.functions.ipc.call_frames import encode_frame
-from pgpu.functions.ipc.messages import Chunk, FrameKind, Notification, Reply
+from pgpu.functions.ipc.call_messages import Chunk, FrameKind, Notification, Reply, encode_frame
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest

@@ -1,6 +1,6 @@
 """A desk whose replicas are fronts that it starts itself, and whose books are files: it outlives a gateway that is killed.
 
-It stands in for `pgpu.functions.control.http_control_plane.HttpControlPlane`; both answer tests/system/functions/test_control_planes.py. There is
+It stands in for `pgpu.functions.control.control_plane.HttpControlPlane`; both answer tests/system/functions/test_control_planes.py. There is
 room for so many replicas at a time; who finds none waits until another one has ended.
 """
 

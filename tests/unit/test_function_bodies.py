@@ -17,7 +17,7 @@ from tests.function_calls import JSON, asked, values
 
 from pgpu.errors import RequestError
 from pgpu.functions.handler import signature_of
-from pgpu.functions.ipc.messages import Call
+from pgpu.functions.ipc.call_messages import Call
 from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal
 
 PACKED = {"content-type": "application/x-msgpack"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.function_calls import asked, called, reply, told
 
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.protocols import ParsedCall, Refusal
 from pgpu.functions.protocols.inference_request import HEADER_LENGTH
 from pgpu.functions.protocols.tensors import DATATYPES, Tensor, nested

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import CapacityError, NodeError
-from pgpu.functions.async_calls.async_call_database import event_call_id, named_call_id, new_call_id
+from pgpu.functions.gateway.async_call_database import event_call_id, named_call_id, new_call_id
 from pgpu.functions.gateway.body_budget import BodyBudget
 from pgpu.functions.gateway.gateway_access import (
     BAD_TOKEN,
@@ -171,7 +171,7 @@ def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None
         halls = RouterTable(GatewayMetrics())
         access = GatewayAccess(TokenCache(Silent()))  # type: ignore[arg-type]
         app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, budget=BodyBudget(1))  # type: ignore[arg-type]
-        headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01")]
+        headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01" if raised is None else b"60")]
         scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": headers}
         await app({**scope, "query_string": b"", "state": {}}, None, send)  # type: ignore[arg-type]
         let_go.set()

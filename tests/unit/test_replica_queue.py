@@ -8,12 +8,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pgpu.functions.api import Declaration
 from pgpu.functions.http.request_handler import plain_headers, request_id, timeout_seconds
 from pgpu.functions.http.response_writer import header_lines
-from pgpu.functions.ipc.call_frames import Decoder, encode_frame
-from pgpu.functions.ipc.messages import Chunk, FrameKind, Reply
+from pgpu.functions.ipc.call_messages import Chunk, Decoder, FrameKind, Reply, encode_frame
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.replica.worker_queue import WorkerQueue, WorkerSlot
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
-from pgpu.functions.requests.request_queue import PendingRequest, PrefetchWindow
+from pgpu.functions.requests.request_queue import PendingRequest, PrefetchWindow, ReplicaMetrics
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))

@@ -20,8 +20,7 @@ from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.api import dump_declaration, parse_declaration
-from pgpu.functions.control.control_plane import ControlPlane, ReplicaJob
-from pgpu.functions.control.http_control_plane import HttpControlPlane
+from pgpu.functions.control.control_plane import ControlPlane, HttpControlPlane, ReplicaJob
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState

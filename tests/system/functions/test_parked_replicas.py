@@ -9,8 +9,7 @@ import pytest
 from tests.system.functions.replicas import Replica, answer_of, replica
 from tests.waiting import until
 
-from pgpu.functions.ipc.call_frames import Decoder, decode_message, encode_frame
-from pgpu.functions.ipc.messages import Command, FrameKind
+from pgpu.functions.ipc.call_messages import Command, Decoder, FrameKind, decode_message, encode_frame
 
 _NUMBER = 9
 

@@ -14,7 +14,7 @@ from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.control.http_control_plane import BUILD_SECONDS, HttpControlPlane
+from pgpu.functions.control.control_plane import BUILD_SECONDS, HttpControlPlane
 from pgpu.functions.gateway.gateway_server import GatewaySettings, run
 
 

@@ -8,7 +8,7 @@ import sqlite3
 
 import msgspec
 
-from pgpu.functions.async_calls.async_call_database import (
+from pgpu.functions.gateway.async_call_database import (
     AsyncCall,
     AsyncCallRecord,
     event_call_id,
@@ -16,14 +16,14 @@ from pgpu.functions.async_calls.async_call_database import (
     new_call_id,
     request_digest,
 )
-from pgpu.functions.async_calls.async_call_store import AsyncCallStore
+from pgpu.functions.gateway.async_call_store import AsyncCallStore
 from pgpu.functions.gateway.gateway_access import NOT_YOURS, Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import Route, RouteKind
 from pgpu.functions.http.asgi_calls import ClientGoneError, Receive, read_body, refuse_too_large, serve_body
 from pgpu.functions.http.response_writer import Send
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.ipc.memory_files import map_body, split_body
-from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.router.function_router import GONE, FunctionRouter
 from pgpu.functions.router.replica_connection import RoutedRequest

@@ -13,13 +13,11 @@ from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
 from pgpu.functions.gateway.body_budget import BodyBudget, NotTakenError
 from pgpu.functions.gateway.gateway_access import Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler, describe_function, is_stored
-from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
-from pgpu.functions.gateway.openapi_document import openapi_document
+from pgpu.functions.gateway.gateway_routes import Route, RouteKind, openapi_document, parse_route
 from pgpu.functions.http.asgi_calls import Receive, answer_call, send_reply
 from pgpu.functions.http.request_handler import NOT_FOUND, plain_headers
 from pgpu.functions.http.response_writer import Send
-from pgpu.functions.ipc.call_frames import INLINE_BYTES
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import INLINE_BYTES, Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.requests.prometheus_metrics import metrics_text
 from pgpu.functions.router.function_router import FunctionRouter

@@ -11,7 +11,7 @@ from typing import Any
 from pgpu.functions.gateway.gateway_access import Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
 from pgpu.functions.http.request_handler import BAD_TIMEOUT, ReplicaInfo, request_id, request_times
-from pgpu.functions.ipc.messages import Body, Chunk, Reply
+from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 from pgpu.functions.router.function_router import FunctionRouter

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import NodeError
-from pgpu.functions.async_calls.async_call_database import AsyncCallDatabase
-from pgpu.functions.async_calls.async_call_store import AsyncCallStore
 from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
+from pgpu.functions.gateway.async_call_database import AsyncCallDatabase
 from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
+from pgpu.functions.gateway.async_call_store import AsyncCallStore
 from pgpu.functions.gateway.body_budget import BodyBudget, room_bytes
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
 from pgpu.functions.gateway.gateway_app import GatewayApp
@@ -28,8 +28,7 @@ from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.http.http_connection import HttpServer
 from pgpu.functions.ipc.async_channel import CoalescingLoop
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.load_history import LoadHistory, learned_loads, restore_loads, save_periodically
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.router_table import LoadHistory, RouterTable, learned_loads, restore_loads, save_periodically
 
 _BACKLOG = 1024
 _RETRY_SECONDS = 0.2

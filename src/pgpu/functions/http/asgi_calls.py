@@ -9,9 +9,8 @@ from typing import Any
 
 from pgpu.functions.http.request_handler import RequestHandler
 from pgpu.functions.http.response_writer import ResponseWriter, Send
-from pgpu.functions.ipc.call_frames import INLINE_BYTES
+from pgpu.functions.ipc.call_messages import INLINE_BYTES, Chunk, Reply
 from pgpu.functions.ipc.memory_files import GrowingFile
-from pgpu.functions.ipc.messages import Chunk, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest
 

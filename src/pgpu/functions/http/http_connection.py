@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pgpu.functions.http.request_handler import RequestHandler, plain_headers
 from pgpu.functions.http.response_writer import ResponseWriter, header_lines, server_timing
-from pgpu.functions.ipc.messages import Chunk, Reply
+from pgpu.functions.ipc.call_messages import Chunk, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from pgpu.functions.ipc.messages import Body
+from pgpu.functions.ipc.call_messages import Body
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pgpu.functions.http.request_handler import ReplicaInfo
+from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.ipc.memory_files import map_body
-from pgpu.functions.ipc.messages import Body, Chunk, Reply
 from pgpu.functions.requests.request_queue import BROKEN, PendingRequest
 
 _PIECE_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgpu.functions.ipc.blocking_channel import FILES_BYTES, READ_BYTES, files_in, take_oldest
-from pgpu.functions.ipc.call_frames import Decoder, Frame, MalformedFrameError
+from pgpu.functions.ipc.call_messages import Decoder, Frame, MalformedFrameError
 
 FrameListener = Callable[[Sequence[Frame]], None]
 

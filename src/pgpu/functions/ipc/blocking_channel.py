@@ -11,7 +11,7 @@ import threading
 from collections import deque
 
 from pgpu.errors import PgpuError
-from pgpu.functions.ipc.call_frames import Decoder, Frame, MalformedFrameError
+from pgpu.functions.ipc.call_messages import Decoder, Frame, MalformedFrameError
 
 READ_BYTES = 256 * 1024
 """Size of the one receive buffer. Received bytes are copied out of it: a new buffer of this size for each read would be mapped and unmapped each time."""

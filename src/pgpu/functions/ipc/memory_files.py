@@ -9,8 +9,7 @@ import mmap
 import os
 import struct
 
-from pgpu.functions.ipc.call_frames import INLINE_BYTES
-from pgpu.functions.ipc.messages import Body
+from pgpu.functions.ipc.call_messages import INLINE_BYTES, Body
 
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _NUMBER = struct.Struct("<Q")

@@ -6,7 +6,7 @@ The caller learns only its own mistake; `detail` is for the log.
 import msgspec
 
 from pgpu.errors import RequestError
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import Reply
 
 _HEADERS = {"content-type": "application/json"}
 _LONGEST_ERROR = 400

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from pgpu.functions.handler import Signature
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.protocols.inference_request import HEADER_LENGTH, InferenceRequest
 from pgpu.functions.protocols.library_types import bare_type, dtype_of, encode_library_type, is_array

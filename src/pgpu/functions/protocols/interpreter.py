@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pgpu.functions.handler import Signature
-from pgpu.functions.ipc.messages import Call
+from pgpu.functions.ipc.call_messages import Call
 from pgpu.functions.protocols.body_reader import BodyReader, Buffer
 from pgpu.functions.protocols.call_refusal import Refusal, RefusedError, handler_error, refusal_error
 from pgpu.functions.protocols.cloud_events import find_event

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from pgpu.functions.handler import Signature
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.protocols.call_refusal import Refusal, RefusedError
 from pgpu.functions.protocols.library_types import bare_type, encode_library_type
 from pgpu.functions.protocols.media_types import BYTES, EVENTS, JSON, LINES, MSGPACK, TEXT, negotiate

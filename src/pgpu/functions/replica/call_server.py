@@ -12,8 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_frames import Frame, MalformedFrameError, decode_message, encode_frame
-from pgpu.functions.ipc.messages import Call, Chunk, Command, FrameKind, Notification, Reply
+from pgpu.functions.ipc.call_messages import (
+    Call,
+    Chunk,
+    Command,
+    Frame,
+    FrameKind,
+    MalformedFrameError,
+    Notification,
+    Reply,
+    decode_message,
+    encode_frame,
+)
 from pgpu.functions.ipc.unix_sockets import listening_socket
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import WorkerSupervisor

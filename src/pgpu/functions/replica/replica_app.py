@@ -9,12 +9,11 @@ import msgspec
 from pgpu.functions.http.asgi_calls import Receive, answer_call, send_reply
 from pgpu.functions.http.request_handler import BAD_TIMEOUT, NOT_FOUND, plain_headers, request_id, request_times
 from pgpu.functions.http.response_writer import Send
-from pgpu.functions.ipc.messages import Body, Reply
+from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import ServingState, WorkerSupervisor
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
-from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
+from pgpu.functions.requests.request_queue import PendingRequest, ReplicaMetrics, ResponseSink
 
 _JSON = {"content-type": "application/json"}
 _encode = msgspec.json.Encoder().encode

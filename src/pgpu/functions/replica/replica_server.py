@@ -25,7 +25,7 @@ from pgpu.functions.replica.replica_app import ReplicaApp, ReplicaRequestHandler
 from pgpu.functions.replica.startup import SLICE_SIGNALS, ServedFunction, ZygoteProcess
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import ServingState, WorkerSupervisor
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
+from pgpu.functions.requests.request_queue import ReplicaMetrics
 from pgpu.functions.worker.child_processes import adopt_orphans
 
 HTTP_SOCKET = "http.sock"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_frames import Frame, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import Command, Frame, FrameKind, Notification, decode_message, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
-from pgpu.functions.ipc.messages import Command, FrameKind, Notification
 from pgpu.functions.replica.startup import ZygoteProcess
 from pgpu.functions.worker.child_processes import end_children
 

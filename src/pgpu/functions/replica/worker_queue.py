@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 from pgpu.functions.api import Declaration
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_frames import Frame, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import Chunk, Frame, FrameKind, Reply, decode_message, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark, close_file
-from pgpu.functions.ipc.messages import Chunk, FrameKind, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
 from pgpu.functions.requests.request_queue import (
     MOST_ATTEMPTS,
     PendingRequest,
     PrefetchWindow,
+    ReplicaMetrics,
     RequestQueue,
     queue_full,
 )

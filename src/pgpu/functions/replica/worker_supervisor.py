@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from pgpu.functions.api import parse_declaration
-from pgpu.functions.ipc.call_frames import Frame, encode_frame
+from pgpu.functions.ipc.call_messages import Command, Frame, FrameKind, Notification, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
-from pgpu.functions.ipc.messages import Command, FrameKind, Notification
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.startup import ServedFunction, ZygoteProcess, spawn_zygote
 from pgpu.functions.replica.worker_process import (
@@ -26,8 +25,7 @@ from pgpu.functions.replica.worker_process import (
     end_process,
 )
 from pgpu.functions.replica.worker_queue import WORKER_DIED, WorkerQueue, WorkerSlot
-from pgpu.functions.requests.request_metrics import ReplicaMetrics
-from pgpu.functions.requests.request_queue import PendingRequest
+from pgpu.functions.requests.request_queue import PendingRequest, ReplicaMetrics
 
 NO_HOST_MEMORY = "it needed more host memory than its container has"
 OUT_OF_MEMORY = Refusal(502, "worker_died", "the worker ran out of host memory while it served this request")

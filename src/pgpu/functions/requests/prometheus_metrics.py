@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pgpu.functions.requests.request_metrics import DurationHistogram, ReplicaMetrics
+from pgpu.functions.requests.request_queue import DurationHistogram, ReplicaMetrics
 
 Gauges = Callable[[], Iterator[tuple[str, str, int]]]
 """Yields function, label and count: requests `in_flight` or `queued`, replicas by phase."""

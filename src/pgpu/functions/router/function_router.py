@@ -9,8 +9,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.ipc.memory_files import close_file
-from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.requests.request_queue import MOST_ATTEMPTS, RequestQueue, queue_full

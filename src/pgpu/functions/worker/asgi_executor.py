@@ -21,7 +21,7 @@ from uvicorn.lifespan.on import LifespanOn
 from pgpu.errors import PgpuError
 from pgpu.functions.handler import Handler
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.messages import BODILESS, Call, Reply
+from pgpu.functions.ipc.call_messages import BODILESS, Call, Reply
 from pgpu.functions.worker.async_executor import AsyncExecutor, WakeSignal
 from pgpu.functions.worker.call_codec import STREAM_WINDOW, WorkItem, send_end, send_head, send_piece
 from pgpu.units import KIB

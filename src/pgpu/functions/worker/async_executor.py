@@ -14,8 +14,8 @@ from typing import Any
 from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.ipc.async_channel import before_sleep
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
+from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.ipc.memory_files import StartedMark
-from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import ParsedCall, StreamWriter
 from pgpu.functions.worker.call_codec import (
     STREAM_WINDOW,

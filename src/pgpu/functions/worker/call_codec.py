@@ -15,9 +15,8 @@ from pgpu.errors import RequestError
 from pgpu.functions.api import Context
 from pgpu.functions.handler import Handler
 from pgpu.functions.ipc.blocking_channel import BlockingChannel
-from pgpu.functions.ipc.call_frames import INLINE_BYTES, encode_frame
+from pgpu.functions.ipc.call_messages import INLINE_BYTES, Body, Call, Chunk, FrameKind, Reply, encode_frame
 from pgpu.functions.ipc.memory_files import write_body
-from pgpu.functions.ipc.messages import Body, Call, Chunk, FrameKind, Reply
 from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal, RefusedError, handler_error, handler_refusal
 
 STREAM_WINDOW = 16

@@ -12,9 +12,18 @@ from types import FrameType
 
 from pgpu.functions.handler import Handler
 from pgpu.functions.ipc.blocking_channel import BlockingChannel
-from pgpu.functions.ipc.call_frames import Frame, MalformedFrameError, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import (
+    Body,
+    Call,
+    Command,
+    Frame,
+    FrameKind,
+    MalformedFrameError,
+    Notification,
+    decode_message,
+    encode_frame,
+)
 from pgpu.functions.ipc.memory_files import map_body
-from pgpu.functions.ipc.messages import Body, Call, Command, FrameKind, Notification
 from pgpu.functions.worker.call_codec import WorkItem, log_failure
 
 

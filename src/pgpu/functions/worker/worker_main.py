@@ -14,9 +14,8 @@ from typing import Any
 from pgpu.functions.api import Declaration
 from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_frames import MalformedFrameError, encode_frame
+from pgpu.functions.ipc.call_messages import FrameKind, MalformedFrameError, Notification, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
-from pgpu.functions.ipc.messages import FrameKind, Notification
 from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.call_codec import CallCodec, describe_failed_start, log_failure
 from pgpu.functions.worker.call_inbox import ShutdownSignal

@@ -21,8 +21,7 @@ from pathlib import Path
 from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.handler import load
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_frames import encode_frame
-from pgpu.functions.ipc.messages import FrameKind, Notification
+from pgpu.functions.ipc.call_messages import FrameKind, Notification, encode_frame
 from pgpu.functions.protocols import Interpreter, pages
 from pgpu.functions.worker.call_codec import describe_failed_start, log
 from pgpu.functions.worker.child_processes import (

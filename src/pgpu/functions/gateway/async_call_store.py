@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pgpu.functions.async_calls.async_call_database import AsyncCall, AsyncCallDatabase, AsyncCallRecord, StoredReply
+from pgpu.functions.gateway.async_call_database import AsyncCall, AsyncCallDatabase, AsyncCallRecord, StoredReply
+from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.ipc.memory_files import map_body, split_body
-from pgpu.functions.ipc.messages import Body, Chunk, Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import RoutedRequest
