@@ -8,9 +8,9 @@ from tests.unit.test_advising import GPU, MIB, OLD, job, swept
 from pgpu.advising.advice import LEAST_DOUBTFUL_GAIN, LEAST_GAIN, Advice, Confidence, advise
 from pgpu.model import Profile, SharingMode
 
-IN_TURNS = "in turns somebody would be slower than is tolerated"
+IN_TURNS = "in turns a job would be slower than is tolerated"
 TOO_LITTLE = "that is too little to share each other's faults for"
-TOO_SLOW = "under MPS somebody would take more than 1.1 times as long as in turns"
+TOO_SLOW = "under MPS a job would take more than 1.1 times as long as in turns"
 BEFORE_VOLTA = "before Volta MPS does not keep clients' memory apart"
 
 
@@ -45,7 +45,7 @@ def test_a_gate_is_named_where_mps_would_have_been_fast_enough_and_turns_are_not
 
 
 @pytest.mark.parametrize(
-    ("by", "against_mps"), [(1.0, "under MPS somebody would be slower than is tolerated"), (2.0, "MPS gains nothing")]
+    ("by", "against_mps"), [(1.0, "under MPS a job would be slower than is tolerated"), (2.0, "MPS gains nothing")]
 )
 def test_jobs_that_neither_mode_suits_are_told_why_not_of_each(by: float, against_mps: str) -> None:
     found = two_keen_ones_and_a_light_one(by, tolerance=1.3)

@@ -1,4 +1,4 @@
-"""Pure advice from profiles: which sharing mode, how slow each job gets, what size is right.
+"""Pure advice from profiles: which sharing mode jobs should use together, and how slow each of them gets.
 
-It takes values and returns values: no clock, file, process or randomness, and it refuses to decide; the engine does.
+Functions of values only: no clock, file, process or randomness. The engine decides.
 """

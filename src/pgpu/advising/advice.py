@@ -1,6 +1,9 @@
-"""Which sharing mode jobs should have together, how slow each gets in each mode, and what that rests on.
+"""Advice for jobs on one GPU: which sharing mode to use, the predicted slowdown of each job in each mode, and the evidence for it.
 
-It refuses to decide for the engine, and to promise: predictions are verified on live progress (`verification`).
+Predictions are verified on the progress of the running jobs (`verification`).
+
+Source of the limits of MPS: NVIDIA, Multi-Process Service (2025), "Volta MPS": 48 clients per GPU; before Volta clients share one
+address space, so a stray write of one reaches another's memory. A fault is contained on none of them.
 """
 
 import math
@@ -19,25 +22,25 @@ MOST_CLIENTS = 48
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """What the advice must know of a GPU."""
+    """Properties of a GPU that the advice depends on."""
 
     name: str
-    """As profiles of it are named."""
+    """Name of the GPU in its profiles."""
 
     compute_capability: tuple[int, int] | None
-    """None is not known: then MPS is taken to be as on the newest."""
+    """None if unknown, which counts as new enough for MPS."""
 
     is_instance: bool = False
     """Whether it is a MIG instance."""
 
 
 def gates(profiles: Sequence[Profile], gpu: GpuKind, *, gpu_counts: Sequence[int] = ()) -> tuple[str, ...]:
-    """Return what stands against MPS for these jobs together, in words; nothing may.
+    """Return, as text, what rules out MPS for these jobs together, whatever it would gain.
 
     Args:
         profiles: The jobs.
-        gpu: Which they would share.
-        gpu_counts: How many GPUs each of them has; none told: one.
+        gpu: The GPU that they would share.
+        gpu_counts: Number of GPUs of each job; empty for one each.
     """
     is_old = gpu.compute_capability is not None and gpu.compute_capability < VOLTA
     against = (
@@ -50,37 +53,37 @@ def gates(profiles: Sequence[Profile], gpu: GpuKind, *, gpu_counts: Sequence[int
             any(count > 1 for count in gpu_counts),
             "a job on several GPUs would carry a fault from one GPU's MPS server to another's",
         ),
-        (gpu.is_instance, "a MIG instance is granted whole, to one job: nobody is there to share it with"),
+        (gpu.is_instance, "a MIG instance is granted whole, to one job, and not shared"),
         (is_old, "before Volta MPS does not keep clients' memory apart"),
     )
     return tuple(reason for stands, reason in against if stands)
 
 
 INTERACTIVE_TOLERANCE = 1.30
-"""So many times longer may an interactive job's work take. Source: the latency limits of Orion's and gpulet's evaluations."""
+"""Largest slowdown of an interactive job. Source: the latency limits in the evaluations of Orion and gpulet."""
 
 LEAST_GAIN = 1.02
-"""MPS must promise so much, as a geometric mean over the jobs: it costs fault isolation. About as much as predictions are off;
-the design's 1.10 left gains lying (docs/decisions/0031)."""
+"""Least predicted gain for MPS, as a geometric mean over the jobs, since it costs fault isolation. About the error of predictions;
+the design's 1.10 gave up real gains (docs/decisions/0031)."""
 
 LEAST_DOUBTFUL_GAIN = 1.05
-"""And so much where confidence is low: what is not known is taken to be needed, and switches alone make a gain of that."""
+"""Least gain if confidence is low: unknown needs count as full, and saved context switches alone can look like a gain."""
 
 SLACK = 1.10
-"""The slowest may be predicted so much slower than in turns: predictions are off by a tenth on average."""
+"""Factor by which the slowest job may be slower than in turns: predictions are off by 10 % on average."""
 
 
 class Confidence(StrEnum):
-    """How far a prediction can be believed, the least first."""
+    """Confidence in a prediction, the lowest first."""
 
     LOW = "low"
-    """Memory bandwidth is not known, or only antagonists were there and none took the L2 cache."""
+    """Memory bandwidth is unknown, or measured by antagonists only and none exhausted the L2 cache."""
 
     FAIR = "fair"
-    """Antagonists: measured, and told from few points. Or GPM and counters that tell nothing of the L2 cache."""
+    """Measured beside antagonists, at few points; or GPM or counters without the L2 cache."""
 
     GOOD = "good"
-    """GPM, or counters without antagonists, and the L2 cache is known."""
+    """GPM, or counters without antagonists, with the L2 cache known."""
 
     HIGH = "high"
     """Counters and antagonists."""
@@ -88,44 +91,44 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobAdvice:
-    """One job together with the others."""
+    """Prediction for one job beside the others."""
 
     signature: str
     time_slice_slowdown: float
-    """Its time together by its time alone, at least 1, where contexts take turns."""
+    """Time together over time alone, at least 1, if contexts take turns."""
 
     mps_slowdown: float
-    """Likewise under MPS, whether or not it may be used."""
+    """The same under MPS, whether or not it may be used."""
 
     evidence: tuple[Evidence, ...]
     confidence: Confidence
     unknown: tuple[str, ...]
-    """What nothing told of it. It is taken to need all of the multiprocessors, memory bandwidth and L2 cache that are named here."""
+    """Resources whose use is unknown. For multiprocessors, memory bandwidth and L2 cache, full use is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do with jobs on one GPU."""
+    """Advice for jobs on one GPU."""
 
     mode: SharingMode
-    """`exclusive`: not together."""
+    """`exclusive`: do not run them together."""
 
     gain: float
-    """Geometric mean of how many times faster jobs are under MPS than taking turns; below 1 MPS is slower."""
+    """Geometric mean of the speedup of MPS over turns; below 1 MPS is slower."""
 
     faster_mode: SharingMode
-    """The one that speed alone speaks for; `mode` asks MPS for more, since it costs fault isolation."""
+    """The faster mode. `mode` requires more of MPS, since it costs fault isolation."""
 
     jobs: tuple[JobAdvice, ...]
-    """In the order in which they were given."""
+    """In the order of the profiles."""
 
     gates: tuple[str, ...]
-    """What stands against MPS, in words."""
+    """What rules out MPS, as text."""
 
     confidence: Confidence
     is_calibrated: bool
     reasons: tuple[str, ...] = ()
-    """Why `mode` is not `faster_mode`, in words; none where it is."""
+    """Why `mode` is not `faster_mode`, as text; empty if it is."""
 
 
 def advise(
@@ -136,21 +139,24 @@ def advise(
     tolerance: float | None = None,
     gpu_counts: Sequence[int] = (),
 ) -> Advice:
-    """Say how jobs should share a GPU.
+    """Advise how jobs should share a GPU.
 
-    Pure, and the same whatever the order of the jobs.
+    Pure, and independent of the order of the jobs.
 
     Args:
-        profiles: Of each job alone on this kind of GPU; at least one.
-        gpu: Which kind.
-        constants: Of this kind of GPU and its driver; None for the defaults.
-        tolerance: The most that the slowest may be slowed; None for batch jobs, which may take as long as turns take.
-        gpu_counts: How many GPUs each job has.
+        profiles: Of each job alone on this model of GPU; at least one.
+        gpu: The GPU.
+        constants: Of this model of GPU and its driver; None for the defaults.
+        tolerance: Largest slowdown of the slowest job; None for batch jobs, which may take as long as in turns.
+        gpu_counts: Number of GPUs of each job.
     """
     chosen = constants or Constants()
     sliced = predict(profiles, SharingMode.TIME_SLICE, chosen)
     mps = predict(profiles, SharingMode.MPS, chosen)
-    jobs = tuple(_job(profile, slow, fast) for profile, slow, fast in zip(profiles, sliced, mps, strict=True))
+    jobs = tuple(
+        JobAdvice(profile.signature, slow, fast, found.evidence, _confidence(found), found.unknown)
+        for profile, slow, fast, found in zip(profiles, sliced, mps, map(estimate_needs, profiles), strict=True)
+    )
     stands_against = gates(profiles, gpu, gpu_counts=gpu_counts)
     gain = math.exp(math.fsum(math.log(slow / fast) for slow, fast in zip(sliced, mps, strict=True)) / len(profiles))
     faster = SharingMode.MPS if gain > 1 else SharingMode.TIME_SLICE
@@ -170,11 +176,11 @@ def advise(
 
 
 def predict(profiles: Sequence[Profile], mode: SharingMode, constants: Constants) -> tuple[float, ...]:
-    """Return how many times longer each job takes together with the others than alone, in the order given.
+    """Return the slowdown of each job together with the others, in the order of the profiles.
 
     Args:
         profiles: Of each job alone.
-        mode: `TIME_SLICE` or `MPS`; alone nobody is slower.
+        mode: `EXCLUSIVE` gives 1 for all.
         constants: Of the GPU.
     """
     if mode is SharingMode.EXCLUSIVE:
@@ -199,9 +205,9 @@ def predict(profiles: Sequence[Profile], mode: SharingMode, constants: Constants
 def choice(
     sliced: Sequence[float], mps: Sequence[float], gain: float, tolerance: float | None, *, may_use_mps: bool
 ) -> SharingMode:
-    """Choose from the slowdowns in both modes.
+    """Choose the mode from the slowdowns in both.
 
-    Source: design, Advice: MPS if it gains enough and makes the slowest no slower than tolerated or than turns would.
+    Source: design, Advice: MPS if it gains enough and the slowest job is no slower than the tolerance or than in turns.
     """
     if len(sliced) == 1:
         return SharingMode.TIME_SLICE
@@ -216,26 +222,20 @@ def choice(
 def _reasons(
     mode: SharingMode, gain: float, tolerance: float | None, stands_against: tuple[str, ...], *, is_enough: bool
 ) -> tuple[str, ...]:
-    """Say why jobs that one mode would be faster for are not in it: what `choice` stopped at first."""
-    against_mps = stands_against or (_against_mps(gain, tolerance, is_enough=is_enough),)
+    """Return why the faster mode was not chosen: the first condition of `choice` that failed."""
+    if stands_against:
+        against_mps = stands_against
+    elif gain <= 1:
+        against_mps = ("MPS gains nothing",)
+    elif not is_enough:
+        against_mps = ("that is too little to share each other's faults for",)
+    elif tolerance is not None:
+        against_mps = ("under MPS a job would be slower than is tolerated",)
+    else:
+        against_mps = (f"under MPS a job would take more than {SLACK:g} times as long as in turns",)
     if mode is SharingMode.EXCLUSIVE:
-        return (*against_mps, "in turns somebody would be slower than is tolerated")
+        return (*against_mps, "in turns a job would be slower than is tolerated")
     return against_mps
-
-
-def _against_mps(gain: float, tolerance: float | None, *, is_enough: bool) -> str:
-    if gain <= 1:
-        return "MPS gains nothing"
-    if not is_enough:
-        return "that is too little to share each other's faults for"
-    if tolerance is not None:
-        return "under MPS somebody would be slower than is tolerated"
-    return f"under MPS somebody would take more than {SLACK:g} times as long as in turns"
-
-
-def _job(profile: Profile, sliced: float, mps: float) -> JobAdvice:
-    found = estimate_needs(profile)
-    return JobAdvice(profile.signature, sliced, mps, found.evidence, _confidence(found), found.unknown)
 
 
 def _confidence(reading: NeedsEstimate) -> Confidence:

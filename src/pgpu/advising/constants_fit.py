@@ -1,14 +1,13 @@
-"""Constants of one GPU, fitted by least squares on pairs of known workloads that were run alone, in turns and under MPS.
+"""Least-squares fit of a GPU's constants to pairs of known workloads measured alone, in turns and under MPS.
 
-A constant moves predictions smoothly and there are few of them, so that each is searched on its own, round by round, between
-the bounds in which it makes sense (coordinate descent with golden sections): a few lines instead of a library. It refuses to
-run anything: its caller measured.
+There are few constants and predictions change smoothly with each, so each is searched alone within its bounds, in several rounds
+(coordinate descent with golden sections), without a numerical library.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.advising.advice import predict
@@ -21,7 +20,7 @@ BOUNDS = {
     "l1_weight": (0.0, 2.0),
     "l2_weight": (0.1, 3.0),
 }
-"""Which constants are fitted, and between what."""
+"""Fitted constants and their bounds."""
 
 _ROUNDS = 4
 _SECTIONS = 24
@@ -30,17 +29,17 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class ColocatedRun:
-    """Jobs that were measured together in one mode."""
+    """Jobs measured together in one mode."""
 
     profiles: tuple[Profile, ...]
     mode: SharingMode
     slowdowns: tuple[float, ...]
-    """Of each, against alone."""
+    """Of each job, against alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far predictions are from what was measured, as fractions of what was measured."""
+    """Relative errors of predictions."""
 
     mean: float
     worst: float
@@ -56,30 +55,43 @@ def fit(measured: Sequence[ColocatedRun], start: Constants) -> Constants:
 
 
 def _fitted(measured: Sequence[ColocatedRun], constants: Constants, name: str) -> Constants:
+    """Return the constants with one of them at its minimum, by golden-section search."""
+
     def changed(value: float) -> Constants:
         return Constants(**{**dataclasses.asdict(constants), name: value})
 
-    return changed(_least(lambda value: _loss(measured, changed(value)), BOUNDS[name]))
+    def loss(value: float) -> float:
+        tried = changed(value)
+        return sum(error * error for each in measured for error in _relative(each, tried))
+
+    low, high = BOUNDS[name]
+    for _ in range(_SECTIONS):
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        if loss(left) <= loss(right):
+            high = right
+        else:
+            low = left
+    return changed((low + high) / 2)
 
 
 def errors(measured: Sequence[ColocatedRun], constants: Constants) -> Errors:
-    """Compare predictions with what was measured; nothing measured has no error."""
+    """Compare predictions with measurements; both errors are 0 without measurements."""
     found = [abs(error) for each in measured for error in _relative(each, constants)]
     return Errors(sum(found) / len(found), max(found)) if found else Errors(0.0, 0.0)
 
 
 def key_of(gpu_name: str, driver_version: str) -> str:
-    """Return the key under which the constants of a kind of GPU are kept."""
+    """Return the key of a GPU model's constants in the ledger's facts."""
     return f"advice-constants/{gpu_name}/{driver_version}"
 
 
 def text_of(constants: Constants) -> str:
-    """Return constants as text that is kept."""
+    """Serialise constants as JSON."""
     return json.dumps(dataclasses.asdict(constants))
 
 
 def constants_of(text: str) -> Constants:
-    """Read what `text_of` wrote; what is not known here is skipped."""
+    """Parse the text of `text_of`; unknown fields are ignored."""
     known = {field.name for field in dataclasses.fields(Constants)}
     return Constants(**{name: value for name, value in json.loads(text).items() if name in known})
 
@@ -87,18 +99,3 @@ def constants_of(text: str) -> Constants:
 def _relative(each: ColocatedRun, constants: Constants) -> list[float]:
     predicted = predict(each.profiles, each.mode, constants)
     return [told / was - 1 for told, was in zip(predicted, each.slowdowns, strict=True)]
-
-
-def _loss(measured: Sequence[ColocatedRun], constants: Constants) -> float:
-    return sum(error * error for each in measured for error in _relative(each, constants))
-
-
-def _least(loss: Callable[[float], float], bounds: tuple[float, float]) -> float:
-    low, high = bounds
-    for _ in range(_SECTIONS):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if loss(left) <= loss(right):
-            high = right
-        else:
-            low = left
-    return (low + high) / 2

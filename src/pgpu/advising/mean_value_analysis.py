@@ -1,38 +1,37 @@
-"""How often jobs that compute and pause meet on the GPU, and how long they then take: from seconds alone to seconds together.
+"""Slowdown of jobs that alternate between kernels and pauses, from the slowdown of concurrent kernels.
 
-A job alone runs kernels for a part of its time and pauses for the rest. What a job meets when it comes to the GPU is what
-the others would be doing without it (the arrival theorem of closed queueing networks), so each set of jobs follows from the
-sets with one job less. It refuses to know what kernels do to each other: that is a function that its caller brings.
+A job alone runs kernels for a part of its time and pauses for the rest. On arrival at the GPU it sees what the other jobs would
+do without it (arrival theorem of closed queueing networks), so the result for a set of jobs follows from sets with one job less.
 
-Source: Reiser, Lavenberg, Mean-value analysis of closed multichain queuing networks (JACM 1980). With kernels that take
-turns and two jobs it gives 1 − d_i + d_i (1 + d_j).
+Source: Reiser, Lavenberg, Mean-value analysis of closed multichain queuing networks (JACM 1980). For two jobs whose kernels take
+turns it gives 1 - d_i + d_i (1 + d_j).
 """
 
 from collections.abc import Callable, Sequence
 
 KernelSlowdown = Callable[[int, Sequence[float]], float]
-"""How many times longer the kernels of job i take, given for each job how much of the time its kernels run beside."""
+"""Slowdown of the kernels of job i, given for each job the fraction of the time in which its kernels run beside."""
 
 MOST_EXACT = 6
-"""Up to so many jobs every combination of running kernels is looked at (3^n of them); beyond, companions are averaged."""
+"""Up to this many jobs every combination of running kernels is evaluated (3^n); above, averages of the others are used."""
 
 _ROUNDS = 200
 _SETTLED = 1e-9
 
 
 def slowdowns(busy: Sequence[float], stretch: KernelSlowdown) -> tuple[float, ...]:
-    """Return how many times longer each job takes with all the others than alone.
+    """Return the slowdown of each job with all the others against alone.
 
     Args:
         busy: For each job the fraction of its time alone in which a kernel runs, 0 to 1.
-        stretch: What kernels do to each other; at least 1, and never less with more companions.
+        stretch: Slowdown of kernels; at least 1, and not decreasing with more jobs.
     """
     kernels = _Sets(busy, stretch).stretches() if len(busy) <= MOST_EXACT else _averaged(busy, stretch)
     return tuple(1 - part + part * longer for part, longer in zip(busy, kernels, strict=True))
 
 
 class _Sets:
-    """What each set of the jobs would do without the others, as bit masks."""
+    """Kernel slowdowns for every subset of other jobs, as bit masks."""
 
     def __init__(self, busy: Sequence[float], stretch: KernelSlowdown) -> None:
         self._busy = busy
@@ -40,16 +39,17 @@ class _Sets:
         self._known: dict[tuple[int, int], float] = {}
 
     def stretches(self) -> list[float]:
-        everybody = (1 << len(self._busy)) - 1
-        return [self._stretched(job, everybody & ~(1 << job)) for job in range(len(self._busy))]
+        all_jobs = (1 << len(self._busy)) - 1
+        return [self._stretched(job, all_jobs & ~(1 << job)) for job in range(len(self._busy))]
 
     def _stretched(self, job: int, others: int) -> float:
         if (job, others) not in self._known:
-            self._known[job, others] = self._expected(job, self._members(others), others)
+            self._known[job, others] = self._expected(job, others)
         return self._known[job, others]
 
-    def _expected(self, job: int, members: Sequence[int], others: int) -> float:
-        """Average over which of the others run kernels at the moment."""
+    def _expected(self, job: int, others: int) -> float:
+        """Average over which of the others run kernels at the moment, each independently with its activity."""
+        members = [each for each in range(len(self._busy)) if others >> each & 1]
         active = [_activity(self._busy[each], self._stretched(each, others & ~(1 << each))) for each in members]
         total = 0.0
         for running in range(1 << len(members)):
@@ -63,17 +63,14 @@ class _Sets:
                 total += chance * self._stretch(job, beside)
         return total
 
-    def _members(self, others: int) -> list[int]:
-        return [each for each in range(len(self._busy)) if others >> each & 1]
-
 
 def _activity(busy: float, stretched: float) -> float:
-    """Return the fraction of its time in which a job whose kernels take so much longer runs them."""
+    """Return the fraction of its time in which a job runs kernels that are slowed down by `stretched`."""
     return busy * stretched / (1 - busy + busy * stretched)
 
 
 def _averaged(busy: Sequence[float], stretch: KernelSlowdown) -> list[float]:
-    """Let everybody meet the others as they are on average; the fixed point is approached from below."""
+    """Return kernel slowdowns against the mean activity of the others; the fixed point is approached from below."""
     kernels = [1.0] * len(busy)
     for _ in range(_ROUNDS):
         active = [_activity(part, longer) for part, longer in zip(busy, kernels, strict=True)]

@@ -1,11 +1,13 @@
-"""A job's needs, read from its profile: what counters told as it is, the rest from what antagonists beside it did.
+"""Estimate of a job's resource needs from its profile: from counters where there are any, else from its contests with antagonists.
 
-Whatever the contests were, that is taken for true which explains them best: the figures with which `contention` gives back
-what the job and the antagonists lost.
+The needs chosen are those with which `contention` best reproduces what the job and the antagonists lost.
 
-What nothing told is named. Of the multiprocessors, of memory bandwidth and of the L2 cache all is taken to be needed then:
-they are what jobs lose to each other most often, and a gain that rests on not knowing them is none. Arithmetic and L1 cache
-are taken to be needed no more than the multiprocessors are: whoever fills its room pays for it already.
+What the profile does not contain is listed. For multiprocessors, memory bandwidth and L2 cache full use is assumed then: these
+are lost most often, and a gain that depends on not knowing them is no gain. Arithmetic and L1 cache are assumed to be used no
+more than the multiprocessors, whose shortage is already counted.
+
+An estimate takes tenths of a second, so it is cached in the process, and the engine stores it as text. The source files of the
+formulas are part of the key, so other versions of the formulas never share an entry.
 
 Source: Bubble-Up (MICRO 2011): what a program loses beside known pressure, and what its pressure costs a known program.
 """
@@ -23,60 +25,63 @@ from pgpu.advising.contention import PIPES, Needs
 from pgpu.advising.needs_fit import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error, refine_needs
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
 
+PREFIX = "profile-read/"
+"""Prefix of the keys of stored estimates."""
+
 MOST_SLOWDOWN = 1000.0
-"""A file that says more is believed so far."""
+"""Larger slowdowns in a profile are cut to this."""
 
 _ROUNDS = 2
-"""Memory and cache are told from each other's contests: so often one follows from the other."""
+"""Needs of memory and of the cache depend on each other: number of iterations between them."""
 
 _BOUND = 0.9
-"""A job that needs so much of one thing is taken to be held up by it."""
+"""A job that needs this much of a resource is assumed to be limited by it."""
 
 _NOTICEABLE = 0.02
-"""Who takes longer by so much with a smaller L1 cache lives in it."""
+"""A job that is this much slower with a smaller L1 cache depends on it."""
 
 _FOOTPRINTS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.3, 2.0)
 _LOST = (0.0, 0.3, 0.8, 1.5, 3.0, 7.0)
 _GRAINS = (1.0, 2.0, 4.0, 8.0)
-"""Tried first, to be refined around the best."""
+"""Coarse grid, refined around the best point."""
 
 _NEARER = ((-0.1, -0.06, -0.03, 0.0, 0.03, 0.06, 0.1), (0.75, 0.9, 1.0, 1.12, 1.3), (0.7, 1.0, 1.4))
-"""Steps around it: added to the footprint, times what is lost, times the grain."""
+"""Fine grid: added to the footprint, times the lost memory, times the grain."""
 
 MULTIPROCESSORS, ARITHMETIC, MEMORY_BANDWIDTH = "multiprocessors", "arithmetic", "memory bandwidth"
 L1_CACHE, L2_CACHE = "L1 cache", "L2 cache"
-"""What a profile may not tell, in words."""
+"""Names of resources whose use may be unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsEstimate:
-    """What a profile tells."""
+    """Needs of one job, and what the estimate is based on."""
 
     busy: float
     """0 to 1: the fraction of its time in which a kernel runs."""
 
     needs: Needs
     evidence: tuple[Evidence, ...]
-    """What all this was measured with, the most trustworthy last."""
+    """Sources of the measurements, the most trustworthy last."""
 
     unknown: tuple[str, ...]
-    """What nothing told, in words."""
+    """Names of resources whose use is unknown."""
 
 
 _MOST_READ = 512
 _read: dict[Profile, NeedsEstimate] = {}
-"""What was read in this process, the oldest first."""
+"""Cache of this process, the oldest first."""
 
 _lock = threading.Lock()
 
 
 def is_cached(profile: Profile) -> bool:
-    """Whether `read` answers at once."""
+    """Whether `estimate_needs` returns at once."""
     return profile in _read
 
 
 def cache_estimate(profile: Profile, reading: NeedsEstimate) -> None:
-    """Have `read` answer so."""
+    """Put an estimate into the cache of this process."""
     with _lock:
         while len(_read) >= _MOST_READ:
             del _read[next(iter(_read))]
@@ -84,71 +89,78 @@ def cache_estimate(profile: Profile, reading: NeedsEstimate) -> None:
 
 
 def estimate_needs(profile: Profile) -> NeedsEstimate:
-    """Read a profile, which takes tenths of a second the first time where antagonists tell of it."""
+    """Estimate the needs of a job; takes tenths of a second the first time if there are contests."""
     found = _read.get(profile)
     if found is None:
-        found = _newly_read(profile)
+        found = _estimated(profile)
         cache_estimate(profile, found)
     return found
 
 
-def _newly_read(profile: Profile) -> NeedsEstimate:
-    told = _told(profile)
-    contests = _met(profile)
+def _estimated(profile: Profile) -> NeedsEstimate:
+    # Of several measurements of one resource the most trustworthy, which is the last, counts.
+    order = list(Evidence)
+    demands = sorted(profile.demands, key=lambda demand: order.index(demand.evidence))
+    told = {demand.resource: _clamped(demand.fraction) for demand in demands}
+    footprint, l1, dram = _footprint(profile), _l1(profile), told.get(Resource.DRAM)
+    measured = _contests(profile)
+    l2_rate = _l2_rate(measured)
+    contests = [ObservedContest(each, antagonist_needs(each, l2_rate)) for each in measured]
     kinds = {each.contest.antagonist for each in contests}
+
+    # First each figure from its own contests, then all of them together.
     pipes: dict[Resource, float] = {pipe: told[pipe] for pipe in PIPES if pipe in told and pipe is not Resource.PCIE}
-    needs = Needs(sm=told.get(Resource.SM, 1.0), spread=_spread(profile), pipes=pipes, l1=_l1(profile))
-    needs = _with_own(needs, contests)
+    needs = Needs(sm=told.get(Resource.SM, 1.0), spread=_spread(profile), pipes=pipes, l1=l1)
+    room = _beside(contests, Antagonist.ROOM)
+    if room:  # a job that loses nothing with half of the room has more threads than it needs
+        needs = _best(_owning(needs), room)
     needs = _with_pipe(needs, contests, Resource.FP32, Antagonist.COMPUTE)
     needs = _with_pipe(needs, contests, Resource.L2, Antagonist.L2_BANDWIDTH)
-    l2_rate = _l2_rate(_contests(profile))
-    needs = _with_memory(needs, contests, told.get(Resource.DRAM), l2_rate)
-    needs = _with_spare_threads(needs, contests)
+    needs = _with_memory(needs, contests, dram, l2_rate)
+    # Without such a contest: a job limited by something else may have more threads than it needs.
+    is_limited = max(needs.memory, *needs.pipes.values(), 0.0) >= _BOUND
+    compute = _beside(contests, Antagonist.COMPUTE)
+    if is_limited and not room and compute:
+        needs = _best(_owning(needs), compute)
     for _ in range(_ROUNDS):
-        needs = _with_cache(needs, contests, _footprint(profile), l2_rate)
-        needs = _with_memory(needs, contests, told.get(Resource.DRAM), l2_rate)
-    if Resource.DRAM not in told:
-        needs = refine_needs(
-            needs, contests, l2_rate, _told_figures(profile, told), lives_in_l1=_l1(profile) > _NOTICEABLE
-        )
-    is_known = {
+        needs = _with_cache(needs, contests, footprint, l2_rate)
+        needs = _with_memory(needs, contests, dram, l2_rate)
+    if dram is None:
+        fixed = {"fp32": Resource.FP32 in told, "l2": Resource.L2 in told, "footprint": footprint is not None}
+        known = frozenset(name for name, is_told in fixed.items() if is_told)
+        needs = refine_needs(needs, contests, l2_rate, known, lives_in_l1=l1 > _NOTICEABLE)
+    is_known = _is_known(profile, told, kinds)
+    return NeedsEstimate(
+        busy=_clamped(profile.busy_fraction),
+        needs=_with_unknown(needs, is_known, kinds, footprint),
+        evidence=_evidence(profile),
+        unknown=tuple(words for words, is_told in is_known.items() if not is_told),
+    )
+
+
+def _is_known(profile: Profile, told: Mapping[Resource, float], kinds: set[Antagonist]) -> dict[str, bool]:
+    return {
         MULTIPROCESSORS: Resource.SM in told,
         ARITHMETIC: Antagonist.COMPUTE in kinds or bool({Resource.FP32, Resource.TENSOR, Resource.FP64} & told.keys()),
         MEMORY_BANDWIDTH: Antagonist.DRAM in kinds or Resource.DRAM in told,
         L1_CACHE: profile.sensitivity.cache is not None,
         L2_CACHE: Antagonist.L2 in kinds or profile.footprint_bytes is not None,
     }
+
+
+def _with_unknown(needs: Needs, is_known: Mapping[str, bool], kinds: set[Antagonist], footprint: float | None) -> Needs:
+    """Assume full use of memory bandwidth if it is unknown, and of the L2 cache if no antagonist exhausted it."""
     if not is_known[MEMORY_BANDWIDTH]:
         needs = replace(needs, memory=1.0, lost_memory=max(1.0, needs.lost_memory))
-    if Antagonist.L2 not in kinds:
-        needs = _with_feared_cache(needs, _footprint(profile))
-    return NeedsEstimate(
-        busy=_clamped(profile.busy_fraction),
-        needs=needs,
-        evidence=_evidence(profile),
-        unknown=tuple(words for words, is_told in is_known.items() if not is_told),
-    )
-
-
-def _told_figures(profile: Profile, told: Mapping[Resource, float]) -> frozenset[str]:
-    named = {"fp32": Resource.FP32 in told, "l2": Resource.L2 in told, "footprint": _footprint(profile) is not None}
-    return frozenset(name for name, is_told in named.items() if is_told)
-
-
-def _with_feared_cache(needs: Needs, footprint: float | None) -> Needs:
-    """Of a job that nothing took the cache from: it needs all of it, unless its footprint is known, and lives on what it has there."""
+    if Antagonist.L2 in kinds:
+        return needs
     feared = 1.0 if footprint is None else footprint
     lost = max(1.0, needs.lost_memory) if feared else needs.lost_memory
     return replace(needs, footprint=feared, lost_memory=lost)
 
 
-def _met(profile: Profile) -> list[ObservedContest]:
-    contests = _contests(profile)
-    return [ObservedContest(each, antagonist_needs(each, _l2_rate(contests))) for each in contests]
-
-
 def _l2_rate(contests: Sequence[Contest]) -> float | None:
-    """Return what the L2 cache gives in a second, of what the memory does."""
+    """Return the bandwidth of the L2 cache relative to that of memory."""
     rates = [each.antagonist_rate for each in contests if each.antagonist is Antagonist.L2_BANDWIDTH]
     return next((rate for rate in rates if rate), None)
 
@@ -158,7 +170,7 @@ def _beside(contests: Sequence[ObservedContest], antagonist: Antagonist) -> list
 
 
 def _with_pipe(needs: Needs, contests: Sequence[ObservedContest], pipe: Resource, antagonist: Antagonist) -> Needs:
-    """Find what the job needs of a pipe, in hundredths, unless a counter told it."""
+    """Find the need of a pipe, in hundredths, unless it is known from a counter."""
     against = _beside(contests, antagonist)
     if not against or pipe in needs.pipes:
         return needs
@@ -166,7 +178,7 @@ def _with_pipe(needs: Needs, contests: Sequence[ObservedContest], pipe: Resource
 
 
 def _with_memory(needs: Needs, contests: Sequence[ObservedContest], told: float | None, l2_rate: float | None) -> Needs:
-    """Find what the memory must do for it while it has the cache, given what is thought of the cache: streams take of that, too."""
+    """Find the need of memory with the L2 cache, given the estimate of its cache use, since streams use the cache too."""
     against = _beside(contests, Antagonist.DRAM)
     if told is not None:
         return _needing(needs, told, l2_rate)
@@ -182,19 +194,6 @@ def _needing(needs: Needs, memory: float, l2_rate: float | None) -> Needs:
     return replace(needs, memory=memory, lost_memory=lost, stream=memory / l2_rate if l2_rate else 0.0)
 
 
-def _with_own(needs: Needs, contests: Sequence[ObservedContest]) -> Needs:
-    """Whoever loses nothing with half of the room has threads to spare."""
-    against = _beside(contests, Antagonist.ROOM)
-    return _best(_owning(needs), against) if against else needs
-
-
-def _with_spare_threads(needs: Needs, contests: Sequence[ObservedContest]) -> Needs:
-    """Where nobody took its room: a job that something else holds up may have threads to spare."""
-    held_up = max(needs.memory, *needs.pipes.values(), 0.0) >= _BOUND
-    against = _beside(contests, Antagonist.COMPUTE) if held_up and not _beside(contests, Antagonist.ROOM) else []
-    return _best(_owning(needs), against) if against else needs
-
-
 def _owning(needs: Needs) -> list[Needs]:
     return [replace(needs, own=step / 20) for step in range(20, 0, -1)]
 
@@ -202,40 +201,39 @@ def _owning(needs: Needs) -> list[Needs]:
 def _with_cache(
     needs: Needs, contests: Sequence[ObservedContest], footprint: float | None, l2_rate: float | None
 ) -> Needs:
-    """Find how much of the cache it has, how often it comes back to it, and what that saves the memory.
+    """Find its footprint in the L2 cache, how often it returns to it, and the memory traffic that this saves.
 
-    Where the bandwidth of the cache is known to both, the last is: all that it reads there would come from memory.
+    If the bandwidths of job and cache are known, so is the last: all of its reads would go to memory.
     """
     against = _beside(contests, Antagonist.L2)
     if not against:
         return needs if footprint is None else replace(needs, footprint=footprint)
     reads = needs.pipes.get(Resource.L2)
     saved = None if reads is None or not l2_rate else max(0.0, reads * l2_rate - needs.memory)
+
+    def cached(size: float, lost: float, grain: float) -> Needs:
+        return replace(needs, footprint=size, lost_memory=needs.memory + lost, grain=grain)
+
     sizes = _FOOTPRINTS if footprint is None else (footprint,)
     lost = _LOST if saved is None else (saved,)
-    coarse = _best(
-        [_cached(needs, *tried) for tried in product(sizes, lost, _GRAINS if saved is not None else (1.0,))], against
-    )
+    grid = product(sizes, lost, _GRAINS if saved is not None else (1.0,))
+    coarse = _best([cached(*tried) for tried in grid], against)
     steps, factors, ratios = _NEARER
     nearer = product(
         [max(0.0, coarse.footprint + step) for step in steps] if footprint is None else sizes,
         [(coarse.lost_memory - needs.memory) * factor for factor in factors] if saved is None else lost,
         [max(1.0, coarse.grain * ratio) for ratio in ratios] if saved is not None else (1.0,),
     )
-    return _best([coarse, *(_cached(needs, *tried) for tried in nearer)], against)
-
-
-def _cached(needs: Needs, footprint: float, lost: float, grain: float) -> Needs:
-    return replace(needs, footprint=footprint, lost_memory=needs.memory + lost, grain=grain)
+    return _best([coarse, *(cached(*tried) for tried in nearer)], against)
 
 
 def _best(tried: Sequence[Needs], contests: Sequence[ObservedContest]) -> Needs:
-    """Return what explains the contests best; of several that explain them alike the first."""
+    """Return the needs of least error; the first of equal ones."""
     return min(tried, key=lambda needs: fit_error(needs, contests))
 
 
 def _contests(profile: Profile) -> list[Contest]:
-    """Return what was measured, within what can be; where only sensitivities were kept, what those were measured with."""
+    """Return the contests within valid ranges; for sensitivities without a contest, one that stands for it."""
     found = [_sane(each, profile.gpu_l2_bytes) for each in profile.contests]
     kinds = {each.antagonist for each in found}
     kept = {Antagonist.L2: profile.sensitivity.l2, Antagonist.DRAM: profile.sensitivity.dram}
@@ -259,13 +257,6 @@ def _sane(contest: Contest, l2_bytes: int | None) -> Contest:
     )
 
 
-def _told(profile: Profile) -> dict[Resource, float]:
-    """Where one resource was measured in several ways the most trustworthy counts."""
-    order = list(Evidence)
-    demands = sorted(profile.demands, key=lambda demand: order.index(demand.evidence))
-    return {demand.resource: _clamped(demand.fraction) for demand in demands}
-
-
 def _footprint(profile: Profile) -> float | None:
     if profile.footprint_bytes is None or not profile.gpu_l2_bytes:
         return None
@@ -273,7 +264,7 @@ def _footprint(profile: Profile) -> float | None:
 
 
 def _spread(profile: Profile) -> float:
-    """Return on how many of the multiprocessors there are blocks, weighted by time; all where nobody knows."""
+    """Return the share of the multiprocessors that have blocks, weighted by time; 1 if unknown."""
     total_ns = sum(kernel.total_ns for kernel in profile.kernels)
     if not profile.gpu_sm_count or total_ns <= 0:
         return 1.0
@@ -302,22 +293,24 @@ def _clamped(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
-PREFIX = "profile-read/"
-"""What the keys of such texts begin with."""
-
-
 def name_of(profile: Profile) -> str:
-    """Return the rest of the key under which a profile's reading is kept."""
+    """Return the rest of the key under which a profile's estimate is stored."""
     return hashlib.sha256(f"{_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 
+@cache
+def _formulas() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
 def text_of(reading: NeedsEstimate) -> str:
-    """Return a reading as text that is kept."""
+    """Serialise an estimate as JSON."""
     return json.dumps(asdict(reading))
 
 
 def reading_of(text: str) -> NeedsEstimate | None:
-    """Read what `text_of` wrote; None where something else stands there."""
+    """Parse the text of `text_of`; None if it is invalid."""
     try:
         fields = json.loads(text)
         needs = fields["needs"]
@@ -326,9 +319,3 @@ def reading_of(text: str) -> NeedsEstimate | None:
         return NeedsEstimate(fields["busy"], Needs(**{**needs, "pipes": pipes}), evidence, tuple(fields["unknown"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-@cache
-def _formulas() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

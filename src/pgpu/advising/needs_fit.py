@@ -1,7 +1,8 @@
-"""All figures of a job at once: what explains the contests best, looked for around what each of them told alone.
+"""Fit of a job's needs to what it and antagonists lost beside each other.
 
-One figure after the other is moved up and down, by less each time that neither helps (coordinate descent): the contests are few
-and each follows from all figures, since whoever is held up by one thing presses less on the others. It refuses to run anything.
+The needs of an antagonist follow from how it is made. The figures of the job are varied one after the other, by less each time
+that neither direction helps (coordinate descent), starting from what each contest alone suggests: there are few contests, and
+each depends on all figures, since a job slowed down by one resource uses less of the others.
 """
 
 import math
@@ -13,28 +14,59 @@ from pgpu.advising.contention import Constants, Lines, Needs, hits, mps_slowdown
 from pgpu.model import Antagonist, Contest, Resource
 
 TYPICAL_RATE = 0.5
-"""Of the memory's bandwidth that an antagonist on a tenth of the multiprocessors draws, where nobody measured it. Unproven."""
+"""Memory bandwidth that an antagonist on a tenth of the multiprocessors uses, if not measured; a share of all. Unproven."""
 
 _HALF_BLOCK = 0.25
-"""Of a multiprocessor's room: a block of 512 threads, of 2,048."""
+"""A block of 512 threads, of the 2,048 that a multiprocessor holds."""
 
 _CONSTANTS = Constants()
+
+_ROUNDS = 14
+_ENOUGH = 1e-5
+_FASTER, _FINER = 1.5, 0.5
+"""Factors on a step that helped, and on one that did not."""
+
+_STEPS = {
+    "own": 0.2,
+    "fp32": 0.1,
+    "l2": 0.1,
+    "stream": 0.2,
+    "footprint": 0.2,
+    "grain": 1.0,
+    "l1_reuse": 1.0,
+    "l1_reads": 0.5,
+    "l1_memory": 0.7,
+}
+_PARTS_OF_ALL = ("own", "fp32", "l2")
+"""Figures that are at most 1."""
+
+_OF_L1 = ("l1_reuse", "l1_reads", "l1_memory")
+_LEAST_GRAIN = 0.5
+_CACHE_STARTS = tuple(product((0.2, 0.6, 0.95, 1.1, 1.8), (1.0, 4.0)))
+"""Footprints and grains: of lines that are read as a whole, and sector by sector."""
+
+_L1_STARTS = tuple(product((0.5, 3.0), (0.3, 1.5), (0.0, 1.5, 4.0)))
+_LEAST_STREAM = 0.02
+_WEIGHT_OF_ALONE = 2.0
+"""Weight of the condition that the largest need is 1: it determines the job's time alone."""
+
+_Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedContest:
-    """A contest, and what the antagonist in it needs."""
+    """A contest, and the needs of the antagonist in it."""
 
     contest: Contest
     antagonist: Needs
 
 
 def antagonist_needs(contest: Contest, l2_rate: float | None = None) -> Needs:
-    """Return what an antagonist needs, which is known by how it is made.
+    """Return the needs of an antagonist.
 
     Args:
-        contest: In which it was.
-        l2_rate: What the L2 cache gives in a second, of what the memory does; None is not known.
+        contest: In which it ran.
+        l2_rate: Bandwidth of the L2 cache relative to that of memory; None if unknown.
     """
     part = 1.0 if contest.antagonist_fraction is None else min(1.0, max(0.0, contest.antagonist_fraction))
     if contest.antagonist is Antagonist.ROOM:
@@ -54,45 +86,12 @@ def antagonist_needs(contest: Contest, l2_rate: float | None = None) -> Needs:
 
 
 def fit_error(needs: Needs, met: Sequence[ObservedContest]) -> float:
-    """Return how badly these needs explain what was lost: the sum of the squares of the ratios' logarithms."""
-    return sum(_error(needs, each) for each in met)
-
-
-def _error(needs: Needs, met: ObservedContest) -> float:
-    mine, its = mps_slowdowns([(needs, 1.0), (met.antagonist, 1.0)], _CONSTANTS)
-    return math.log(mine / met.contest.slowdown) ** 2 + math.log(its / met.contest.antagonist_slowdown) ** 2
-
-
-_ROUNDS = 14
-_ENOUGH = 1e-5
-_FASTER, _FINER = 1.5, 0.5
-"""What a step is multiplied with where it helped, and where it did not."""
-
-_STEPS = {
-    "own": 0.2,
-    "fp32": 0.1,
-    "l2": 0.1,
-    "stream": 0.2,
-    "footprint": 0.2,
-    "grain": 1.0,
-    "l1_reuse": 1.0,
-    "l1_reads": 0.5,
-    "l1_memory": 0.7,
-}
-_PARTS_OF_ALL = ("own", "fp32", "l2")
-"""More than all of their time alone is not needed of them."""
-
-_OF_L1 = ("l1_reuse", "l1_reads", "l1_memory")
-_LEAST_GRAIN = 0.5
-_CACHE_STARTS = tuple(product((0.2, 0.6, 0.95, 1.1, 1.8), (1.0, 4.0)))
-"""Footprints and grains: of lines that are read as a whole, and sector by sector."""
-
-_L1_STARTS = tuple(product((0.5, 3.0), (0.3, 1.5), (0.0, 1.5, 4.0)))
-_LEAST_STREAM = 0.02
-_WEIGHT_OF_ALONE = 2.0
-"""What is needed most takes all of the time alone: a guess of which that is not true is wrong by as much."""
-
-_Figures = Mapping[str, float]
+    """Return the sum of squared log ratios of predicted over measured slowdowns, of the job and of the antagonists."""
+    total = 0.0
+    for each in met:
+        mine, its = mps_slowdowns([(needs, 1.0), (each.antagonist, 1.0)], _CONSTANTS)
+        total += math.log(mine / each.contest.slowdown) ** 2 + math.log(its / each.contest.antagonist_slowdown) ** 2
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +100,12 @@ class _Search:
     met: Sequence[ObservedContest]
     l2_rate: float
     told: frozenset[str]
-    """Which of the figures counters told: they stay."""
+    """Figures known from counters, which are not varied."""
 
     lives_in_l1: bool
 
     def best(self) -> Needs:
-        """Return the needs that explain the contests best."""
+        """Return the needs with the least error."""
         figures = min(self._starts(), key=self._loss)
         least, steps = self._loss(figures), dict(_STEPS)
         names = [name for name in _STEPS if name not in self.told and (self.lives_in_l1 or name not in _OF_L1)]
@@ -147,7 +146,7 @@ class _Search:
         return {**figures, name: min(1.0, moved) if name in _PARTS_OF_ALL else moved}
 
     def _needs(self, figures: _Figures) -> Needs:
-        """What comes out of L2 is read there again or streams through; of the former, what is lost alone comes from memory, too."""
+        # L2 traffic is either streamed, or read again from the cache; of the latter, misses alone go to memory.
         stream = figures["stream"] / self.l2_rate
         l2 = max(figures["l2"], stream)
         reads = l2 * self.l2_rate - figures["stream"]
@@ -177,10 +176,10 @@ def refine_needs(
     """Return needs that explain the contests at least as well.
 
     Args:
-        needs: As each contest told alone.
-        met: The contests; with none, or where the L2 cache's bandwidth is not known, nothing is refined.
-        l2_rate: What the L2 cache gives in a second, of what the memory does.
-        told: Figures that counters told, of `own`, `fp32`, `l2`, `stream`, `footprint`.
-        lives_in_l1: Whether it takes longer with a smaller L1 cache.
+        needs: First estimate, from each contest alone.
+        met: The contests. Without any, or with unknown L2 bandwidth, nothing is refined.
+        l2_rate: Bandwidth of the L2 cache relative to that of memory.
+        told: Figures known from counters, of `own`, `fp32`, `l2`, `stream`, `footprint`.
+        lives_in_l1: Whether the job is slower with a smaller L1 cache.
     """
     return _Search(needs, met, l2_rate, told, lives_in_l1).best() if met and l2_rate else needs

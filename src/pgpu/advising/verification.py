@@ -1,12 +1,11 @@
-"""Whether jobs that run together under MPS really are faster so, told by their own progress.
+"""Trial of MPS against turns, decided by the progress of the running jobs themselves.
 
-They run together for a while, then they take turns for a while (each alone with its launches, the others held), and whichever
-served them better stays until their company changes, or so long that they may have changed themselves: then both are looked at
-anew. Who launches too little tells nothing, and is looked at again: at once while all run together, which costs nothing, and
-after turns that told nothing only later, each time twice as late. This decides; it refuses to hold, to read or to wait: who
-calls it does, and tells it the time.
+Jobs run together for a while, then take turns for a while (one launches, the others are paused), and the faster way is used until
+the set of jobs changes, or until the verdict is old and the programs may have changed; then both are tried again. If a job
+launches too little, a phase has no result and is repeated: at once while all run together, which costs nothing, and with
+exponential backoff after turns. The caller reads the launch counts, pauses jobs and passes in the time.
 
-Source: MISO (SoCC 2022) and Orion decide by trial too; the 20 s, the 5 % and the 10 minutes are the design's.
+Source: MISO (SoCC 2022) and Orion decide by trial as well; the 20 s, the 5 % and the 10 minutes are from our design.
 """
 
 import math
@@ -16,7 +15,7 @@ from enum import StrEnum
 
 
 class Way(StrEnum):
-    """How jobs under MPS go on."""
+    """How jobs under MPS launch."""
 
     TOGETHER = "together"
     TURNS = "turns"
@@ -24,33 +23,33 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerificationRules:
-    """How long is looked, and what is enough."""
+    """Durations and thresholds of a trial."""
 
     look_seconds: float = 20.0
-    """At each way."""
+    """Length of each phase."""
 
     settle_seconds: float = 1.0
-    """After each change, before progress counts."""
+    """Settling time after each change, before progress counts."""
 
     least_gain: float = 1.05
-    """So many times faster must jobs be together, or they take turns: together one can hurt another unseen."""
+    """Least speedup of running together; otherwise jobs take turns, since contention may have effects that are not measured."""
 
     least_launches: int = 10
-    """Of each job in each look; who launches less tells nothing."""
+    """Launches of each job in each phase; with fewer the phase has no result."""
 
     memory_seconds: float = 600.0
-    """A verdict on the same programs is not sought again before, and turns that told nothing are not tried again later."""
+    """Lifetime of a verdict on the same programs, and the longest backoff after turns without result."""
 
 
 DEFAULT_RULES = VerificationRules()
 
 _MOST_VAIN = 30
-"""Turns in vain are counted so far; the pause has long reached its end."""
+"""Turns without result are counted up to here; the backoff has reached its maximum long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of some programs together on one kind of GPU."""
+    """Result of a trial of some programs together on one model of GPU."""
 
     way: Way
     gain: float
@@ -62,33 +61,33 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One company under trial. Moments are of the monotonic clock."""
+    """State of the trial of one set of jobs. Times are of the monotonic clock."""
 
     company: frozenset[str] = frozenset()
     """Ids of the jobs."""
 
     way: Way = Way.TOGETHER
     since_seconds: float = 0.0
-    """Since when it goes this way."""
+    """Start of the current phase."""
 
     marks: Mapping[str, int] = field(default_factory=dict)
-    """Launches of each job when progress began to count; none before."""
+    """Launches of each job when progress began to count; empty before."""
 
     marked_at_seconds: float = 0.0
     together: Mapping[str, float] | None = None
-    """Launches a second of each job, once that was seen."""
+    """Launches per second of each job together, once measured."""
 
     gain: float | None = None
-    """None until both ways were seen."""
+    """None until both ways were measured."""
 
     decided_at_seconds: float | None = None
-    """None while it goes on; of a job alone, of which nothing is to be found, the end of time."""
+    """None while the trial runs; infinite for a job alone, which needs no trial."""
 
     pause_seconds: float = 0.0
-    """How long nothing is looked at after turns that told nothing."""
+    """Backoff after turns without result."""
 
     vain_turns: int = 0
-    """How often turns told nothing."""
+    """Number of turns without result."""
 
     @property
     def is_over(self) -> bool:
@@ -104,16 +103,16 @@ def begin(
     known_age_seconds: float,
     rules: VerificationRules = DEFAULT_RULES,
 ) -> Trial:
-    """Begin with a company, or take over what was found of the same programs not long ago.
+    """Begin a trial of a set of jobs, or take over a recent verdict on the same programs.
 
     Args:
         company: Ids of the jobs.
         now_seconds: Of the monotonic clock.
-        known: The last verdict on these programs; None where there is none.
-        known_age_seconds: How old that is.
-        rules: How long is looked.
+        known: The last verdict on these programs; None if there is none.
+        known_age_seconds: Its age.
+        rules: Durations and thresholds.
     """
-    if len(company) < 2:  # noqa: PLR2004 - one job is together with nobody
+    if len(company) < 2:  # noqa: PLR2004 - one job alone needs no trial
         return Trial(company, Way.TOGETHER, now_seconds, decided_at_seconds=math.inf)
     if known is not None and known_age_seconds < rules.memory_seconds:
         decided_at_seconds = now_seconds - known_age_seconds
@@ -124,13 +123,13 @@ def begin(
 def advance(
     trial: Trial, launches: Mapping[str, int], now_seconds: float, rules: VerificationRules = DEFAULT_RULES
 ) -> Trial:
-    """Return how the trial goes on.
+    """Return the next state of a trial.
 
     Args:
-        trial: As it was.
-        launches: Of each job of the company until now.
+        trial: Its last state.
+        launches: Total launches of each of its jobs.
         now_seconds: Of the monotonic clock.
-        rules: How long is looked, and what is enough.
+        rules: Durations and thresholds.
     """
     if trial.decided_at_seconds is not None:
         is_stale = now_seconds >= trial.decided_at_seconds + rules.memory_seconds
@@ -145,18 +144,21 @@ def advance(
 
 
 def _seen(trial: Trial, launches: Mapping[str, int], now_seconds: float, rules: VerificationRules) -> Trial:
-    """End a look at one way."""
+    """End a phase: repeat it if it has no result, else go on to turns, or compare both ways."""
     seen = {job: launches.get(job, 0) - trial.marks[job] for job in trial.company}
     if min(seen.values()) < rules.least_launches:
         return _again(trial, now_seconds, rules)
     rates = {job: count / (now_seconds - trial.marked_at_seconds) for job, count in seen.items()}
-    if trial.together is None:
+    together = trial.together
+    if together is None:
         return replace(trial, way=Way.TURNS, since_seconds=now_seconds, marks={}, together=rates, pause_seconds=0.0)
-    return _decided(trial, trial.together, rates, now_seconds, rules)
+    gain = math.exp(sum(math.log(together[job] / rate) for job, rate in rates.items()) / len(rates))
+    way = Way.TOGETHER if gain >= rules.least_gain else Way.TURNS
+    return replace(trial, way=way, since_seconds=now_seconds, gain=gain, decided_at_seconds=now_seconds)
 
 
 def _again(trial: Trial, now_seconds: float, rules: VerificationRules) -> Trial:
-    """Look anew, where a job told nothing."""
+    """Start again with running together; after turns without result only after an exponential backoff."""
     anew = replace(trial, way=Way.TOGETHER, since_seconds=now_seconds, marks={}, together=None)
     if trial.way is Way.TOGETHER:
         return replace(anew, pause_seconds=0.0)
@@ -164,15 +166,3 @@ def _again(trial: Trial, now_seconds: float, rules: VerificationRules) -> Trial:
     return replace(
         anew, pause_seconds=min(later_seconds, rules.memory_seconds), vain_turns=min(trial.vain_turns + 1, _MOST_VAIN)
     )
-
-
-def _decided(
-    trial: Trial,
-    together: Mapping[str, float],
-    in_turns: Mapping[str, float],
-    now_seconds: float,
-    rules: VerificationRules,
-) -> Trial:
-    gain = math.exp(sum(math.log(together[job] / rate) for job, rate in in_turns.items()) / len(in_turns))
-    way = Way.TOGETHER if gain >= rules.least_gain else Way.TURNS
-    return replace(trial, way=way, since_seconds=now_seconds, gain=gain, decided_at_seconds=now_seconds)
