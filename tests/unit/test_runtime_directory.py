@@ -84,7 +84,7 @@ def test_a_folder_on_a_disk_in_the_link_s_place_is_refused(tmp_path: Path) -> No
 
 def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NodeError, match="no directory"):
+    with pytest.raises(NodeError, match="not a directory"):
         runtime_directory(None, tmp_path / "file", {})
 
 

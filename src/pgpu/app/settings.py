@@ -1,8 +1,8 @@
-"""What an operator or a user may set, and where pgpu looks for it.
+"""The settings of pgpu and the places that they are read from.
 
 Later places win: `/etc/pgpu/config.toml`, `$XDG_CONFIG_HOME/pgpu/config.toml`, the environment (`PGPU_` and the
-setting's name in capitals), the command line's flags. This module refuses to guess: an unknown key or a value that
-cannot be read is an error that names the file and the key.
+setting's name in capitals), the command line's flags. An unknown key or a value that cannot be read is an error that
+names the file and the key.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import platformdirs
 
@@ -51,16 +51,13 @@ def _percentage(number: str) -> float:
     return fraction
 
 
-def _violation_answer(text: str) -> Literal["report", "stop"]:
-    if text not in {"report", "stop"}:
-        raise RequestError(f"{text!r} is neither 'report' nor 'stop'")
-    return cast("Literal['report', 'stop']", text)
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise RequestError(f"{quoted(text)} is neither {' nor '.join(map(repr, choices))}")
+        return text
 
-
-def _objective(text: str) -> Literal["response", "makespan"]:
-    if text not in {"response", "makespan"}:
-        raise RequestError(f"{text!r} is neither 'response' nor 'makespan'")
-    return cast("Literal['response', 'makespan']", text)
+    return read
 
 
 def _sharing(text: str) -> SharingWish:
@@ -79,139 +76,133 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _on_or_off(text: str) -> Literal["on", "off"]:
-    if text not in {"on", "off"}:
-        raise RequestError(f"{quoted(text)} is neither 'on' nor 'off'")
-    return cast("Literal['on', 'off']", text)
-
-
-def _image_requests(text: str) -> Literal["ignore", "allow"]:
-    if text not in {"ignore", "allow"}:
-        raise RequestError(f"{text!r} is neither 'ignore' nor 'allow'")
-    return cast("Literal['ignore', 'allow']", text)
-
-
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < _MOST_DIGITS and int(text)):
         raise RequestError(f"{text!r} is no count", hint="write a whole number, 1 or more")
     return int(text)
 
 
-def _idle_timeout(text: str) -> float | None:
-    return None if text == "never" else parse_duration_seconds(text)
-
-
-def _wait(text: str) -> float | None:
-    return None if text == "forever" else parse_duration_seconds(text)
+def _duration_or(word: str) -> Callable[[str], float | None]:
+    """Return a reader of durations in seconds; the word reads as None."""
+    return lambda text: None if text == word else parse_duration_seconds(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting. The names here are the keys of the file and, with `PGPU_`, the environment's names."""
+    """Every setting. The field names are the keys of the files and, in capitals behind `PGPU_`, the variables."""
 
     state_dir: Path = field(default_factory=lambda: platformdirs.user_state_path("pgpu"), metadata={"read": _path})
-    """Where the ledger and the jobs' logs lie. Default: `$XDG_STATE_HOME/pgpu`, since they must survive a reboot.
-    Flag: `--state-dir`."""
+    """Directory of the ledger and the jobs' logs. Default: `$XDG_STATE_HOME/pgpu`, since both must survive a
+    reboot. Flag: `--state-dir`."""
 
     runtime_dir: Path | None = field(default=None, metadata={"read": _path})
-    """Where slices, sockets and simulated GPUs lie; must be on a tmpfs. Default: `/run/pgpu` for root, else
+    """Directory of slices, sockets and simulated GPUs; must be on a tmpfs. Default: `/run/pgpu` for root, else
     `$XDG_RUNTIME_DIR/pgpu`, else `/dev/shm/pgpu-UID`, since locks and shared counters need memory, not a disk."""
 
     simulate: str | None = field(default=None, metadata={"read": str})
-    """Model of the simulated GPU and how many, such as `RTX 3090` or `RTX 3090x4`. Default: none, so that a job that
-    computed nothing never looks done. Flag: `--simulate`."""
+    """Model and number of simulated GPUs, such as `RTX 3090` or `RTX 3090x4`. Default: none, so that a job that
+    computed nothing is never taken for a result. Flag: `--simulate`."""
 
     host: str | None = field(default=None, metadata={"read": parse_host})
-    """Who answers: a server at `unix:///run/pgpu/pgpu.sock` or `https://HOST:PORT`, or `embedded`, the engine in each
-    command. Default: this machine's server where one is installed, else `embedded`. Also where `pgpu serve` listens."""
+    """The server to use, at `unix:///run/pgpu/pgpu.sock` or `https://HOST:PORT`, or `embedded` for an engine in
+    each command. Default: this machine's server if one is installed, else `embedded`. Also the socket of `pgpu
+    serve`."""
 
     token: str | None = field(default=None, repr=False, metadata={"read": str})
-    """What proves to a server over TCP who you are; `pgpu admin token create` makes one. Default: none, since a Unix
-    socket needs none."""
+    """Token for a server over TCP; `pgpu admin token create` makes one. Default: none, since a Unix socket needs
+    none."""
 
     tls_certificate: Path | None = field(default=None, metadata={"read": _path})
-    """PEM file of the certificate that a server over TCP must prove. Default: whom this machine trusts."""
+    """PEM file of the certificate that a server over TCP must present. Default: the authorities that this machine
+    trusts."""
 
     submitters: str = field(default="pgpu", metadata={"read": str})
-    """Name of the group of this machine whose members may ask root's server; nobody else but root reaches its socket.
+    """Group of this machine whose members may use root's server; apart from root, no other user can connect.
     Default: `pgpu`."""
 
     connections: int = field(default=256, metadata={"read": _count})
-    """How many connections each user may have to a server at a time; a command that waits or follows has one. Default: 256,
-    more than anybody's terminals and scripts, and few enough that many users fit beside each other."""
+    """Most connections of one user to a server at a time; a command that waits or follows holds one. Default: 256,
+    more than one user's terminals and scripts need, and few enough for many users."""
 
     waiting_jobs: int = field(default=10_000, metadata={"read": _count})
-    """How many jobs of each user but root may wait in the queue; what would pass it is refused. Default: 10000, what one
-    queue is built for, so that one user's scripts slow down nobody else's."""
+    """Most waiting jobs of one user, root excepted; more are refused. Default: 10000, the queue length that the
+    scheduler is built for, so that one user's scripts do not slow down others."""
 
     jobs_without_gpu: int = field(default=128, metadata={"read": _count})
-    """How many jobs without a GPU (`--gpus 0`) run at a time, of all users together; the others wait. Default: 128, since each is
-    a supervisor and a command of its own."""
+    """Most jobs without a GPU (`--gpus 0`) that run at a time, over all users; others wait. Default: 128, since
+    each is a supervisor and a command."""
 
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
-    256 MiB and 3 %, for what drivers and displays take without asking."""
+    256 MiB and 3 %, for memory that drivers and displays allocate themselves."""
 
-    on_violation: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
-    """What happens to a job that the driver sees holding over 5 % more than its slice: `report` or `stop`. Default:
-    `report`, since a driver's own estimate should not end a job unless its operator says so."""
+    on_violation: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    """What happens to a job that holds over 5 % more than its slice according to the driver: `report` or `stop`.
+    Default: `report`, since a driver's estimate should not end a job unless the operator chooses so."""
 
-    idle_timeout: float | None = field(default=None, metadata={"read": _idle_timeout})
+    idle_timeout: float | None = field(default=None, metadata={"read": _duration_or("never")})
     """How long a job may hold memory without any work on its GPUs before it is reported as idle, such as `2h`, or
-    `never`. Default: `never`, since an open notebook may be wanted. Flag: `serve --idle-timeout`. Seconds in the program."""
+    `never`. Default: `never`, since an open notebook may be needed. Flag: `serve --idle-timeout`. Seconds in the
+    program."""
 
-    on_idle: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
-    """What happens to a job that is idle: `report` or `stop`. Default: `report`, since it may wait for its owner."""
+    on_idle: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    """What happens to an idle job: `report` or `stop`. Default: `report`, since it may wait for its owner."""
 
-    on_outsider: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
-    """What happens to a process that computes on a GPU outside of every lease: `report` or `stop` (SIGTERM, and after
-    `stop_grace` SIGKILL). Default: `report`, in the event log and by `pgpu gpus`, since it may be somebody's who knows
-    nothing of pgpu. Programs that only draw are left alone."""
+    on_outsider: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    """What happens to a process that computes on a GPU without a lease: `report` or `stop` (SIGTERM, and SIGKILL
+    after `stop_grace`). Default: `report`, in the event log and in `pgpu gpus`, since its owner may not use pgpu.
+    Programs that only draw are never stopped."""
 
-    wait_timeout: float | None = field(default=None, metadata={"read": _wait})
-    """How long a request waits before it is given up (exit code 124), such as `5m`; `0` starts it now or never, and
-    `forever` waits. Default: `forever`, as a queue does. Flag: `--wait-timeout`. Seconds in the program."""
+    wait_timeout: float | None = field(default=None, metadata={"read": _duration_or("forever")})
+    """How long a request waits before it fails with exit code 124, such as `5m`; `0` does not wait, `forever` waits
+    without limit. Default: `forever`, as in a queue. Flag: `--wait-timeout`. Seconds in the program."""
 
-    objective: Literal["response", "makespan"] = field(default="response", metadata={"read": _objective})
-    """What the order of waiting jobs is for: `response`, that each job is soon done, or `makespan`, that all of them end
-    soonest; then nobody's share counts, and whoever stands in the plan is overdue after a day instead of half an hour. Default: `response`,
-    since most queues have several users. Who keeps the queue decides: set it in `/etc/pgpu/config.toml`."""
+    objective: Literal["response", "makespan"] = field(
+        default="response", metadata={"read": _one_of("response", "makespan")}
+    )
+    """Goal of the order of waiting jobs: `response`, an early end of each job, or `makespan`, the earliest end of
+    all of them. With `makespan`, shares of users do not count, and a planned job is overdue after a day instead of
+    half an hour. Default: `response`, since most queues have several users. The process that keeps the queue reads
+    it: set it in `/etc/pgpu/config.toml`."""
 
     sharing: SharingWish = field(default=SharingWish.TIME_SLICE, metadata={"read": _sharing})
-    """How a job shares its GPUs where it does not say: `time-slice`, `mps`, `exclusive` or `auto`. Default: `time-slice`, as
-    GPUs do by themselves: it suits every program and keeps the faults of one from the others. Flag: `--sharing`."""
+    """How a job shares its GPUs unless it chooses itself: `time-slice`, `mps`, `exclusive` or `auto`. Default:
+    `time-slice`, the mode of GPUs themselves: it suits every program and isolates the faults of each. Flag:
+    `--sharing`."""
 
     oversubscription: float = field(default=1.5, metadata={"read": _factor})
-    """How many times a GPU's memory the slices of jobs with `--oversubscribe` may sum to: `1` (not at all) to `4`. Default:
-    `1.5`, so that each is sure of two thirds of its slice on the GPU; the host must have room for the rest."""
+    """Largest sum of the slices of jobs with `--oversubscribe`, as a multiple of the GPU's memory: `1` (none) to
+    `4`. Default: `1.5`, so that two thirds of each slice fit on the GPU; the host needs room for the rest."""
 
-    turns: Literal["on", "off"] = field(default="on", metadata={"read": _on_or_off})
-    """Whether jobs with `--oversubscribe` take turns while what they work on does not fit onto their GPU: `on` or `off`.
-    Default: `on`: without turns the GPU moves memory most of the time, unless its link is as fast as memory."""
+    turns: Literal["on", "off"] = field(default="on", metadata={"read": _one_of("on", "off")})
+    """Whether jobs with `--oversubscribe` take turns while their working sets together do not fit on the GPU: `on`
+    or `off`. Default: `on`: without turns the GPU moves memory most of the time, unless its link is as fast as
+    memory."""
 
-    checkpoints: Literal["on", "off"] = field(default="on", metadata={"read": _on_or_off})
-    """Whether a job that is suspended for one with `--preempt` leaves its GPU as a whole, where the driver checkpoints processes
-    (NVIDIA's from r570 on): `on` or `off`. Default: `on`: else only jobs with `--oversubscribe` make room."""
+    checkpoints: Literal["on", "off"] = field(default="on", metadata={"read": _one_of("on", "off")})
+    """Whether a job that is suspended for one with `--preempt` moves all its memory to the host, where the driver
+    checkpoints processes (NVIDIA's from r570 on): `on` or `off`. Default: `on`: otherwise only jobs with
+    `--oversubscribe` make room."""
 
     log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
-    """How much of each job's output is kept, such as `100MiB`; the oldest goes first. Default: 100 MiB, a day of
-    chatty training. Bytes in the program."""
+    """How much of each job's output is kept, such as `100MiB`; the oldest part is dropped first. Default: 100 MiB,
+    a day of a training with much output. Bytes in the program."""
 
     stop_grace: float = field(default=10.0, metadata={"read": parse_duration_seconds})
-    """How long a stopped job has between SIGTERM and SIGKILL. Default: `10s`, as Docker's. Flag: `stop --time`.
+    """Time between SIGTERM and SIGKILL when a job is stopped. Default: `10s`, as Docker's. Flag: `stop --time`.
     Seconds in the program."""
 
     build_timeout: float = field(default=1800.0, metadata={"read": parse_duration_seconds})
-    """How long the packages of a function's version may take to be installed. Default: `30m`, in which the largest wheels come
-    over a slow line; what hangs holds up no more than its owner's next. Seconds in the program."""
+    """Longest installation of the packages of a function's version. Default: `30m`, enough for the largest wheels
+    over a slow line; an installation that hangs delays only its owner's next one. Seconds in the program."""
 
-    image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _image_requests})
-    """What a `PGPU_MEMORY` that stands in an image itself means to `docker run --runtime=pgpu`: `ignore` or `allow`.
-    Default: `ignore`, since whoever made an image does not decide who gets this machine's GPUs."""
+    image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _one_of("ignore", "allow")})
+    """What `PGPU_MEMORY` set in an image means to `docker run --runtime=pgpu`: `ignore` or `allow`. Default:
+    `ignore`, since the author of an image should not decide who gets this machine's GPUs."""
 
     stable_time: float = field(default=60.0, metadata={"read": parse_duration_seconds})
-    """How long the peak of a job of unknown size must not have grown before its slice is made to fit. Default: `1m`, in
-    which a training has been through its first steps. Seconds in the program."""
+    """How long the peak of a job of unknown size must be stable before its slice is shrunk to it. Default: `1m`,
+    longer than the first steps of a training. Seconds in the program."""
 
 
 NAMES = tuple(setting.name for setting in dataclasses.fields(Settings))
@@ -222,15 +213,15 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
     system_file: Path = SYSTEM_FILE,
 ) -> Settings:
-    """Join all places into the settings that hold.
+    """Join all places into settings.
 
     Args:
-        flags: Text of the flags that were given, by setting name; None means not given.
-        environment: Where `PGPU_*` and `XDG_CONFIG_HOME` are looked up.
-        system_file: The machine's own file.
+        flags: Texts of flags by setting name; None means not given.
+        environment: Source of `PGPU_*` and `XDG_CONFIG_HOME`.
+        system_file: The machine's file.
 
     Raises:
-        NodeError: A file or variable cannot be read or holds what is no setting; names the place and the key.
+        NodeError: A file or variable cannot be read; the message names the place and the key.
         RequestError: A flag's value cannot be read.
     """
     texts: dict[str, tuple[str, str]] = {}
@@ -257,7 +248,7 @@ def load_machine_settings(config: str, state_dir: str) -> Settings:
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Return where this user's own settings are looked for."""
+    """Return the path of this user's settings."""
     home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "/")) / ".config")
     return Path(home) / "pgpu" / "config.toml"
 
