@@ -12,7 +12,7 @@ from pgpu.errors import RequestError
 
 SYSTEM_SOCKET = Path("/run/pgpu/pgpu.sock")
 SYSTEM_MARKER = Path("/etc/pgpu/server")
-"""Created where a server is installed, to tell a stopped server from none."""
+"""Created where a server is installed, to distinguish a stopped server from none."""
 
 GATEWAY_SOCKET = "functions.sock"
 """Of the gateway of functions, in the directory of the server's own socket."""

@@ -289,7 +289,7 @@ def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class GatewayResponse:
-    """A function's answer, whose body is streamed."""
+    """A function's answer with a streamed body."""
 
     status: int
     headers: Mapping[str, str]

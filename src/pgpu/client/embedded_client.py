@@ -1,4 +1,4 @@
-"""The client whose engine runs in this process: no daemon, the ledger joins all such processes of a machine."""
+"""The client with the engine in its own process: there is no daemon, and such processes coordinate through the ledger."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

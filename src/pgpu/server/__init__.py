@@ -1,5 +1,5 @@
-"""The engine as a long-lived server: HTTP over a Unix socket, and over TCP where an operator asks for it.
+"""The engine as a long-lived server: HTTP over a Unix socket, and over TCP if an operator enables it.
 
-It adds callers and what they may to the words of the `Client` protocol. It refuses to decide on GPUs, to run jobs and to
-keep state: each job has its supervisor, and the ledger holds the truth, so a server that is killed loses nothing.
+It authenticates callers and runs the services for them. It keeps no state: each job has its supervisor and the ledger is
+durable, so a killed server loses nothing.
 """

@@ -88,7 +88,7 @@ def parse_body(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
 
 
 def body_schema(kind: type[Any]) -> dict[str, Any]:
-    """Return the OpenAPI part of a route whose body `parse_body` decodes."""
+    """Return the OpenAPI part of a route with a body for `parse_body`."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 

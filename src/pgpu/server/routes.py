@@ -131,7 +131,7 @@ def table_routes() -> APIRouter:
 def _endpoint(
     route: Route, method: Callable[..., Any], dependency: Callable[..., Any]
 ) -> Callable[..., Awaitable[Response]]:
-    """Return a function for FastAPI whose signature has the parameters of the path, the query and the body."""
+    """Return a function for FastAPI with the parameters of the path, the query and the body."""
 
     async def endpoint(request: Request, caller: Caller, service: Any, **given: Any) -> Response:
         arguments = [given[name] for name in route.path_parameters]
@@ -191,7 +191,7 @@ async def list_jobs(
     limit: Annotated[int | None, Query(ge=1, le=_MOST_ON_A_PAGE, description="At most so many; else all.")] = None,
     after: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="As the link to the next page has it.")] = 0,
 ) -> Response:
-    """List the caller's jobs, an administrator's are everybody's, oldest first.
+    """List the caller's jobs, for an administrator all, oldest first.
 
     Where there are more than `limit`, the header `Link` names the next page (`rel="next"`, RFC 8288).
     """
@@ -213,7 +213,7 @@ async def list_jobs(
 async def put_bundle(request: Request, service: FunctionServiceDep, digest: str) -> Response:
     """Keep a packed source tree; its SHA-256 must be the address that it is sent to."""
     # A version names its bundle by digest, so the bundle comes first: one ledger transaction accepts the version, and a
-    # bundle whose client disconnected belongs to no version and is swept.
+    # bundle of a client that disconnected belongs to no version and is swept.
     receiving = await run_in_threadpool(service.receiving)
     async with contextmanager_in_threadpool(receiving) as upload:
         try:

@@ -61,7 +61,7 @@ class Identity:
     """Supplementary groups."""
 
     peer_pid: int | None = None
-    """The process that connected; None for a token, whose jobs get the limits of `AccessRules`."""
+    """The process that connected; None for a token: its jobs get the limits of `AccessRules`."""
 
     @classmethod
     def of_uid(cls, uid: int) -> "Identity":
@@ -134,13 +134,13 @@ def _no_tokens(_token: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Settings of one server that decide who may submit, and with which limits."""
+    """Settings of one server: the group that may submit, and limits of jobs."""
 
     uid_of_token: Callable[[str], int | None] = _no_tokens
     """Returns the user of a valid token, None for any other text."""
 
     submitters: str = "pgpu"
-    """The group whose members may submit."""
+    """Members of this group may submit."""
 
     limits: tuple[tuple[str, int, int], ...] = ()
     """(name, soft, hard): limits of jobs of token holders; see `Account.limits`."""
@@ -168,20 +168,20 @@ class AccessRules:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user on whose behalf a service acts."""
+    """The user for which a service acts."""
 
     uid: int
     is_admin: bool
     """Whether all jobs are visible and all settings may be changed."""
 
     identity: Identity | None = None
-    """None for the user of this process, whose engine runs in it: nothing is checked then."""
+    """None for the user of this process, with the engine in it: nothing is checked then."""
 
     rules: AccessRules = AccessRules()
 
     @classmethod
     def this_process(cls) -> "Caller":
-        """Return the caller for a client whose engine runs in the same process."""
+        """Return the caller for a client with the engine in its own process."""
         return cls(os.getuid(), is_admin=True)
 
     @property
@@ -191,7 +191,7 @@ class Caller:
 
     @property
     def sees_uid(self) -> int | None:
-        """The only user whose jobs are visible; None for all."""
+        """The only user with visible jobs; None for all users."""
         return None if self.is_admin else self.uid
 
     def sees(self, uid: int | None) -> bool:

@@ -119,7 +119,7 @@ def uid_of_token(tokens: Tokens, text: str) -> int | None:
 
 
 def digest_of(secret: str) -> str:
-    """Return the stored form of a token's secret part, whose 256 random bits need no slow hash."""
+    """Return the stored form of a token's secret part; its 256 random bits need no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -229,7 +229,7 @@ class FunctionService:
         return version
 
     def functions(self) -> Sequence[Function]:
-        """List the caller's functions, an administrator's are everybody's, by name."""
+        """List the caller's functions, for an administrator all, by name."""
         return self._functions.all(self._caller.sees_uid)
 
     def function(self, name: str) -> Function:
@@ -350,7 +350,7 @@ class FunctionService:
             raise FunctionNotFoundError(f"job {job_id} serves nothing")
 
     def forget_replica(self, job_id: str) -> None:
-        """Remove a replica whose job has ended, with its socket directory; for the gateway."""
+        """Remove a replica after the end of its job, with its socket directory; for the gateway."""
         self._caller.check_administers()
         self._forget(job_id)
 

@@ -220,7 +220,7 @@ class JobService:
         return reacquire(engine, job_id)
 
     def _evictable(self, id_or_name: str) -> tuple[EngineContext, str]:
-        """Find a job whose lease only the gateway may change: the value of a lease decides which one is evicted."""
+        """Find a job for a change of its lease, which only the gateway may make: the value decides which lease is evicted."""
         job = self.find(id_or_name).job
         self.caller.check_administers()
         return self.engines.of_job(job), job.id

@@ -1,8 +1,8 @@
 """The HTTP interface of the services as one table: which method and path carry which operation.
 
 The server makes its routes from this table, and the HTTP client its methods. A row names an operation of `JobService`,
-`FunctionService` or `AdministrationService`, whose parameters are, in this order: those in the path, then the fields of the
-body or the body itself, then the query. Routes with streams, pages or waits are written by hand on both sides.
+`FunctionService` or `AdministrationService`. Its parameters are, in this order: those in the path, the fields of the body
+or the body itself, the query. Routes with streams, pages or waits are written by hand on both sides.
 """
 
 import re
