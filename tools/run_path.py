@@ -71,7 +71,9 @@ def measure() -> tuple[list[int], list[str]]:
             "env",
         ]
         for _ in range(2):  # The first run also creates the ledger and proves the enforcer.
-            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+            if done.returncode:
+                sys.exit(done.stderr.decode(errors="replace"))
         counts, *functions = report.read_text().splitlines()
     return [int(count) for count in counts.split()], functions
 

@@ -58,10 +58,10 @@ def _classes(root: type[PgpuError]) -> Iterator[type[PgpuError]]:
 
 def encode(value: Any) -> bytes:
     """Return a value, or a structure of them, as JSON."""
-    return json.dumps(value, default=_plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return json.dumps(value, default=_fields_of, ensure_ascii=True, separators=(",", ":")).encode("ascii")
 
 
-def _plain(value: Any) -> Any:
+def _fields_of(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} cannot be encoded")
@@ -75,20 +75,17 @@ def parse(data: bytes) -> Any:
     """
     try:
         if len(data) <= _LARGE_BYTES:
-            return json.loads(data, parse_constant=_no_number)
-        return _interruptible().decode(data.decode("utf-8", "surrogatepass"))
+            return json.loads(data, parse_constant=_refuse_constant)
+        # The C scanner holds the GIL for up to a second on 16 MiB of small values; the Python one lets other threads run.
+        decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined] # absent from typeshed
+        return decoder.decode(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as exc:
         raise RequestError(f"this is no JSON: {exc}") from exc
 
 
-def _interruptible() -> json.JSONDecoder:
-    # The C scanner holds the GIL for up to a second on 16 MiB of small values; the Python one lets other threads run.
-    decoder = json.JSONDecoder(parse_constant=_no_number)
-    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined] # absent from typeshed
-    return decoder
-
-
-def _no_number(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
+    # NaN and infinities: Python's JSON accepts them, the standard does not, and no field of ours may have them.
     raise ValueError(f"{word} is no number")
 
 
@@ -103,68 +100,65 @@ def decode(kind: type[T], data: Any, place: str = "") -> T:
     Raises:
         RequestError: It is no such value; the message names the place.
     """
-    return cast("T", _decoded(kind, data, place))
+    return cast("T", _convert(kind, data, place))
 
 
-def _decoded(kind: Any, data: Any, place: str) -> Any:  # noqa: PLR0911 - one line for each kind of type
+def _convert(kind: Any, data: Any, place: str) -> Any:  # noqa: PLR0911 - one line for each kind of type
     if dataclasses.is_dataclass(kind):
-        return _dataclass(cast("type[Any]", kind), data, place)
+        return _convert_dataclass(cast("type[Any]", kind), data, place)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
-        return _first_that_fits(arguments, data, place)
+        return _convert_union(arguments, data, place)
     if origin is tuple:
-        return _tuple(arguments, data, place)
+        return _convert_tuple(arguments, data, place)
     if origin is Literal:
         return data if data in arguments else _refuse(f"one of {', '.join(map(str, arguments))}", place)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(data) if data in {member.value for member in kind} else _refuse(f"a {kind.__name__}", place)
     if kind is types.NoneType:
         return None if data is None else _refuse("null", place)
-    return _plain_of(kind, data, place)
+    return _convert_scalar(kind, data, place)
 
 
-def _plain_of(kind: Any, data: Any, place: str) -> Any:
+def _convert_scalar(kind: Any, data: Any, place: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 1 << 1023:
         return float(data)
     if kind not in _PLAIN:
         raise TypeError(f"{kind} cannot be encoded")
+    # `type() is`, not isinstance: a bool is an int in Python, and no number in JSON.
     is_storable = not isinstance(data, int) or -_MOST_INTEGER <= data <= _MOST_INTEGER
     return data if type(data) is kind and is_storable else _refuse(f"a {kind.__name__}", place)
 
 
-def _dataclass(kind: type[Any], data: Any, place: str) -> Any:
+def _convert_dataclass(kind: type[Any], data: Any, place: str) -> Any:
     if not isinstance(data, Mapping):
         _refuse("an object", place)
     hints, fields = _shape(cast("Hashable", kind))
-    missing = [
-        field.name
-        for field in fields
-        if field.name not in data
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        _refuse("there", f"{place}.{missing[0]}")
+    for field in fields:
+        has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+        if field.name not in data and not has_default:
+            _refuse("there", f"{place}.{field.name}")
+    # Fields of `data` that this version does not have are skipped.
     present = {field.name: data[field.name] for field in fields if field.name in data}
-    return kind(**{name: _decoded(hints[name], value, f"{place}.{name}") for name, value in present.items()})
+    return kind(**{name: _convert(hints[name], value, f"{place}.{name}") for name, value in present.items()})
 
 
-@cache
+@cache  # `get_type_hints` evaluates annotations, which costs more than the conversion itself.
 def _shape(kind: Any) -> tuple[dict[str, Any], tuple[dataclasses.Field[Any], ...]]:
     return get_type_hints(kind), dataclasses.fields(kind)
 
 
-def _tuple(arguments: Sequence[Any], data: Any, place: str) -> tuple[Any, ...]:
+def _convert_tuple(arguments: Sequence[Any], data: Any, place: str) -> tuple[Any, ...]:
     if not isinstance(data, list):
         _refuse("a list", place)
     if len(arguments) == 2 and arguments[1] is Ellipsis:  # noqa: PLR2004 - tuple[X, ...]
-        return tuple(_decoded(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(data))
+        return tuple(_convert(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(data))
     if len(data) != len(arguments):
         _refuse(f"a list of {len(arguments)}", place)
-    return tuple(_decoded(kind, item, place) for kind, item in zip(arguments, data, strict=True))
+    return tuple(_convert(kind, item, place) for kind, item in zip(arguments, data, strict=True))
 
 
-def _first_that_fits(arguments: Sequence[Any], data: Any, place: str) -> Any:
+def _convert_union(arguments: Sequence[Any], data: Any, place: str) -> Any:
     # At most one dataclass of a union has all its required fields in `data`: those of our unions share none.
     if data is None and types.NoneType in arguments:
         return None
@@ -173,7 +167,7 @@ def _first_that_fits(arguments: Sequence[Any], data: Any, place: str) -> Any:
         if kind is types.NoneType:
             continue
         try:
-            return _decoded(kind, data, place)
+            return _convert(kind, data, place)
         except RequestError as exc:
             refusal = refusal or exc
     raise refusal or RequestError(f"{place.lstrip('.') or 'the message'} is nothing that can be read")
