@@ -162,13 +162,14 @@ def replica(
     module: str = "handlers.py",
     is_ready: bool = True,
     options: Sequence[str] = (),
+    program: str = "pgpu.functions.replica",
     **words: object,
 ) -> Iterator[Replica]:
     """Serve a handler of `handlers.py`; wait until it is ready."""
     directory = Path(tempfile.mkdtemp(prefix="pgpu-f-"))  # short: a socket's path has 107 bytes at most
     log = directory / "log"
     command = [
-        sys.executable, "-m", "pgpu.functions.replica", "--app", f"{module}:{attribute}", "--source", str(source),
+        sys.executable, "-m", program, "--app", f"{module}:{attribute}", "--source", str(source),
         "--directory", str(directory), "--declaration", json.dumps(words), "--name", "it", *options,
     ]  # fmt: skip
     with log.open("w") as output:

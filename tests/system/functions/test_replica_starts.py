@@ -116,3 +116,8 @@ def test_a_front_that_leaves_takes_its_sockets_along_and_waits_for_no_constructo
         started.process.terminate()
         assert started.process.wait() == 0
         assert [path.name for path in started.directory.iterdir()] == ["log"]
+
+
+def test_a_replica_of_an_earlier_version_s_job_starts_by_its_former_name() -> None:
+    with replica("Echo", program="pgpu.functions.front") as started:
+        assert started.call({}).status == 200

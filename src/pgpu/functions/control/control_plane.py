@@ -44,7 +44,7 @@ class ControlPlane(Protocol):
         """Return the functions of all users."""
 
     def replica_jobs(self) -> Sequence[ReplicaJob]:
-        """Return every replica that was started and not forgotten, also those whose jobs have ended."""
+        """Return every replica that was started and not forgotten, also those with jobs that have ended."""
 
     def changes(self) -> Iterator[str]:
         """Yield each change as it happens, until the connection ends: a job's id, or an empty string for functions.
@@ -127,11 +127,9 @@ class HttpControlPlane:
         self._most_build_seconds, self._free_bytes = most_build_seconds, free_bytes
 
     def functions(self) -> Sequence[Function]:
-        """See `ControlPlane`, as all methods."""
         return self._serving.functions()
 
     def replica_jobs(self) -> Sequence[ReplicaJob]:
-        """Return every replica with its job's state."""
         replicas = self._serving.all_replicas()
         if not replicas:
             return []
@@ -139,7 +137,6 @@ class HttpControlPlane:
         return [_replica_job(each, live.get(each.job_id) or self._ended_job(each.job_id)) for each in replicas]
 
     def changes(self) -> Iterator[str]:
-        """Yield changes from the server's event stream."""
         for event in self._serving.events():
             if event is None or event.kind == "function":
                 yield ""
@@ -147,23 +144,19 @@ class HttpControlPlane:
                 yield event.job_id
 
     def start(self, version: Version) -> ReplicaJob:
-        """Start one more replica."""
         replica = self._serving.start_replica(ReplicaAsk(version.function, version.number))
         directory = Path(replica.socket_directory)
         return ReplicaJob(replica.job_id, replica.function, replica.version, directory, JobState.WAITING)
 
     def stop(self, job_id: str) -> None:
-        """End a replica and forget it."""
         with contextlib.suppress(JobNotFoundError, RequestError):  # it has ended already, or never existed
             self._client.stop(job_id, grace_seconds=_GRACE_SECONDS)
         self._serving.forget_replica(job_id)
 
     def mark_evictable(self, job_id: str, value: float) -> None:
-        """Mark its lease evictable."""
         self._client.offer(job_id, value)
 
     def reacquire(self, job_id: str) -> ReacquireResult:
-        """Use its lease again."""
         try:
             job = self._client.claim(job_id)
         except (CapacityError, JobNotFoundError):
@@ -171,27 +164,22 @@ class HttpControlPlane:
         return ReacquireResult.COMING if job.is_aside else ReacquireResult.KEPT
 
     def park(self, job_id: str) -> None:
-        """Free its lease."""
         self._client.park(job_id)
 
     def fail(self, version: Version, reason: str) -> None:
-        """Mark a version as failed."""
         self._serving.judge(
             version.function, Judgement(version.number, VersionState.FAILED, reason, version.created_at_seconds)
         )
 
     def note_state(self, job_id: str, state: ReplicaState) -> None:
-        """Store its state."""
         with contextlib.suppress(FunctionNotFoundError):  # it was forgotten meanwhile
             self._serving.note_replica(job_id, state)
 
     def note_start(self, start: ColdStart) -> None:
-        """Store a cold start."""
         with contextlib.suppress(FunctionNotFoundError):  # the function was removed meanwhile
             self._serving.note_cold_start(start.function, start)
 
     def build(self, version: Version) -> str:
-        """Start the installation of packages."""
         return self._serving.build(ReplicaAsk(version.function, version.number)).id
 
     def is_built(self, version: Version, job_id: str) -> bool:
@@ -222,7 +210,6 @@ class HttpControlPlane:
             self.fail(version, str(error))
 
     def bearer(self, token: str) -> Bearer:
-        """Return what a token permits."""
         return self._serving.bearer(Shown(token))
 
     def _ended_job(self, job_id: str) -> Job | None:

@@ -88,7 +88,6 @@ class ChangeFeed:
         threading.Thread(target=self._follow, name="change-feed", daemon=True).start()
 
     def close(self) -> None:
-        """Report no more changes."""
         self._ended.set()
 
     def _follow(self) -> None:

@@ -1,7 +1,7 @@
 """Installation of the packages of pending versions: one version of each owner at a time, so that owners do not delay each other.
 
 An installation is a job that is polled: an installation that hangs occupies no thread. `ControlPlane.build` returns the same
-job for a version whose installation is under way, so a new gateway continues it.
+job for a version that is being installed, so a new gateway continues it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class PackageBuilds:
         """Owners with an installation under way."""
 
         self._attempts: Counter[str] = Counter()
-        """By the versions' labels: a version whose attempt failed comes after those without one."""
+        """By the versions' labels: a version with a failed attempt comes after those without one."""
 
     def start_pending(self, functions: Sequence[Function]) -> None:
         """Start an installation for each owner with pending versions and none under way."""

@@ -60,7 +60,7 @@ class ReplicaController:
         self._changed = asyncio.Event()
         self._ids = itertools.count(1)
         self._starting = 0
-        """Replicas that were requested and whose jobs are not known yet."""
+        """Replicas that were requested, with jobs that are not known yet."""
 
         self._stopping: set[str] = set()
         """Jobs that are being ended."""

@@ -28,12 +28,10 @@ class ReplicaLeases:
         self.clock = ValueClock()
 
     def mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
-        """Allow the engine to take an idle replica's lease."""
         replica.offered_value = value
         self._threads.start(self._mark_evictable(replica, value))
 
     def park(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        """Free an idle replica's lease."""
         replica.become(Phase.PARKED)
         if router.loads[replica.version].declaration.gpus:
             replica.offered_value = None  # freed by the gateway, not taken by the engine
@@ -42,7 +40,6 @@ class ReplicaLeases:
             replica.send_command("park")
 
     def reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        """Request a replica's lease again."""
         self._threads.start(self._reacquire(router, replica))
 
     def note_end(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
@@ -74,7 +71,7 @@ class ReplicaLeases:
 
 
 def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None, answered_seconds: float) -> ColdStart:
-    """Return the phases of a replica's start, whose first call was answered; phases without both ends are left out.
+    """Return the phases of a replica's start after its first answer; phases without both ends are left out.
 
     | phase | from the end of the phase before, until |
     |---|---|

@@ -78,7 +78,6 @@ class AsyncCallDatabase:
     """The database of one gateway; all methods but `begin` in one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, or create it."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
         if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
@@ -89,16 +88,13 @@ class AsyncCallDatabase:
         self._begun = os.open(self._begun_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def close(self) -> None:
-        """Close it."""
         self._connection.close()
         os.close(self._begun)
 
     def held_bytes(self, function: str) -> int:
-        """Return the size of a function's calls and answers."""
         return self._held_bytes[function]
 
     def all_held_bytes(self) -> int:
-        """Return the size of all calls and answers."""
         return sum([*self._held_bytes.values()])
 
     def add(self, call: AsyncCall) -> AsyncCallRecord | None:
@@ -136,7 +132,6 @@ class AsyncCallDatabase:
             )
 
     def get(self, call_id: str) -> AsyncCallRecord | None:
-        """Return a call; None: there is none."""
         row = self._connection.execute(
             "SELECT function, caller, digest, finished, status, reply_headers, reply FROM calls WHERE id = ?",
             (call_id,),
@@ -160,7 +155,6 @@ class AsyncCallDatabase:
         return AsyncCall(known, function, caller, digest, method, path, query, json.loads(headers), body)
 
     def forget(self, call_id: str) -> bool:
-        """Delete a call; False: there was none."""
         with self._transaction(), self._recount(call_id):
             return self._connection.execute("DELETE FROM calls WHERE id = ?", (call_id,)).rowcount > 0
 
@@ -171,13 +165,11 @@ class AsyncCallDatabase:
         self._held_bytes = self._count_bytes()
 
     def forget_functions_but(self, functions: Iterable[str]) -> None:
-        """Delete the calls of all other functions."""
         held = self._connection.execute("SELECT DISTINCT function FROM calls").fetchall()
         for function in {row[0] for row in held} - set(functions):
             self.forget_function(function)
 
     def forget_function(self, function: str) -> None:
-        """Delete all calls of a function."""
         with self._transaction():
             self._connection.execute("DELETE FROM calls WHERE function = ?", (function,))
         self._held_bytes.pop(function, None)
@@ -199,7 +191,6 @@ class AsyncCallDatabase:
 
     @contextmanager
     def _recount(self, call_id: str) -> Iterator[None]:
-        """Update the held bytes after a change of one call."""
         function, before = self._size(call_id)
         yield
         self._held_bytes[function] += self._size(call_id)[1] - before

@@ -113,7 +113,6 @@ class AsyncCallStore:
         return known
 
     async def get(self, call_id: str) -> AsyncCallRecord | None:
-        """Return a call; None: there is none."""
         return await self._in_thread(self._database.get, call_id)
 
     def state(self, call_id: str) -> str:
@@ -245,7 +244,6 @@ class _StoreSink:
         self._pieces = bytearray()
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Take the answer, or its head."""
         body = reply.body if file is None else map_body(file)
         if not reply.is_last:
             self._head = reply
@@ -255,7 +253,6 @@ class _StoreSink:
             self._store.on_answer(self.call_id, self._function, reply, body)
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Add a piece."""
         self._pieces += chunk.body if file is None else map_body(file)
         request = self._store.running(self.call_id)
         if chunk.is_broken or len(self._pieces) > _MOST_REPLY_BYTES:

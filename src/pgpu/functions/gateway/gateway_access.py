@@ -1,4 +1,4 @@
-"""Access to functions: by token, or by the user whom the kernel reports at the other end of a Unix socket.
+"""Access to functions: by token, or by the user at the other end of a Unix socket, which the kernel reports.
 
 A caller without access gets the same answer for a function that exists and for one that does not. The server is asked about
 each token once; its answer is cached for a few seconds, so a revoked token works no longer than that. Only digests are kept.
@@ -64,7 +64,6 @@ class TokenCache:
         self._lookups: dict[bytes, asyncio.Task[None]] = {}
 
     def close(self) -> None:
-        """End the threads."""
         self._known_pool.threads.shutdown(wait=False, cancel_futures=True)
         self._new_pool.threads.shutdown(wait=False, cancel_futures=True)
 

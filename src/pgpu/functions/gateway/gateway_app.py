@@ -79,7 +79,6 @@ class GatewayApp:
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
         headers = plain_headers(scope["headers"])

@@ -12,7 +12,7 @@ from pgpu.functions.ipc.unix_sockets import peer_uid
 
 
 class GatewayConnection(HttpConnection):
-    """A connection whose requests carry their user's id in the scope's state."""
+    """A connection that puts its user's id into the state of each request's scope."""
 
     patience_seconds = 30.0
     """Between two checks. A connection is aborted if a request's head or small body is incomplete at two checks in a row, or if
@@ -32,7 +32,6 @@ class GatewayConnection(HttpConnection):
     _unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Determine the user and check the limits."""
         super().connection_made(transport)
         uid = peer_uid(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
@@ -44,7 +43,6 @@ class GatewayConnection(HttpConnection):
         self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the checks."""
         super().connection_lost(exc)
         uid = self.app_state["uid"]
         self.held[uid] -= 1

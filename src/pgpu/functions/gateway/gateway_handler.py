@@ -1,7 +1,7 @@
 """The request handler of a gateway's connections: from a request's head to its function's router.
 
 A call that needs no token lookup and no storage goes the direct way, without a task. A caller's token is not passed on to
-the function, whose code belongs to its owner.
+the function: its code belongs to its owner.
 """
 
 import asyncio
@@ -48,11 +48,9 @@ class GatewayRequestHandler:
         self._routers, self._access = routers, access
 
     def is_call(self, path: str) -> bool:
-        """Whether a POST to this path is a call."""
         return parse_route(path).kind is RouteKind.CALL
 
     def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest | None:
-        """Begin a call that goes the direct way; None: it goes through the ASGI application."""
         route = parse_route(scope["path"])
         router = self._routers.get(route.name)
         if router is None or is_stored(headers) or int(headers["content-length"]) > router.declaration.max_body_bytes:
@@ -76,7 +74,6 @@ class GatewayRequestHandler:
         )  # fmt: skip
 
     def submit(self, request: PendingRequest, body: Body, file: int | None, sink: ResponseSink) -> None:
-        """Submit a request with its whole body to its router."""
         assert isinstance(request, RoutedRequest)  # noqa: S101 - made by new_request()
         router = request.router
         assert router is not None  # noqa: S101 - checked before
@@ -89,12 +86,10 @@ class GatewayRequestHandler:
             router.submit(request)
 
     def abandon(self, request: PendingRequest) -> None:
-        """Cancel a request whose caller has left."""
         if isinstance(request, RoutedRequest) and request.router is not None:
             request.router.abandon(request)
 
     def replica_of(self, request: PendingRequest) -> ReplicaInfo:
-        """Return the replica that has, or had, a request."""
         replica = request.replica if isinstance(request, RoutedRequest) else None
         return _NO_REPLICA if replica is None else replica
 

@@ -70,7 +70,6 @@ _PATTERNS = [
 
 @lru_cache(4096)
 def parse_route(path: str) -> Route:
-    """Parse a path."""
     if path in PAGES:
         return Route(RouteKind.PAGE)
     for kind, methods, pattern in _PATTERNS:
@@ -97,7 +96,6 @@ _ANY = {"description": "The function's answer, in the type that it has.", "conte
 
 @cache
 def openapi_document() -> bytes:
-    """Return the document as JSON."""
     calls = {
         "/functions/{name}": {"post": _call("Call a function.", [_NAME_PARAMETER, _TIMEOUT_HEADER, _PREFER_HEADER])},
         "/v2/models/{name}/infer": {

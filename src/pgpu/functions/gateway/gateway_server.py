@@ -1,4 +1,4 @@
-"""Assembles the gateway's process and runs it until it is told to exit, or its parent ends.
+"""Assembles the gateway's process and runs it until it must exit, or its parent ends.
 
 Replicas are jobs and go on; the next gateway finds them. Its Unix socket replaces that of the previous gateway.
 """

@@ -26,7 +26,7 @@ class ClientGoneError(Exception):
 
 
 class AsgiCall:
-    """The sink of a request whose task waits for the answer."""
+    """The sink of a request with a task that waits for the answer."""
 
     def __init__(self, handler: RequestHandler, request: PendingRequest, send: Send) -> None:
         self._handler, self._request, self._send = handler, request, send
@@ -34,24 +34,20 @@ class AsgiCall:
         self._replied: asyncio.Future[tuple[Reply, int | None] | None] = asyncio.get_running_loop().create_future()
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Wake the task."""
         self._writer = ResponseWriter(self._handler.replica_of(self._request), self._request, self._send)
         self._replied.set_result((reply, file))
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece to the writer."""
         if self._writer is not None:
             self._writer.chunk(chunk, file)
 
     def abort(self) -> None:
-        """End the task: the client has left."""
         if self._writer is not None:
             self._writer.abort()
         if not self._replied.done():
             self._replied.set_result(None)
 
     async def write(self) -> None:
-        """Wait for the answer and write it."""
         replied = await self._replied
         if replied is not None and self._writer is not None:
             await self._writer.run(*replied)
@@ -85,12 +81,11 @@ async def answer_call(
 
 
 async def send_reply(handler: RequestHandler, request: PendingRequest, reply: Reply, send: Send) -> None:
-    """Write a complete reply."""
     await ResponseWriter(handler.replica_of(request), request, send).run(reply, None)
 
 
 def refuse_too_large(request: PendingRequest, most_bytes: int) -> Refusal | None:
-    """Refuse a body whose `Content-Length` is too large; None: it is not, or there is none."""
+    """Refuse a body with a `Content-Length` that is too large; None: it is not, or there is none."""
     length = request.headers.get("content-length", "0")
     return TOO_LARGE if length.isdecimal() and int(length) > most_bytes else None
 
@@ -98,7 +93,7 @@ def refuse_too_large(request: PendingRequest, most_bytes: int) -> Refusal | None
 async def serve_body(
     handler: RequestHandler, request: PendingRequest, body: tuple[bytes, int | None], receive: Receive, send: Send
 ) -> None:
-    """Submit a call whose body was read, and write its answer."""
+    """Submit a call after its body was read, and write its answer."""
     call = AsgiCall(handler, request, send)
     watch = asyncio.get_running_loop().create_task(_watch_disconnect(handler, request, receive, call))
     try:

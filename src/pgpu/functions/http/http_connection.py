@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection with a direct way for the usual call: a small POST whose body arrives at once.
+"""uvicorn's HTTP connection with a direct way for the usual call: a small POST with a body that arrives at once.
 
 uvicorn starts a task for each request, which waits twice and writes twice: half of such a call's cost. On the direct way the
 connection passes the call to the `RequestHandler` itself and writes the answer when it arrives. Large bodies and slow
@@ -54,7 +54,6 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
         yield
 
 
@@ -127,7 +126,6 @@ class DirectCall:
         return [STATUS_LINE[reply.status], *[b"%b: %b\r\n" % each for each in cycle.default_headers], own]
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece to the task."""
         if self._writer is not None:
             self._writer.chunk(chunk, file)
 
@@ -151,12 +149,11 @@ class HttpConnection(HttpToolsProtocol):
     """Start of the time without a request, on the loop's clock; infinite during a request."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the keep-alive timer."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; end a connection whose head is too large, and set the timer of an incomplete body."""
+        """Parse received bytes; end a connection with a head that is too large, and set the timer of an incomplete body."""
         self._quiet_since_seconds = math.inf
         rest: bytes | memoryview | None = data
         try:

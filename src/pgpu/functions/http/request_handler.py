@@ -47,7 +47,7 @@ class RequestHandler(Protocol):
         """Submit a request with its whole body."""
 
     def abandon(self, request: PendingRequest) -> None:
-        """Cancel a request whose caller has left."""
+        """Cancel a request after its caller has left."""
 
     def replica_of(self, request: PendingRequest) -> ReplicaInfo:
         """Return the replica that answers a request."""

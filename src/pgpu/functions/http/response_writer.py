@@ -87,7 +87,6 @@ class ResponseWriter:
                 task.get_loop().call_exception_handler({"message": "a response was broken off", "exception": error})
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Add a piece of the stream."""
         self._chunks.put_nowait((chunk, file))
 
     def abort(self) -> None:

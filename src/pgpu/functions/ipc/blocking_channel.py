@@ -114,11 +114,9 @@ class BlockingChannel:
                 raise GoneError("the peer closed the connection") from error
 
     def is_readable(self, timeout_seconds: float) -> bool:
-        """Wait until bytes arrive or the time is over."""
         return bool(select.select([self._end], [], [], timeout_seconds)[0])
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for use in an event loop."""
         return self._end.fileno()
 
     def close(self) -> None:

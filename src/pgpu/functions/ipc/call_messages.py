@@ -20,7 +20,7 @@ else:
 """A body in memory. Senders pass any of the three types; receivers get a view of the received buffer."""
 
 BODILESS = frozenset({204, 304})
-"""Statuses whose responses end after the headers; a client would read a body as the start of the next response."""
+"""Statuses of responses that end after the headers; a client would read a body as the start of the next response."""
 
 
 class FrameKind(IntEnum):

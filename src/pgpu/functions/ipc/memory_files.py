@@ -23,7 +23,6 @@ class GrowingFile:
         self.size_bytes = 0
 
     def add(self, piece: Body) -> None:
-        """Append a piece."""
         view = memoryview(piece)
         while view:
             written = os.write(self.fd, view)
@@ -78,7 +77,6 @@ def map_body(fd: int) -> memoryview:
 
 
 def close_file(fd: int | None) -> None:
-    """Close a descriptor, if there is one."""
     if fd is not None:
         os.close(fd)
 
@@ -112,5 +110,4 @@ class StartedMark:
         return number
 
     def close(self) -> None:
-        """Unmap the memory."""
         self._memory.close()

@@ -1,7 +1,7 @@
 """The gateway's entrance to a replica: calls as frames over `calls.sock`, and status notifications.
 
 Each connection has its own numbers. A connection gets the same answers as an HTTP client, refusals included: one with
-`started_seconds` 0 and status 429 or 503 means that no worker has seen the call. The mode of the socket decides who connects.
+`started_seconds` 0 and status 429 or 503 means that no worker has seen the call. The mode of the socket limits connections to its owner and root.
 """
 
 import asyncio
@@ -38,7 +38,6 @@ class CallServer:
     """Accepts connections and answers their commands."""
 
     def __init__(self, queue: WorkerQueue, supervisor: WorkerSupervisor, path: Path) -> None:
-        """Listen at a path."""
         self.queue, self._supervisor = queue, supervisor
         self._loop = asyncio.get_running_loop()
         self.connections: set[CallConnection] = set()
@@ -49,14 +48,12 @@ class CallServer:
         self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
-        """Close all connections."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
         for connection in [*self.connections]:
             connection.close()
 
     def run_command(self, name: str) -> Notification:
-        """Execute a command and return its result."""
         if name == "describe":
             return Notification("description", {"pages": self._supervisor.pages})
         if name == "park":
@@ -111,18 +108,15 @@ class CallConnection:
         self._channel = AsyncChannel(end, self._on_frames, self._on_end)
 
     def notify(self, number: int, notification: Notification) -> None:
-        """Send a notification."""
         self._channel.send(encode_frame(FrameKind.NOTIFICATION, number, notification))
 
     def reply(self, number: int, reply: Reply, file: int | None) -> None:
-        """Send a reply, or its head."""
         if reply.is_last:
             self._requests.pop(number, None)
         fields = (reply.status, reply.headers, reply.body, reply.is_last, reply.started_seconds, reply.exec_seconds)
         self._channel.send(encode_frame(FrameKind.REPLY, number, fields, has_file=file is not None), file)
 
     def chunk(self, number: int, chunk: Chunk, file: int | None) -> None:
-        """Send a piece of a stream."""
         if chunk.is_last:
             self._requests.pop(number, None)
         self._channel.send(encode_frame(FrameKind.CHUNK, number, chunk, has_file=file is not None), file)
@@ -175,11 +169,9 @@ class CallConnectionSink:
         self._connection, self._number = connection, number
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Send it as a frame."""
         self._connection.reply(self._number, reply, file)
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Send it as a frame."""
         self._connection.chunk(self._number, chunk, file)
 
 

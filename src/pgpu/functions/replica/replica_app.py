@@ -29,7 +29,6 @@ class ReplicaRequestHandler:
         self._match_call = re.compile(rf"/|/functions/{plain}|{infer}").fullmatch
 
     def is_call(self, path: str) -> bool:
-        """Whether a POST to this path calls the function."""
         return path == "/" or self._match_call(path) is not None
 
     def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
@@ -41,15 +40,12 @@ class ReplicaRequestHandler:
         )
 
     def abandon(self, request: PendingRequest) -> None:
-        """Cancel a request whose caller has left."""
         self.queue.abandon(request)
 
     def replica_of(self, _request: PendingRequest) -> WorkerQueue:
-        """Return this replica."""
         return self.queue
 
     def submit(self, request: PendingRequest, body: Body, file: int | None, sink: ResponseSink) -> None:
-        """Submit a request with its whole body."""
         request.body, request.file, request.sink = body, file, sink
         if request.timeout_seconds:
             self.queue.submit(request)
@@ -73,7 +69,6 @@ class ReplicaApp:
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
         handler, path = self._handler, scope["path"]

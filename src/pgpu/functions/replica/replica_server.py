@@ -1,4 +1,4 @@
-"""Assembles a replica's process and runs it until it is told to exit.
+"""Assembles a replica's process and runs it until it must exit.
 
 SIGTERM drains: readiness ends at once, admitted requests are served, new ones refused, then the worker closes its handler.
 A second SIGTERM exits at once. SIGTSTP means that the slice was taken, SIGCONT that there is one again.

@@ -63,12 +63,10 @@ class Fork:
         self._status: int | None = None
 
     def kill(self) -> None:
-        """See `Child`."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """See `Child`."""
         if self._status is None:
             self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._status

@@ -67,7 +67,6 @@ class WorkerProcess:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was told to exit."""
         return self._kill_timer is not None
 
     def set_process(self, pidfd: int) -> None:
@@ -85,7 +84,6 @@ class WorkerProcess:
             self._kill_timer = self._loop.call_later(grace_seconds, self.kill)
 
     def kill(self) -> None:
-        """Kill it now."""
         self._signal(signal.SIGKILL)
         if self._pidfd is None:
             self.channel.close()
@@ -97,7 +95,7 @@ class WorkerProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def _on_end(self) -> None:
-        # A worker that was told to exit closes its socket first and then runs Python's exit handlers: wait for its death.
+        # A worker that gets SIGTERM closes its socket first and then runs Python's exit handlers: wait for its death.
         if self._kill_timer is None or self._pidfd is None:
             self._finish()
 

@@ -79,11 +79,9 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         return max(0, self.size - self._slots)
 
     def pending(self) -> Sequence[PendingRequest]:
-        """Return every pending request, oldest first."""
         return [*self._sent.values(), *self._queue]
 
     def count_answer(self, request: PendingRequest, status: int, code: str = "") -> None:
-        """Count one answer in the metrics."""
         self._metrics.count_answer(status, time.monotonic() - request.admitted_seconds, 0.0, code)
 
     def refusal(self) -> Refusal | None:
@@ -95,7 +93,6 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         return None
 
     def submit(self, request: PendingRequest) -> None:
-        """Admit a request, or refuse it."""
         if (refusal := self.refusal()) is not None:
             self.refuse(request, refusal)
             return
@@ -107,7 +104,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         self.watch(request)
 
     def abandon(self, request: PendingRequest) -> None:
-        """Cancel a request whose caller has left; its slot is free once the worker has ended it."""
+        """Cancel a request after its caller has left; its slot is free once the worker has ended it."""
         is_answered, request.sink = request.sink is None, None
         if self._is_sent(request):
             self._cancel(request)
@@ -124,7 +121,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
             self._slot.channel.send(encode_frame(FrameKind.CREDIT, request.number))
 
     def expire(self, request: PendingRequest, refusal: Refusal) -> None:
-        """Answer a request whose deadline has passed; the worker goes on, and its slot stays taken until it ends."""
+        """Answer a request after its deadline; the worker goes on, and its slot stays taken until it ends."""
         if self._is_sent(request):
             self._cancel(request)
         elif request in self._queue:
@@ -183,14 +180,12 @@ class WorkerQueue(RequestQueue[PendingRequest]):
                 self.break_or_refuse(request, refusal)
 
     def refuse_queue(self, refusal: Refusal) -> None:
-        """Refuse all requests that wait."""
         while self._queue:
             request = self._queue.popleft()
             self._release(request)
             self.break_or_refuse(request, refusal)
 
     def on_frames(self, frames: Sequence[Frame]) -> None:
-        """Process the worker's replies and chunks."""
         for frame in frames:
             if frame.kind == FrameKind.REPLY:
                 self._on_reply(frame)

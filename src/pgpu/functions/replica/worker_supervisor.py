@@ -1,6 +1,6 @@
 """The supervision of a replica's worker: starts, restarts, health probes, hard deadlines, and the replica's serving state.
 
-Requests belong to the `WorkerQueue`; the supervisor only tells it which worker there is and why there is none.
+Requests belong to the `WorkerQueue`; the supervisor only gives it a worker, or the reason why there is none.
 """
 
 import asyncio
@@ -244,11 +244,9 @@ class WorkerSupervisor:
         self._loop.call_later(interval_seconds, self.probe_health, interval_seconds)
 
     def on_frames(self, frames: Sequence[Frame]) -> None:
-        """See `WorkerListener`."""
         self._queue.on_frames(frames)
 
     def on_notification(self, worker: WorkerProcess, notification: Notification) -> None:
-        """See `WorkerListener`."""
         if notification.name == "ready" and worker.mark is not None and not worker.is_ready:
             self._on_ready(worker, worker.mark, float(notification.data["load_seconds"]))
         elif notification.name == "failed":

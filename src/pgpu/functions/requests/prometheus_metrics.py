@@ -20,7 +20,6 @@ class ReplicaMetricsCollector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families; called by the library."""
         metrics = self._metrics
         answers = CounterMetricFamily("pgpu_function_requests", "Requests answered.", labels=["status", "code"])
         for (status, code), count in sorted(metrics.answers.items()):
@@ -54,7 +53,6 @@ class GatewayMetrics(Collector):
         self.starts.pop(function, None)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families; called by the library."""
         answers = CounterMetricFamily(
             "pgpu_gateway_requests", "Requests answered.", labels=["function", "status", "code"]
         )
@@ -75,7 +73,6 @@ class GatewayMetrics(Collector):
 
 
 def metrics_text(collector: Collector) -> bytes:
-    """Return a collector's metrics in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry)

@@ -29,7 +29,6 @@ class DurationHistogram:
         self.sum_seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one duration."""
         self._counts[bisect_left(_BOUNDS_SECONDS, seconds)] += 1
         self.sum_seconds += seconds
 
@@ -131,7 +130,7 @@ class PendingRequest:
 
 R = TypeVar("R", bound=PendingRequest)
 Check = Callable[[R, float], float]
-"""Handles a request whose deadline may have passed at a time; returns when to check it again, infinite for never."""
+"""Handles a request after its deadline may have passed; returns when to check it again, infinite for never."""
 
 
 class RequestQueue(ABC, Generic[R]):
@@ -224,7 +223,6 @@ class PrefetchWindow:
         """Calls that the worker may have, running or not."""
 
     def learn(self, exec_seconds: float) -> None:
-        """Update the mean with one call."""
         self.exec_seconds += _WEIGHT * (exec_seconds - self.exec_seconds)
         if not self._is_batched:
             self.window = self._slots + max(1, min(_MOST_AHEAD, int(_AHEAD_SECONDS / (self.exec_seconds + 1e-9))))

@@ -90,7 +90,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return self.function.name
 
     @property
@@ -100,18 +99,15 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return 1 if load is None else load.slots * load.declaration.maximum
 
     def pending(self) -> Iterator[RoutedRequest]:
-        """Yield every pending request."""
         for replica in self.replicas.values():
             yield from replica.sent.values()
         for load in self.loads.values():
             yield from load.queue
 
     def count_answer(self, request: RoutedRequest, status: int, code: str = "") -> None:
-        """Count one answer in the metrics."""
         self._metrics.count_answer(self.name, status, time.monotonic() - request.admitted_seconds, code)
 
     def submit(self, request: RoutedRequest) -> None:
-        """Admit a request, or refuse it."""
         load = self.load_of(request)
         if load is None:
             self.refuse(request, GONE)
@@ -143,7 +139,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return _hopeless_refusal(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
 
     def abandon(self, request: RoutedRequest) -> None:
-        """Cancel a request whose caller has left."""
+        """Cancel a request after its caller has left."""
         if request.sink is not None:
             request.sink = None
             self.count_answer(request, _CLIENT_GONE)
@@ -160,7 +156,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return math.inf
 
     def add(self, replica: ReplicaConnection) -> None:
-        """Add a replica that was requested, or found."""
         self.replicas[replica.job_id] = replica
 
     def remove(self, replica: ReplicaConnection) -> None:
@@ -179,7 +174,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             self.remove(replica)
 
     def view(self, clock: ValueClock, *, is_memory_short: bool = False) -> FunctionView:
-        """Return the policy's view of the function."""
         now = time.monotonic()
         serving = [self.loads[share.version] for share in self.function.traffic]
         return FunctionView(
@@ -197,7 +191,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return any(load.has_been_ready and load.number not in percents for load in self.loads.values())
 
     def on_phase(self, replica: ReplicaConnection) -> None:
-        """See `ReplicaListener`."""
         load = self.loads[replica.version]
         self.on_replica_phase(replica)
         if replica.phase is Phase.HOT:
@@ -211,7 +204,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         self._wake()
 
     def on_reply(self, replica: ReplicaConnection, request: RoutedRequest, reply: Reply, file: int | None) -> None:
-        """See `ReplicaListener`."""
         load = self.loads[replica.version]
         if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(request):
             close_file(file)
@@ -235,7 +227,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             self.pump()
 
     def on_stream_end(self, request: RoutedRequest) -> None:
-        """See `ReplicaListener`."""
         request.sink = None
         request.release_body()
         self.count_answer(request, _OK)

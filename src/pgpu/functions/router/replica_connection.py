@@ -205,11 +205,10 @@ class ReplicaConnection:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that it has."""
         return len(self.sent)
 
     def view(self) -> ReplicaView:
-        """Return the policy's view; a replica whose lease is being requested counts as busy."""
+        """Return the policy's view; a replica that reacquires its lease counts as busy."""
         busy = len(self.sent) + int(self.is_reacquiring)
         return ReplicaView(
             self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value,
@@ -258,7 +257,6 @@ class ReplicaConnection:
             self._channel.send(encode_frame(FrameKind.COMMAND, 0, Command(name)))
 
     def send(self, request: RoutedRequest) -> None:
-        """Send a request."""
         assert self._channel is not None  # noqa: S101 - it is hot
         self._numbers += 1
         number = request.number = self._numbers

@@ -30,7 +30,7 @@ class RouterTable:
         self.metrics = metrics
         self._routers: dict[str, FunctionRouter] = {}
         self.wake: Callable[[FunctionRouter], None] = lambda _router: None
-        """Called with each function about whose replicas the policy should decide."""
+        """Called with each function that needs a decision of the policy about its replicas."""
 
         self.on_send: Callable[[RoutedRequest], None] = lambda _request: None
         self.on_closed: Callable[[str], None] = lambda _identity: None
@@ -42,7 +42,6 @@ class RouterTable:
         metrics.gauges = self._gauges
 
     def get(self, name: str) -> FunctionRouter | None:
-        """Return a function's router; None: there is no such function."""
         return self._routers.get(name)
 
     def of(self, identity: str) -> FunctionRouter | None:
@@ -147,7 +146,6 @@ class LoadHistory:
 
 
 def restore_loads(routers: Iterable[FunctionRouter], loads: LearnedLoads) -> None:
-    """Restore the learned load of functions."""
     for router in routers:
         for number, load in router.loads.items():
             if (learned := loads.get((router.function.identity, number))) is not None:

@@ -45,7 +45,7 @@ class VersionLoad:
         self.prefetch = PrefetchWindow(self.slots, is_batched=declaration.batch is not None)
         self.queue: deque[RoutedRequest] = deque()
         self.hot: list[ReplicaConnection] = []
-        """Replicas that take calls now, also those whose lease is evictable."""
+        """Replicas that take calls now, also those with an evictable lease."""
 
         self.pages: dict[str, bytes] = {}
         """The function's own description, JSON by path; empty until a replica has sent it."""
@@ -102,7 +102,6 @@ class VersionLoad:
         return best
 
     def note_call(self, now_seconds: float) -> None:
-        """Record the arrival of a call."""
         if self.last_call_seconds is not None:
             self.arrivals.note(now_seconds - self.last_call_seconds)
         self.last_call_seconds = now_seconds
@@ -141,7 +140,6 @@ class VersionLoad:
         self.prefetch.exec_seconds = learned.exec_seconds
 
     def view(self, now_seconds: float, clock: ValueClock) -> VersionView:
-        """Return the policy's view of this version."""
         declaration = self.declaration
         learned = self.arrivals if declaration.keep_warm == "auto" else ArrivalHistory()
         if self.last_call_seconds is not None and self.last_call_seconds != self._worth_of_call:

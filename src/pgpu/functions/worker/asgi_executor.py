@@ -55,7 +55,7 @@ class UnfinishedError(PgpuError):
 
 
 def mount_application(handler: Handler, name: str) -> Handler:
-    """Return a handler whose target takes a call instead of a scope, with the lifespan as `warmup` and `close`.
+    """Return a handler with a target that takes a call instead of a scope, and with the lifespan as `warmup` and `close`.
 
     Args:
         handler: Of the application.
@@ -207,7 +207,6 @@ class AsgiExchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`."""
         kind = message["type"]
         if kind == "http.response.start" and self._head is None:
             self._head = read_response_start(message)

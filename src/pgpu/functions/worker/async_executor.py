@@ -37,12 +37,10 @@ class WakeSignal:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all tasks that wait now."""
         event, self._event = self._event, asyncio.Event()
         event.set()
 
     async def wait(self) -> None:
-        """Wait for the next `notify`."""
         await self._event.wait()
 
 

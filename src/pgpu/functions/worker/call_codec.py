@@ -116,7 +116,6 @@ def describe_failed_start(subject: str, error: BaseException) -> str:
 
 
 def log_failure(subject: str, error: BaseException) -> None:
-    """Write a traceback to the job's log."""
     log(f"{subject}\n{''.join(traceback.format_exception(error))}".rstrip("\n"))
 
 
@@ -146,7 +145,6 @@ def queue_reply(channel: BlockingChannel, number: int, reply: Reply, began_secon
 
 
 def send_head(channel: BlockingChannel, number: int, head: Reply, began_seconds: float) -> None:
-    """Send the head of a stream."""
     times = (False, began_seconds, time.monotonic() - began_seconds)
     channel.send(encode_frame(FrameKind.REPLY, number, (head.status, head.headers, b"", *times)))
 
@@ -160,5 +158,4 @@ def send_piece(channel: BlockingChannel, number: int, piece: Any) -> None:
 
 
 def send_end(channel: BlockingChannel, number: int, *, is_broken: bool) -> None:
-    """End a stream."""
     channel.send(encode_frame(FrameKind.CHUNK, number, Chunk(b"", is_last=True, is_broken=is_broken)))

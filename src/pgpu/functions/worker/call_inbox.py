@@ -76,7 +76,7 @@ class _Interrupted(BaseException):
 
 
 class ShutdownSignal:
-    """Whether the worker was told to exit, by a command or by SIGTERM. The call that is running is completed first."""
+    """Whether the worker must exit, by a command or by SIGTERM. The call that is running is completed first."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -112,7 +112,6 @@ class ShutdownSignal:
 
 
 def run_commands(inbox: CallInbox, handler: Handler, shutdown: ShutdownSignal) -> None:
-    """Execute all commands in the inbox."""
     while inbox.commands:
         number, command = inbox.commands.popleft()
         if command.name == "leave":

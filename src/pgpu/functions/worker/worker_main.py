@@ -22,7 +22,7 @@ from pgpu.functions.worker.call_inbox import ShutdownSignal
 from pgpu.functions.worker.sync_executors import BatchExecutor, SingleExecutor, ThreadedExecutor
 
 FAILED = 1
-"""Exit status of a worker whose handler could not be constructed."""
+"""Exit status of a worker that could not construct its handler."""
 
 
 @dataclass(frozen=True, slots=True)
