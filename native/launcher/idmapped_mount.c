@@ -45,31 +45,31 @@ struct resident {
     int hold;
 };
 
-static _Noreturn void reside(int told, int hold) {
+static _Noreturn void reside(int ready, int hold) {
     char byte = 0;
     const int error = unshare(CLONE_NEWUSER) == 0 ? 0 : errno;
-    if (write(told, &error, sizeof error) != (ssize_t)sizeof error) _exit(125);
+    if (write(ready, &error, sizeof error) != (ssize_t)sizeof error) _exit(125);
     while (read(hold, &byte, 1) < 0 && errno == EINTR) {
     }
     _exit(0);
 }
 
 static struct resident settle(void) {
-    int told[2], hold[2], error = ECHILD;
-    if (pipe2(told, O_CLOEXEC) != 0 || pipe2(hold, O_CLOEXEC) != 0) give_up("stage", "pipe");
+    int ready[2], hold[2], error = ECHILD;
+    if (pipe2(ready, O_CLOEXEC) != 0 || pipe2(hold, O_CLOEXEC) != 0) give_up("stage", "pipe");
     const pid_t process = fork();
     if (process < 0) give_up("stage", "fork");
     if (process == 0) {
         close(hold[1]);
-        reside(told[1], hold[0]);
+        reside(ready[1], hold[0]);
     }
-    close(told[1]);
+    close(ready[1]);
     close(hold[0]);
-    if (read(told[0], &error, sizeof error) != (ssize_t)sizeof error || error != 0) {
+    if (read(ready[0], &error, sizeof error) != (ssize_t)sizeof error || error != 0) {
         errno = error;
         give_up("namespace", "unshare");
     }
-    close(told[0]);
+    close(ready[0]);
     return (struct resident){.process = process, .hold = hold[1]};
 }
 

@@ -28,7 +28,7 @@ static void *symbol(const char *name) {
     return found;
 }
 
-static int say(const char *step, int result) {
+static int report(const char *step, int result) {
     printf("%s %d\n", step, result);
     fflush(stdout);
     return result;
@@ -41,9 +41,9 @@ static int make_context(void) {
     int (*set)(void *) = (int (*)(void *))symbol("cuCtxSetCurrent");
     int device;
     void *context;
-    int result = say("init", init(0));
-    if (result == 0) result = say("device", get(&device, 0));
-    if (result == 0) result = say("context", retain(&context, device));
+    int result = report("init", init(0));
+    if (result == 0) result = report("device", get(&device, 0));
+    if (result == 0) result = report("context", retain(&context, device));
     return result == 0 ? set(context) : result;
 }
 
@@ -51,7 +51,7 @@ static void allocate(size_t bytes) {
     int (*take)(unsigned long long *, size_t) =
         (int (*)(unsigned long long *, size_t))symbol("cuMemAlloc_v2");
     unsigned long long pointer;
-    say("allocate", take(&pointer, bytes));
+    report("allocate", take(&pointer, bytes));
 }
 
 /* -1 where the driver does not have the attribute. */
@@ -63,8 +63,8 @@ static int attribute(int number) {
 
 static void hold(void) {
     char byte;
-    say("multiprocessors", attribute(16));
-    say("mps", attribute(133));
+    report("multiprocessors", attribute(16));
+    report("mps", attribute(133));
     puts("ready");
     fflush(stdout);
     while (read(STDIN_FILENO, &byte, 1) > 0) {

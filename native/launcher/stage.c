@@ -84,7 +84,7 @@ static void refuse_secrets(int descriptor, const char *path, char **secrets) {
 }
 
 /* A directory that its owner opened for others to write must be writable in the mount too. */
-static uid_t believed_owner(int descriptor, uid_t owner) {
+static uid_t trusted_owner(int descriptor, uid_t owner) {
     const bool is_writable = syscall(SYS_faccessat2, descriptor, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) == 0;
     return is_writable ? owner : geteuid();
 }
@@ -101,7 +101,7 @@ static struct opened open_one(const char *path, char **secrets) {
     refuse_secrets(descriptor, path, secrets);
     return (struct opened){.descriptor = descriptor,
                            .is_directory = S_ISDIR(info.st_mode),
-                           .owner = believed_owner(descriptor, info.st_uid),
+                           .owner = trusted_owner(descriptor, info.st_uid),
                            .path = path};
 }
 

@@ -105,17 +105,17 @@ int pgpu_limit_index_of(const struct pgpu_limit *limit, const uint8_t uuid[16]) 
 const char *pgpu_limit_explain(enum pgpu_limit_status status) {
     switch (status) {
     case PGPU_LIMIT_OK:
-        return "the limit file is in order";
+        return "the limit file is valid";
     case PGPU_LIMIT_MISSING:
         return "there is no limit file";
     case PGPU_LIMIT_UNREADABLE:
         return "the limit file cannot be read";
     case PGPU_LIMIT_GARBLED:
-        return "the limit file is garbled";
+        return "the limit file is invalid";
     case PGPU_LIMIT_NEWER:
         return "the limit file is of a newer version";
     case PGPU_LIMIT_WRITABLE:
-        return "the limit file does not lie on a read-only mount";
+        return "the limit file is not on a read-only mount";
     }
     return "the limit file is unknown";
 }

@@ -26,7 +26,7 @@ static unsigned slots_touched(const struct pgpu_usage *usage) {
     return touched < PGPU_MAX_SLOTS ? touched : PGPU_MAX_SLOTS;
 }
 
-static bool is_worth_a_look(const struct pgpu_meter *meter, unsigned slot, unsigned gpu) {
+static bool may_be_dead(const struct pgpu_meter *meter, unsigned slot, unsigned gpu) {
     return slot != meter->slot && !pgpu_meter_entry_is_empty(&meter->usage->slot[slot].gpu[gpu]);
 }
 
@@ -36,7 +36,7 @@ static bool reap_from(struct pgpu_meter *meter, unsigned slot, unsigned end, uns
     if (fd < 0) return false;
     bool has_reaped = false;
     for (; slot < end; slot++)
-        if (is_worth_a_look(meter, slot, gpu)) has_reaped |= take_back(meter->usage, fd, slot, gpu);
+        if (may_be_dead(meter, slot, gpu)) has_reaped |= take_back(meter->usage, fd, slot, gpu);
     close(fd);
     return has_reaped;
 }
@@ -45,7 +45,7 @@ static bool reap_from(struct pgpu_meter *meter, unsigned slot, unsigned end, uns
  * functions that are cancellation points. */
 static bool reap(struct pgpu_meter *meter, unsigned gpu) {
     unsigned slot = 0, end = slots_touched(meter->usage);
-    while (slot < end && !is_worth_a_look(meter, slot, gpu))
+    while (slot < end && !may_be_dead(meter, slot, gpu))
         slot++;
     if (slot == end) return false;
     int before = pgpu_cancellation_defer();
@@ -114,21 +114,21 @@ uint64_t pgpu_meter_own_bytes(const struct pgpu_meter *meter, unsigned gpu) {
 const char *pgpu_meter_explain(enum pgpu_meter_status status) {
     switch (status) {
     case PGPU_METER_OK:
-        return "it holds";
+        return "no error";
     case PGPU_METER_REFUSED:
-        return "the limit would be passed";
+        return "the limit would be exceeded";
     case PGPU_METER_NOT_CLAIMED:
         return "no slot was claimed";
     case PGPU_METER_UNREADABLE:
         return "its usage file cannot be opened, grown or mapped";
     case PGPU_METER_GARBLED:
-        return "its usage file is garbled";
+        return "its usage file is invalid";
     case PGPU_METER_NEWER:
         return "its usage file is of a newer version";
     case PGPU_METER_LOCKS_LOST:
-        return "its usage file lies on a filesystem that loses locks (use a tmpfs)";
+        return "its usage file is on a filesystem that loses locks (use a tmpfs)";
     case PGPU_METER_FULL:
-        return "every slot is taken";
+        return "its usage file has no free slot";
     }
     return "unknown";
 }

@@ -17,7 +17,7 @@
 
 static const char STANDARD_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-void say(const char *text) {
+void print(const char *text) {
     write_all(2, "pgpu: ", 6);
     write_all(2, text, length_of(text));
     write_all(2, "\n", 1);
@@ -99,7 +99,7 @@ static size_t read_file(const char *path, char *buffer, size_t size) {
     while (got >= 0 && length < size && (got = read_some(descriptor, buffer + length, size - length)) > 0)
         length += (size_t)got;
     if (got < 0 || length == size || (length > 0 && buffer[length - 1] != '\0')) {
-        say("what the lease adds to the environment cannot be read");
+        print("the environment settings of the lease cannot be read");
         leave(125);
     }
     return length;
@@ -120,7 +120,7 @@ char **with_settings(char **environment, const char *path) {
         if (!is_replaced) joined[count++] = *environment;
     }
     if (*environment != NULL) {
-        say("the environment has too many variables");
+        print("the environment has too many variables");
         leave(125);
     }
     return joined;

@@ -14,6 +14,6 @@ _Noreturn void become_command(char **command, char **environment);
 char **with_settings(char **environment, const char *path);
 
 /* One line of ours on standard error. */
-void say(const char *text);
+void print(const char *text);
 
 #endif

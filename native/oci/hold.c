@@ -94,8 +94,8 @@ static int number_in(const char *text) {
 }
 
 /* True for the word to go. */
-static bool obey(const char *line) {
-    if (*line == '=') say(line + 1);
+static bool handle_line(const char *line) {
+    if (*line == '=') print(line + 1);
     if (*line == '-') leave(number_in(line + 1));
     return *line == '+';
 }
@@ -113,7 +113,7 @@ static bool listen(int gate, bool *is_attended) {
         }
         line[length] = '\0';
         length = 0;
-        if (obey(line)) return true;
+        if (handle_line(line)) return true;
     }
     *is_attended = got == -EAGAIN || got == -EINTR;
     return false;
@@ -150,7 +150,7 @@ static void wait_for_word(void) {
     const int signals = (int)CALL(__NR_signalfd4, -1, &wanted, MASK_BYTES, O_NONBLOCK | O_CLOEXEC);
     int gate = open_gate();
     if (signals < 0 || gate < 0) {
-        say("this container's slice is gone: start it anew");
+        print("this container's slice is gone: start the container again");
         leave(125);
     }
     long attended_seconds = now_seconds();
@@ -160,7 +160,7 @@ static void wait_for_word(void) {
         else
             gate = opened_anew(gate);
         if (now_seconds() - attended_seconds > PATIENCE_SECONDS) {
-            say("nobody looks after this container's request for GPU memory any more");
+            print("the engine no longer handles this container's request for GPU memory");
             leave(125);
         }
         rest(gate, signals, is_attended);

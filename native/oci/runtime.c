@@ -61,7 +61,7 @@ static bool mentions_request(const char *text, size_t length) {
 }
 
 /* A configuration that cannot be read is runc's to complain about. */
-static bool asks_for_memory(const char *directory) {
+static bool requests_memory(const char *directory) {
     char path[PATH_MAX];
     struct stat status;
     snprintf(path, sizeof path, "%s/config.json", directory);
@@ -131,7 +131,7 @@ int main(int count, char **arguments) {
     while (*words != NULL && strncmp(*words, OURS, strlen(OURS)) == 0)
         words++;
     char **command = find_command(words);
-    if (*command != NULL && makes_container(*command) && asks_for_memory(bundle(command + 1)))
+    if (*command != NULL && makes_container(*command) && requests_memory(bundle(command + 1)))
         become_python(ours);
     if (*command != NULL && strcmp(*command, "exec") == 0) add_settings(command + 1);
     become_runc(ours, words);

@@ -78,7 +78,7 @@ static void let_go(struct target *target) {
 }
 
 /* A caller that may send the process signals may checkpoint it. */
-static CUresult look_for(int pid, struct target *target) {
+static CUresult find_process(int pid, struct target *target) {
     char directory[SIM_PATH_BYTES];
     if (pid <= 0) return CUDA_ERROR_INVALID_VALUE;
     if (kill(pid, 0) != 0) return errno == EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
@@ -122,9 +122,9 @@ static CUresult demand(const struct target *target, enum sim_checkpoint_operatio
     return (CUresult)slot->result;
 }
 
-static CUresult ask(int pid, enum sim_checkpoint_operation operation, unsigned timeout_ms) {
+static CUresult perform(int pid, enum sim_checkpoint_operation operation, unsigned timeout_ms) {
     struct target target = NOBODY;
-    CUresult result = look_for(pid, &target);
+    CUresult result = find_process(pid, &target);
     if (result == CUDA_SUCCESS) result = demand(&target, operation, timeout_ms);
     let_go(&target);
     return result;
@@ -133,7 +133,7 @@ static CUresult ask(int pid, enum sim_checkpoint_operation operation, unsigned t
 SIM_EXPORT CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state) {
     struct target target = NOBODY;
     if (state == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = look_for(pid, &target);
+    CUresult result = find_process(pid, &target);
     if (result == CUDA_SUCCESS)
         *state = (CUprocessState)__atomic_load_n(&target.slot->state, __ATOMIC_SEQ_CST);
     let_go(&target);
@@ -143,13 +143,13 @@ SIM_EXPORT CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state) 
 SIM_EXPORT CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args) {
     if (args != NULL && (args->reserved0 != 0 || !is_zero(args->reserved1, sizeof(args->reserved1))))
         return CUDA_ERROR_INVALID_VALUE;
-    return ask(pid, SIM_CHECKPOINT_LOCK, args == NULL ? 0 : args->timeoutMs);
+    return perform(pid, SIM_CHECKPOINT_LOCK, args == NULL ? 0 : args->timeoutMs);
 }
 
 SIM_EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args) {
     if (args != NULL && !is_zero(args->reserved, sizeof(args->reserved))) return CUDA_ERROR_INVALID_VALUE;
     if (args != NULL && args->customStorageInfo_out != NULL) return CUDA_ERROR_NOT_SUPPORTED;
-    return ask(pid, SIM_CHECKPOINT_SAVE, 0);
+    return perform(pid, SIM_CHECKPOINT_SAVE, 0);
 }
 
 /* A process goes back to the GPUs that it was on: every pair must name one twice. */
@@ -165,12 +165,12 @@ SIM_EXPORT CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs 
     if (args != NULL && !is_zero(args->reserved, sizeof(args->reserved))) return CUDA_ERROR_INVALID_VALUE;
     if (args != NULL && args->customStorageInfo_out != NULL) return CUDA_ERROR_NOT_SUPPORTED;
     if (args != NULL) SIM_TRY(check_pairs(args));
-    return ask(pid, SIM_CHECKPOINT_RESTORE, 0);
+    return perform(pid, SIM_CHECKPOINT_RESTORE, 0);
 }
 
 SIM_EXPORT CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args) {
     if (args != NULL && !is_zero(args, sizeof(*args))) return CUDA_ERROR_INVALID_VALUE;
-    return ask(pid, SIM_CHECKPOINT_UNLOCK, 0);
+    return perform(pid, SIM_CHECKPOINT_UNLOCK, 0);
 }
 
 /* The last number of a thread's line `NSpid:` is what its own namespace calls it. */
@@ -209,7 +209,7 @@ static long thread_of(const struct target *target) {
 SIM_EXPORT CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *thread_id) {
     struct target target = NOBODY;
     if (thread_id == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = look_for(pid, &target);
+    CUresult result = find_process(pid, &target);
     if (result == CUDA_SUCCESS) *thread_id = visible_thread(pid, thread_of(&target));
     let_go(&target);
     return result == CUDA_SUCCESS && *thread_id == 0 ? CUDA_ERROR_NOT_SUPPORTED : result;

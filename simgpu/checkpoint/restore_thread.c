@@ -41,7 +41,7 @@ static uint32_t askers_now(void) {
     return __atomic_load_n(&own.slot->askers, __ATOMIC_SEQ_CST);
 }
 
-static bool is_asker_alive(uint32_t asker) {
+static bool is_requester_alive(uint32_t asker) {
     struct sim_checkpoints *checkpoints;
     if (askers_now() != asker) return false;
     int fd = sim_checkpoints_open(sim_driver.directory, &checkpoints);
@@ -73,7 +73,7 @@ static CUresult lock(unsigned timeout_ms) {
     sim_gate_close();
     while (!is_quiet()) {
         bool is_late = timeout_ms != 0 && sim_now_ns() >= until_ns;
-        if (is_late || !is_asker_alive(asker)) {
+        if (is_late || !is_requester_alive(asker)) {
             sim_gate_open();
             return CUDA_ERROR_NOT_READY;
         }
@@ -130,7 +130,7 @@ static CUresult unlock(void) {
     return CUDA_SUCCESS;
 }
 
-static CUresult obey(const struct sim_checkpoint_slot *slot) {
+static CUresult carry_out(const struct sim_checkpoint_slot *slot) {
     switch (slot->operation) {
     case SIM_CHECKPOINT_LOCK:
         return lock(slot->timeout_ms);
@@ -160,7 +160,7 @@ static CUresult take_step(struct sim_checkpoint_slot *slot) {
         return CUDA_ERROR_INVALID_VALUE;
     struct step step = steps[slot->operation];
     if (slot->state != (uint32_t)step.from) return CUDA_ERROR_ILLEGAL_STATE;
-    CUresult result = obey(slot);
+    CUresult result = carry_out(slot);
     if (result == CUDA_SUCCESS) __atomic_store_n(&slot->state, (uint32_t)step.to, __ATOMIC_SEQ_CST);
     return result;
 }

@@ -46,7 +46,7 @@ static size_t first_of(const char *name) {
 }
 
 /* The newest ABI that is no newer than requested; per-thread variants win where they are requested. */
-static struct answer look_up(const char *name, int version, bool wants_per_thread) {
+static struct answer find_export(const char *name, int version, bool wants_per_thread) {
     struct answer answer = {0};
     int best_version = -1;
     for (size_t i = first_of(name); i < EXPORT_COUNT && strcmp(exports[i].name, name) == 0; i++) {
@@ -78,7 +78,7 @@ static CUresult find(const char *symbol, void **address, int version, cuuint64_t
     SIM_TRY(cuDriverGetVersion(&driver_version));
     if (version > driver_version) version = driver_version;
     struct answer answer =
-        look_up(symbol, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+        find_export(symbol, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
     *address = answer.address;
     *status = answer.address != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
               : answer.is_known      ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT

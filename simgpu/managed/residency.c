@@ -131,7 +131,7 @@ void sim_residency_make_room(unsigned gpu) {
 }
 
 /* Let so many more bytes be resident, as far as the device is large enough; return how many are. */
-static uint64_t bring_in(unsigned gpu, uint64_t bytes) {
+static uint64_t page_in(unsigned gpu, uint64_t bytes) {
     uint64_t free_bytes = room_bytes(gpu);
     __atomic_store_n(&slot_of(gpu, sim_driver.slot)->touched_at_ns, sim_now_ns(), __ATOMIC_RELAXED);
     if (free_bytes < bytes) {
@@ -175,7 +175,7 @@ void sim_residency_touch(unsigned gpu, const struct sim_demand *mean, uint64_t d
     double most_bytes = mean->managed_set_bytes * missing(gpu, mean);
     double fresh = 1 - on_host(gpu);
     uint64_t brought_bytes =
-        bring_in(gpu, (uint64_t)(faulted_bytes < most_bytes ? faulted_bytes : most_bytes));
+        page_in(gpu, (uint64_t)(faulted_bytes < most_bytes ? faulted_bytes : most_bytes));
     take(&own[gpu].fresh_bytes, (uint64_t)((double)brought_bytes * fresh) + 1);
 }
 
@@ -184,7 +184,7 @@ uint64_t sim_residency_move_in(unsigned gpu, uint64_t bytes) {
     if (total_bytes <= resident_bytes) return 0;
     /* The same part of this span is missing as of all. */
     double part = (double)(total_bytes - resident_bytes) / (double)total_bytes, host = on_host(gpu);
-    uint64_t free_bytes = room_bytes(gpu), brought_bytes = bring_in(gpu, (uint64_t)((double)bytes * part));
+    uint64_t free_bytes = room_bytes(gpu), brought_bytes = page_in(gpu, (uint64_t)((double)bytes * part));
     uint64_t evicted_bytes = brought_bytes > free_bytes ? brought_bytes - free_bytes : 0;
     take(&own[gpu].fresh_bytes, (uint64_t)((double)brought_bytes * (1 - host)));
     return (uint64_t)((double)brought_bytes * host) + evicted_bytes;

@@ -122,7 +122,7 @@ CUresult sim_mps_join(void) {
     return sim_driver.device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
-static void tell(CUresult result, bool ends) {
+static void report(CUresult result, bool ends) {
     pthread_mutex_lock(&answering);
     is_answered = true;
     is_over |= ends;
@@ -136,13 +136,13 @@ static void *watch(void *unused) {
     for (;;) {
         enum mps_received received = mps_receive(line_fd, &message, NULL, 0);
         if (received == MPS_GOT && message.word == MPS_ANSWER) {
-            tell((CUresult)message.result, false);
+            report((CUresult)message.result, false);
             continue;
         }
         bool is_fault = received == MPS_GOT && message.word == MPS_FAULT && message.result > 1;
         CUresult fault = is_fault ? (CUresult)message.result : CUDA_ERROR_MPS_RPC_FAILURE;
         sim_fail(fault);
-        tell(fault, true);
+        report(fault, true);
         if (!is_fault) return unused;
     }
 }

@@ -80,11 +80,11 @@ static bool takes_time(enum sim_work_kind kind) {
 static void queue(CUstream stream, const struct sim_work *work) {
     if (!takes_time(work->kind)) return;
     unsigned gpu = stream->context->gpu;
-    struct sim_kernel_demand asked = demand_of(stream, &sim_driver.config.gpu[gpu], work);
-    struct sim_clock_work timed = {.cost_ns = asked.cost_ns,
-                                   .block_ns = asked.block_ns,
-                                   .fills_gpu = asked.fills_gpu,
-                                   .demand = &asked.demand};
+    struct sim_kernel_demand wanted = demand_of(stream, &sim_driver.config.gpu[gpu], work);
+    struct sim_clock_work timed = {.cost_ns = wanted.cost_ns,
+                                   .block_ns = wanted.block_ns,
+                                   .fills_gpu = wanted.fills_gpu,
+                                   .demand = &wanted.demand};
     sim_stream_extend(stream, sim_clock_queue(gpu, sim_stream_begin_ns(stream), &timed));
 }
 

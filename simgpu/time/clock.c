@@ -252,12 +252,12 @@ static void advance(unsigned gpu, struct clock *clock) {
     idle(clock, clock->turns->now_ns);
 }
 
-static void look_around(unsigned gpu, struct clock *clock) {
+static void read_neighbours(unsigned gpu, struct clock *clock) {
     const struct sim_turns *turns = clock->turns == NULL ? sim_turn_account_glance(gpu) : clock->turns;
     double rate = clock->rate;
     clock->looked_at_ns = clock->real_ns;
     publish(gpu, clock);
-    clock->neighbours = sim_neighbours_look(gpu, turns, clock->real_ns);
+    clock->neighbours = sim_neighbours_read(gpu, turns, clock->real_ns);
     pace(gpu, clock);
     publish(gpu, clock);
     sim_activity_sample(&sim_driver.activity->gpu[gpu], clock->real_ns);
@@ -271,7 +271,7 @@ static struct clock *enter(unsigned gpu) {
     int could_be_cancelled = pgpu_lock_leaf(&clock->mutex);
     clock->could_be_cancelled = could_be_cancelled;
     advance(gpu, clock);
-    if (clock->real_ns >= clock->looked_at_ns + LOOK_PERIOD_NS) look_around(gpu, clock);
+    if (clock->real_ns >= clock->looked_at_ns + LOOK_PERIOD_NS) read_neighbours(gpu, clock);
     return clock;
 }
 
@@ -319,7 +319,7 @@ static void begin(unsigned gpu, struct clock *clock) {
     clock->logged = clock->turns->logged;
     clock->ran_until_ns = 0;
     idle(clock, clock->turns->now_ns);
-    if (clock->real_ns >= clock->looked_at_ns + LEAST_LOOK_NS) look_around(gpu, clock);
+    if (clock->real_ns >= clock->looked_at_ns + LEAST_LOOK_NS) read_neighbours(gpu, clock);
 }
 
 /* Where another context has work, a moment in our queue is the shortest work there is. */

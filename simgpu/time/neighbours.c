@@ -69,7 +69,7 @@ static unsigned groups(const struct sim_turns *turns, uint64_t own_server) {
     return sim_turns_groups(turns) + (has_group_work(turns, own_server) ? 0 : 1);
 }
 
-struct sim_neighbours sim_neighbours_look(unsigned gpu, const struct sim_turns *turns, uint64_t now_ns) {
+struct sim_neighbours sim_neighbours_read(unsigned gpu, const struct sim_turns *turns, uint64_t now_ns) {
     const struct sim_activity_gpu *activity = &sim_driver.activity->gpu[gpu];
     uint64_t slots = load(&activity->slots_used);
     if (slots > PGPU_MAX_SLOTS) slots = PGPU_MAX_SLOTS;

@@ -13,7 +13,7 @@ struct sim_neighbours {
 #define SIM_NOBODY ((struct sim_neighbours){.rate = 1})
 
 /* Our own slot must be up to date; the account of turns has the processes with work. */
-struct sim_neighbours sim_neighbours_look(unsigned gpu, const struct sim_turns *turns, uint64_t now_ns);
+struct sim_neighbours sim_neighbours_read(unsigned gpu, const struct sim_turns *turns, uint64_t now_ns);
 
 /* How long a process's window is. */
 uint64_t sim_neighbours_window_ns(unsigned gpu);

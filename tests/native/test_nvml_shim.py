@@ -111,7 +111,7 @@ def test_without_a_limit_file_nvml_is_refused_with_one_line(slice_: PlainSlice) 
 def test_a_garbled_limit_file_refuses_nvml(slice_: PlainSlice) -> None:
     slice_.limit.write_bytes(b"\0" * 4096)
     done = init(slice_)
-    assert (done.stdout, done.stderr) == ("4\n", "pgpu: NVML is refused here: the limit file is garbled\n")
+    assert (done.stdout, done.stderr) == ("4\n", "pgpu: NVML is refused here: the limit file is invalid\n")
 
 
 def test_after_a_refusal_every_question_is_uninitialised_and_the_error_has_words(slice_: PlainSlice) -> None:

@@ -127,13 +127,13 @@ PGPU_EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CU
 }
 
 PGPU_EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal,
-                                      VdpDevice vdpau, VdpGetProcAddress *look_up) {
-    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate)(context, flags, ordinal, vdpau, look_up));
+                                      VdpDevice vdpau, VdpGetProcAddress *find_primary) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate)(context, flags, ordinal, vdpau, find_primary));
 }
 
 PGPU_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal,
-                                         VdpDevice vdpau, VdpGetProcAddress *look_up) {
-    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate_v2)(context, flags, ordinal, vdpau, look_up));
+                                         VdpDevice vdpau, VdpGetProcAddress *find_primary) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate_v2)(context, flags, ordinal, vdpau, find_primary));
 }
 
 static void begin_end(CUcontext context) {
@@ -217,7 +217,7 @@ static bool is_retained_already(CUdevice ordinal) {
     return pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, +1, NULL) > 0;
 }
 
-static void learn_handle(struct pgpu_holding *row, void *context) {
+static void set_handle(struct pgpu_holding *row, void *context) {
     row->detail = (uint64_t)context;
 }
 
@@ -267,7 +267,7 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
         result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
     while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS)
-        pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, learn_handle, *context);
+        pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, set_handle, *context);
     else
         release_primary(ordinal);
     return result;

@@ -71,12 +71,12 @@ void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream strea
 }
 
 /* One thread at a time queries an event, so that no thread queries one that another has destroyed. */
-static void begin_asking(struct pgpu_holding *row, void *context) {
+static void begin_query(struct pgpu_holding *row, void *context) {
     *(bool *)context = row->count == 1 && row->detail != PAUSED;
     if (*(bool *)context) row->count = 2;
 }
 
-static void end_asking(struct pgpu_holding *row, void *unused) {
+static void end_query(struct pgpu_holding *row, void *unused) {
     (void)unused;
     row->count = 1;
 }
@@ -100,14 +100,14 @@ struct sweep {
 };
 
 static bool settle(uint64_t event) {
-    bool may_ask = false;
-    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, begin_asking, &may_ask);
-    if (!may_ask) return false;
+    bool try_begin_query = false;
+    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, begin_query, &try_begin_query);
+    if (!try_begin_query) return false;
     if (is_over((CUevent)event)) {
         finish(event);
         return true;
     }
-    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, end_asking, NULL);
+    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, end_query, NULL);
     return false;
 }
 

@@ -37,7 +37,7 @@ static bool is_control(int fd) {
 }
 
 /* The test opens the file again by its path; only a device file with a path allows that. */
-static void learn_control(int fd) {
+static void note_control_device(int fd) {
     struct stat file;
     char link[32];
     if (fstat(fd, &file) != 0 || !S_ISCHR(file.st_mode)) return;
@@ -67,7 +67,7 @@ static bool choose_byte(uint64_t *byte) {
 
 static void note_descriptor(int fd, uint64_t allocation) {
     uint64_t byte;
-    learn_control(fd);
+    note_control_device(fd);
     if (!__atomic_load_n(&control.is_known, __ATOMIC_ACQUIRE) || !is_control(fd)) return;
     if (!choose_byte(&byte) || !pgpu_try_lock(fd, (long long)byte)) return;
     struct pgpu_holding row = {.key = byte, .owner = allocation, .count = 1, .kind = PGPU_KIND_EXPORT};

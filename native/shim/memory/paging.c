@@ -91,12 +91,12 @@ PGPU_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 }
 
 /* By the slice's GPU, how often it had been held when this process last launched, and 1; 0: it never did. */
-static unsigned known_holds[PGPU_MAX_PAGED_GPUS];
+static unsigned seen_holds[PGPU_MAX_PAGED_GPUS];
 
 static bool was_held_meanwhile(int gpu, uint64_t word) {
     unsigned now = 1 + (unsigned)(word >> PGPU_COMPUTE_TIMES_HELD_SHIFT & PGPU_COMPUTE_TIMES_HELD_MASK);
-    if (__atomic_load_n(&known_holds[gpu], __ATOMIC_RELAXED) == now) return false;
-    unsigned before = __atomic_exchange_n(&known_holds[gpu], now, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&seen_holds[gpu], __ATOMIC_RELAXED) == now) return false;
+    unsigned before = __atomic_exchange_n(&seen_holds[gpu], now, __ATOMIC_RELAXED);
     return before != 0 && before != now;
 }
 
@@ -109,7 +109,7 @@ struct return_trip {
 
 /* Another thread may have freed it meanwhile: the driver refuses then, and nothing is lost. What is charged
  * may be more than what was allocated. */
-static bool bring_back(const struct pgpu_holding *row, void *context) {
+static bool prefetch(const struct pgpu_holding *row, void *context) {
     const struct return_trip *trip = context;
     size_t bytes = 0;
     if (row->gpu != PGPU_AS_PAGEABLE(trip->gpu) || row->detail != 0) return false;
@@ -125,5 +125,5 @@ void pgpu_paging_prefetch_after_hold(int gpu, uint64_t word, CUstream stream, bo
     struct return_trip trip = {.gpu = gpu, .stream = stream, .is_per_thread = is_per_thread};
     if (!pgpu_paging_is_on() || !was_held_meanwhile(gpu, word)) return;
     if (PGPU_REAL(cuCtxGetDevice)(&trip.ordinal) != CUDA_SUCCESS) return;
-    pgpu_holdings_visit(PGPU_KIND_MEMORY, bring_back, &trip);
+    pgpu_holdings_visit(PGPU_KIND_MEMORY, prefetch, &trip);
 }

@@ -21,41 +21,41 @@ static uint64_t blocks(uint64_t bytes) {
     return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
 }
 
-static void begin_asking(struct pgpu_holding *pool, void *context) {
+static void begin_query(struct pgpu_holding *pool, void *context) {
     *(bool *)context = pool->owner != DESTROYED;
     if (*(bool *)context) pool->count++;
 }
 
 /* The thread that destroys the pool waits until no other thread uses the row. */
-static bool may_ask(uint64_t pool) {
+static bool try_begin_query(uint64_t pool) {
     bool is_alive = false;
-    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_asking, &is_alive);
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_query, &is_alive);
     return is_alive;
 }
 
-static void end_asking(uint64_t pool) {
+static void end_query(uint64_t pool) {
     pgpu_holdings_count(PGPU_KIND_POOL, pool, -1, NULL);
 }
 
-static bool ask_pool(uint64_t pool, uint64_t *reserved_bytes) {
-    if (!may_ask(pool)) return false;
+static bool query_pool(uint64_t pool, uint64_t *reserved_bytes) {
+    if (!try_begin_query(pool)) return false;
     int before = pgpu_cancellation_defer();
     CUresult result = PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool,
                                                        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved_bytes);
-    end_asking(pool);
+    end_query(pool);
     pgpu_cancellation_restore(before);
     return result == CUDA_SUCCESS;
 }
 
 /* False: the driver does not report it, and the charge stays as it is. */
-static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
-    if (!is_graph_pool(pool)) return ask_pool(pool, reserved_bytes);
+static bool query_reserved(uint64_t pool, uint64_t *reserved_bytes) {
+    if (!is_graph_pool(pool)) return query_pool(pool, reserved_bytes);
     return PGPU_REAL(cuDeviceGetGraphMemAttribute)(
                (CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS;
 }
 
 /* What graphs have in use, of those that are gone too. */
-static bool ask_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
+static bool query_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
     return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
                                                    used_bytes) == CUDA_SUCCESS;
 }
@@ -119,7 +119,7 @@ static void undo_raise(struct pgpu_holding *pool, void *context) {
 CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
     struct pgpu_charge charge;
     struct change change = {0};
-    if (!ask_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
+    if (!query_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
     if (change.difference == 0) return CUDA_SUCCESS;
     CUresult result = pgpu_charge_begin(&charge, gpu, change.difference);
@@ -176,8 +176,8 @@ static uint64_t settle(uint64_t pool) {
     struct change change = {0};
     struct pgpu_holding found;
     if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
-    if (found.owner != DESTROYED && !ask_reserved(pool, &change.bytes)) return 0;
-    if (is_graph_pool(pool) && !ask_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
+    if (found.owner != DESTROYED && !query_reserved(pool, &change.bytes)) return 0;
+    if (is_graph_pool(pool) && !query_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
     if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);
@@ -213,12 +213,12 @@ struct trim {
 
 static bool trim_row(const struct pgpu_holding *row, void *context) {
     struct trim *trim = context;
-    if (row->gpu != trim->gpu || !may_ask(row->key)) return false;
+    if (row->gpu != trim->gpu || !try_begin_query(row->key)) return false;
     if (is_graph_pool(row->key))
         PGPU_REAL(cuDeviceGraphMemTrim)((CUdevice)(row->key - 1));
     else
         PGPU_REAL(cuMemPoolTrimTo)((CUmemoryPool)row->key, 0);
-    end_asking(row->key);
+    end_query(row->key);
     if (settle(row->key) != 0) trim->has_refunded = true;
     return false;
 }
@@ -242,7 +242,7 @@ static void mark_alive(struct pgpu_holding *pool, void *unused) {
     pool->owner = 0;
 }
 
-static bool is_being_asked(uint64_t pool) {
+static bool is_being_queried(uint64_t pool) {
     struct pgpu_holding row;
     return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.count > 1;
 }
@@ -251,7 +251,7 @@ static bool is_being_asked(uint64_t pool) {
  * query in progress ends soon; a forked child has no such thread and finds no row. */
 PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
-    while (is_known && is_being_asked((uint64_t)pool))
+    while (is_known && is_being_queried((uint64_t)pool))
         sched_yield();
     CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
     if (is_known && result == CUDA_SUCCESS) settle((uint64_t)pool);

@@ -60,7 +60,7 @@ struct request {
     bool names_pool;
 };
 
-static CUresult ask(const struct request *request) {
+static CUresult call_driver(const struct request *request) {
     CUdeviceptr *pointer = request->pointer;
     size_t bytes = request->bytes;
     CUstream stream = request->stream;
@@ -109,7 +109,7 @@ static CUresult allocate_from(const struct request *request, int gpu, uint64_t p
     uint64_t charged_bytes = charge.bytes;
     charge.bytes = 0;
     do
-        result = ask(request);
+        result = call_driver(request);
     while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) return confirm(request, gpu, pool);
     pgpu_pools_give(pool, handed_bytes(request->bytes));
@@ -119,16 +119,17 @@ static CUresult allocate_from(const struct request *request, int gpu, uint64_t p
 
 static CUresult allocate(struct request *request) {
     struct pgpu_place place;
-    if (is_capturing(request->stream, request->is_per_thread)) return ask(request);
+    if (is_capturing(request->stream, request->is_per_thread)) return call_driver(request);
     CUresult result = pgpu_slice_of_stream(request->stream, request->is_per_thread, &place);
     if (result == CUDA_SUCCESS && !request->names_pool)
         result = PGPU_REAL(cuDeviceGetMemPool)(&request->pool, place.ordinal);
-    if (result != CUDA_SUCCESS || request->pool == NULL) return request->names_pool ? ask(request) : result;
+    if (result != CUDA_SUCCESS || request->pool == NULL)
+        return request->names_pool ? call_driver(request) : result;
     struct pgpu_holding row;
     int gpu = gpu_of_pool(request->pool, &place);
     bool is_host_pool =
         gpu == PGPU_NO_GPU && pgpu_holdings_find(PGPU_KIND_POOL, (uint64_t)request->pool, &row);
-    return is_host_pool ? ask(request) : allocate_from(request, gpu, (uint64_t)request->pool);
+    return is_host_pool ? call_driver(request) : allocate_from(request, gpu, (uint64_t)request->pool);
 }
 
 PGPU_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {

@@ -40,7 +40,7 @@ static int lease_index_of(nvmlDevice_t handle) {
     return pgpu_limit_index_of(pgpu_nvml_limit, uuid);
 }
 
-static unsigned learn(nvmlDevice_t device, nvmlDevice_t whole, unsigned index) {
+static unsigned read_device(nvmlDevice_t device, nvmlDevice_t whole, unsigned index) {
     int gpu = lease_index_of(device);
     if (gpu == PGPU_NO_GPU) return 0;
     __atomic_store_n(&of_gpu[gpu].real_index, index, __ATOMIC_RELAXED);
@@ -49,25 +49,25 @@ static unsigned learn(nvmlDevice_t device, nvmlDevice_t whole, unsigned index) {
     return 1;
 }
 
-static unsigned learn_instances(nvmlDevice_t whole, unsigned index) {
+static unsigned read_instances(nvmlDevice_t whole, unsigned index) {
     unsigned count = 0, found = 0;
     if (PGPU_NVML_REAL(nvmlDeviceGetMaxMigDeviceCount)(whole, &count) != NVML_SUCCESS) return 0;
     for (unsigned place = 0; place < count; place++) {
         nvmlDevice_t instance;
         if (PGPU_NVML_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(whole, place, &instance) == NVML_SUCCESS)
-            found += learn(instance, whole, index);
+            found += read_device(instance, whole, index);
     }
     return found;
 }
 
 /* Threads that initialise together store the same values. */
-void pgpu_nvml_learn_devices(void) {
+void pgpu_nvml_find_devices(void) {
     unsigned count = 0, found = 0;
     if (PGPU_NVML_REAL(nvmlDeviceGetCount_v2)(&count) != NVML_SUCCESS) return;
     for (unsigned index = 0; index < count; index++) {
         nvmlDevice_t whole;
         if (PGPU_NVML_REAL(nvmlDeviceGetHandleByIndex_v2)(index, &whole) == NVML_SUCCESS)
-            found += learn(whole, whole, index) + learn_instances(whole, index);
+            found += read_device(whole, whole, index) + read_instances(whole, index);
     }
     __atomic_store_n(&found_count, found, __ATOMIC_RELEASE);
 }

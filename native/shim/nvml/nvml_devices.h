@@ -10,7 +10,7 @@
 #define PGPU_NO_GPU (-1)
 
 /* Find the lease's GPUs among the real NVML's devices; after every successful nvmlInit. */
-void pgpu_nvml_learn_devices(void);
+void pgpu_nvml_find_devices(void);
 
 /* The index in the limit file of a device, or of the instance that a GPU stands for, or PGPU_NO_GPU. */
 int pgpu_nvml_gpu_of(nvmlDevice_t device);

@@ -88,24 +88,24 @@ static nvmlReturn_t load(void) {
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t learn_after(nvmlReturn_t result) {
-    if (result == NVML_SUCCESS) pgpu_nvml_learn_devices();
+static nvmlReturn_t read_devices_after(nvmlReturn_t result) {
+    if (result == NVML_SUCCESS) pgpu_nvml_find_devices();
     return result;
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
     nvmlReturn_t result = load();
-    return result == NVML_SUCCESS ? learn_after(PGPU_NVML_REAL(nvmlInit_v2)()) : result;
+    return result == NVML_SUCCESS ? read_devices_after(PGPU_NVML_REAL(nvmlInit_v2)()) : result;
 }
 
 nvmlReturn_t nvmlInit(void) {
     nvmlReturn_t result = load();
-    return result == NVML_SUCCESS ? learn_after(PGPU_NVML_REAL(nvmlInit)()) : result;
+    return result == NVML_SUCCESS ? read_devices_after(PGPU_NVML_REAL(nvmlInit)()) : result;
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     nvmlReturn_t result = load();
-    return result == NVML_SUCCESS ? learn_after(PGPU_NVML_REAL(nvmlInitWithFlags)(flags)) : result;
+    return result == NVML_SUCCESS ? read_devices_after(PGPU_NVML_REAL(nvmlInitWithFlags)(flags)) : result;
 }
 
 /* These three answer without nvmlInit. */

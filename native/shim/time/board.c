@@ -41,10 +41,10 @@ static bool claim(struct pgpu_board *board, const struct pgpu_limit *limit) {
 }
 
 static struct pgpu_board *map(int fd) {
-    struct stat told;
+    struct stat info;
     /* A shorter file would be a SIGBUS later. */
-    if (fstat(fd, &told) != 0 || told.st_size < (off_t)sizeof(struct pgpu_board)) return NULL;
-    __atomic_store_n(&inode, told.st_ino, __ATOMIC_RELAXED);
+    if (fstat(fd, &info) != 0 || info.st_size < (off_t)sizeof(struct pgpu_board)) return NULL;
+    __atomic_store_n(&inode, info.st_ino, __ATOMIC_RELAXED);
     void *at = mmap(NULL, sizeof(struct pgpu_board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
@@ -59,7 +59,7 @@ static const char *open_and_publish(const struct pgpu_limit *limit) {
     if (board == NULL) return "the file of its GPU time cannot be used";
     if (!claim(board, limit)) {
         munmap(board, sizeof(*board));
-        return "the file of its GPU time is garbled";
+        return "the file of its GPU time is invalid";
     }
     /* The first mapping wins. Those of threads that arrived together stay mapped: another thread may use
      * them. */

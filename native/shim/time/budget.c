@@ -57,7 +57,7 @@ static double lost_of(int gpu, double share, const struct pgpu_company *company)
 static struct terms terms_of(int gpu, uint64_t word, uint64_t now_ns) {
     double own = guaranteed(word);
     if ((word & PGPU_COMPUTE_STRICT) != 0 && own > 0) return (struct terms){.share = own, .is_strict = true};
-    struct pgpu_company company = pgpu_neighbours_company(gpu, now_ns);
+    struct pgpu_company company = pgpu_neighbours_find_company(gpu, now_ns);
     if (company.is_unknown) return (struct terms){.share = own < LEAST_SHARE ? LEAST_SHARE : own};
     if (company.count == 0) return (struct terms){.share = 1, .is_alone = true};
     double idle = 1 - own - company.share;

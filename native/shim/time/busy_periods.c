@@ -8,7 +8,7 @@
 /* Times of events are rounded, and launches follow each other so soon. */
 #define NO_GAP_NS 2000u
 
-void pgpu_busy_period_meet(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns) {
+void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns) {
     if (from_ns > run->to_ns + NO_GAP_NS || to_ns < run->from_ns)
         *run = (struct pgpu_busy_period){.from_ns = from_ns, .to_ns = to_ns};
     if (from_ns < run->from_ns) run->from_ns = from_ns;

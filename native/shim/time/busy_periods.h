@@ -14,7 +14,7 @@ struct pgpu_busy_period {
 };
 
 /* A batch that began then goes on with the run, or begins another. */
-void pgpu_busy_period_meet(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns);
+void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns);
 
 /* How much more of it is ours with a batch, of which no earlier one has covered `passed_ns`: with our part of
  * the turns since the run began, and since the batch did. */

@@ -7,24 +7,24 @@
 #define LEAST_FRACTION 0.001
 
 /* Jobs beyond the table's size are ignored: then more is charged than was used. */
-static void join(struct pgpu_contention *crowd, double fraction) {
-    if (crowd->most == PGPU_CONTENTION_MOST) return;
-    crowd->most++;
-    for (unsigned n = crowd->most; n > 0; n--)
-        crowd->likelihood[n] = crowd->likelihood[n] * (1 - fraction) + crowd->likelihood[n - 1] * fraction;
-    crowd->likelihood[0] *= 1 - fraction;
+static void join(struct pgpu_contention *contention, double fraction) {
+    if (contention->most == PGPU_CONTENTION_MOST) return;
+    contention->most++;
+    for (unsigned n = contention->most; n > 0; n--)
+        contention->likelihood[n] = contention->likelihood[n] * (1 - fraction) + contention->likelihood[n - 1] * fraction;
+    contention->likelihood[0] *= 1 - fraction;
 }
 
-void pgpu_contention_join(struct pgpu_contention *crowd, uint64_t busy_ns, uint64_t window_ns,
+void pgpu_contention_join(struct pgpu_contention *contention, uint64_t busy_ns, uint64_t window_ns,
                           unsigned processes) {
     double left = window_ns == 0 ? 0 : (double)busy_ns / (double)window_ns;
     for (unsigned at = 0; left > LEAST_FRACTION && at < processes; at++, left -= 1)
-        join(crowd, left < 1 ? left : 1);
+        join(contention, left < 1 ? left : 1);
 }
 
-double pgpu_contention_own_part(const struct pgpu_contention *crowd) {
+double pgpu_contention_own_part(const struct pgpu_contention *contention) {
     double part = 0;
-    for (unsigned n = 1; n <= crowd->most; n++)
-        part += KEPT * crowd->likelihood[n] / (n + 1);
-    return crowd->likelihood[0] + part;
+    for (unsigned n = 1; n <= contention->most; n++)
+        part += KEPT * contention->likelihood[n] / (n + 1);
+    return contention->likelihood[0] + part;
 }

@@ -16,10 +16,10 @@ struct pgpu_contention {
 
 /* A job that had work in flight for `busy_ns` of the window, in at most `processes` processes at once: larger
  * values are capped. */
-void pgpu_contention_join(struct pgpu_contention *crowd, uint64_t busy_ns, uint64_t window_ns,
+void pgpu_contention_join(struct pgpu_contention *contention, uint64_t busy_ns, uint64_t window_ns,
                           unsigned processes);
 
 /* 1 where no job joined; at least 1 / (1 + all processes that joined). */
-double pgpu_contention_own_part(const struct pgpu_contention *crowd);
+double pgpu_contention_own_part(const struct pgpu_contention *contention);
 
 #endif

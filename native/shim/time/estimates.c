@@ -166,7 +166,7 @@ static void set_alone(struct row *row, uint64_t alone_ns) {
     __atomic_store_n(&row->beside_ns, alone_ns, __ATOMIC_RELAXED);
 }
 
-void pgpu_estimates_learn_alone(uint32_t row, uint64_t measured_ns, uint64_t now_ns) {
+void pgpu_estimates_update_alone(uint32_t row, uint64_t measured_ns, uint64_t now_ns) {
     uint64_t was_ns = __atomic_load_n(&rows[row].alone_ns, __ATOMIC_RELAXED);
     uint64_t next_ns = was_ns == 0 ? measured_ns : towards(was_ns, measured_ns);
     if (__atomic_load_n(&rows[row].samples, __ATOMIC_RELAXED) < 2)
@@ -193,7 +193,7 @@ bool pgpu_estimates_agree(uint32_t row, uint64_t measured_ns) {
 }
 
 /* A function may be loaded by its first launch, which takes long and is no work: the second counts for it. */
-void pgpu_estimates_learn(uint32_t row, uint64_t measured_ns, uint64_t now_ns) {
+void pgpu_estimates_update(uint32_t row, uint64_t measured_ns, uint64_t now_ns) {
     uint64_t was_ns = __atomic_load_n(&rows[row].estimate_ns, __ATOMIC_RELAXED);
     uint8_t samples = __atomic_load_n(&rows[row].samples, __ATOMIC_RELAXED);
     uint64_t next_ns = samples < 2 ? measured_ns : towards(was_ns, measured_ns);

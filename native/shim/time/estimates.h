@@ -26,8 +26,8 @@ uint64_t pgpu_estimates_wait_ns(uint32_t row, uint64_t now_ns);
 void pgpu_estimates_expect(uint32_t row, uint64_t now_ns);
 
 /* It took `measured_ns`; the second function: without work of other jobs in flight. */
-void pgpu_estimates_learn(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
-void pgpu_estimates_learn_alone(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
+void pgpu_estimates_update(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
+void pgpu_estimates_update_alone(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
 
 /* Its recent time without work of other jobs in flight; 0: there is none. */
 uint64_t pgpu_estimates_alone_ns(uint32_t row, uint64_t now_ns);

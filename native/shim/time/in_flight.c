@@ -46,16 +46,16 @@ static void raise(uint64_t *word, uint64_t value) {
 
 /* A thread that finds at this moment that nothing is in flight read another count, so its compare-and-swap
  * fails. */
-static void tell(struct pgpu_usage_slot *slot, int gpu, uint64_t now_ns) {
-    uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED), told;
+static void publish_in_flight(struct pgpu_usage_slot *slot, int gpu, uint64_t now_ns) {
+    uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED), next;
     if ((seen >> gpu & 1) == 0) raise(&slot->in_flight_until_ns, now_ns);
     do
-        told = (seen | 1ull << gpu) + COUNT_ONE;
-    while (!__atomic_compare_exchange_n(&slot->in_flight, &seen, told, true, __ATOMIC_SEQ_CST,
+        next = (seen | 1ull << gpu) + COUNT_ONE;
+    while (!__atomic_compare_exchange_n(&slot->in_flight, &seen, next, true, __ATOMIC_SEQ_CST,
                                         __ATOMIC_RELAXED));
 }
 
-static void tell_neighbours(int gpu, uint64_t now_ns) {
+static void publish_busy_since(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     uint64_t none = 0;
     if (own != NULL)
@@ -66,8 +66,8 @@ static void tell_neighbours(int gpu, uint64_t now_ns) {
 void pgpu_in_flight_enter(int gpu, uint64_t now_ns) {
     struct pgpu_usage_slot *slot = own_slot();
     __atomic_fetch_add(&flights[gpu].entered, 1, __ATOMIC_SEQ_CST);
-    if (slot != NULL) tell(slot, gpu, now_ns);
-    tell_neighbours(gpu, now_ns);
+    if (slot != NULL) publish_in_flight(slot, gpu, now_ns);
+    publish_busy_since(gpu, now_ns);
 }
 
 void pgpu_in_flight_leave(int gpu) {
@@ -147,7 +147,7 @@ bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
         return false; /* another thread came in between */
     if (own == NULL || is_any_in_flight(gpu, now_ns)) return true;
     pgpu_board_store(&own->busy_since_ns, 0);
-    if (is_any_in_flight(gpu, now_ns)) tell_neighbours(gpu, now_ns); /* it came before that store */
+    if (is_any_in_flight(gpu, now_ns)) publish_busy_since(gpu, now_ns); /* it came before that store */
     return true;
 }
 

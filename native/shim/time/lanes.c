@@ -181,7 +181,7 @@ struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
     return give_lane(command, changes);
 }
 
-static unsigned whose(const struct block *block) {
+static unsigned ownership_of(const struct block *block) {
     if (block == own) return PGPU_OWN;
     return __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) == OWNED ? PGPU_OTHERS : PGPU_ORPHANS;
 }
@@ -200,7 +200,7 @@ void pgpu_lanes_visit(unsigned wanted, void (*visit)(struct pgpu_lane *lane)) {
     int before = pgpu_cancellation_defer();
     struct block *block = wanted == PGPU_OWN ? own : first_block();
     for (; block != NULL; block = wanted == PGPU_OWN ? NULL : block->next)
-        if ((whose(block) & wanted) != 0) visit_block(block, visit);
+        if ((ownership_of(block) & wanted) != 0) visit_block(block, visit);
     pgpu_cancellation_restore(before);
 }
 

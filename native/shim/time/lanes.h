@@ -49,11 +49,11 @@ struct pgpu_lane_changes {
 struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
                                   const struct pgpu_lane_changes *changes);
 
-enum pgpu_holder { PGPU_NOBODY, PGPU_OWNER, PGPU_VISITOR };
+enum pgpu_holder { PGPU_UNHELD, PGPU_OWNER, PGPU_VISITOR };
 
 static inline bool pgpu_lanes_try_hold(struct pgpu_lane *lane, enum pgpu_holder as) {
-    uint8_t nobody = PGPU_NOBODY;
-    return __atomic_compare_exchange_n(&lane->holder, &nobody, (uint8_t)as, false, __ATOMIC_SEQ_CST,
+    uint8_t none = PGPU_UNHELD;
+    return __atomic_compare_exchange_n(&lane->holder, &none, (uint8_t)as, false, __ATOMIC_SEQ_CST,
                                        __ATOMIC_RELAXED);
 }
 
@@ -63,7 +63,7 @@ static inline void pgpu_lanes_hold(struct pgpu_lane *lane) {
     if (__builtin_expect(!pgpu_lanes_try_hold(lane, PGPU_OWNER), 0)) pgpu_lanes_await(lane);
 }
 static inline void pgpu_lanes_release(struct pgpu_lane *lane) {
-    __atomic_store_n(&lane->holder, PGPU_NOBODY, __ATOMIC_RELEASE);
+    __atomic_store_n(&lane->holder, PGPU_UNHELD, __ATOMIC_RELEASE);
 }
 
 /* A batch of it was opened or closed. It is held. */
@@ -72,7 +72,7 @@ void pgpu_lanes_note(struct pgpu_lane *lane, bool is_open);
 /* Hold each lane with an open batch in turn, skipping those that are held: lanes of this thread, of other
  * threads, of threads that have ended. */
 enum pgpu_whose { PGPU_OWN = 1, PGPU_OTHERS = 2, PGPU_ORPHANS = 4 };
-void pgpu_lanes_visit(unsigned whose, void (*visit)(struct pgpu_lane *lane));
+void pgpu_lanes_visit(unsigned owners, void (*visit)(struct pgpu_lane *lane));
 
 /* Pass every lane of a stream (where that is NULL, of a context) to `visit` and mark it as ended. */
 void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgpu_lane *lane));

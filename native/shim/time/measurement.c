@@ -92,7 +92,7 @@ static struct covered cover(struct state *state, struct pgpu_batch *batch, uint6
         timeline->has_ahead = false;
     uint64_t from_ns = timeline->latest_ns + (uint64_t)distance_ns, to_ns = from_ns + lasted_ns;
     compare_clocks(timeline, to_ns, now_ns);
-    pgpu_busy_period_meet(&timeline->run, from_ns, to_ns);
+    pgpu_busy_period_extend(&timeline->run, from_ns, to_ns);
     struct covered covered = {.from_ns = from_ns,
                               .to_ns = to_ns,
                               .passed_ns = pgpu_intervals_add(&timeline->covered, from_ns, to_ns),
@@ -114,12 +114,12 @@ static uint64_t part_of(const struct pgpu_batch *batch, unsigned launch, uint64_
 
 static void learn(const struct pgpu_batch *batch, uint64_t all_ns, uint64_t now_ns) {
     for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
-        pgpu_estimates_learn(batch->row[at], part_of(batch, at, all_ns), now_ns);
+        pgpu_estimates_update(batch->row[at], part_of(batch, at, all_ns), now_ns);
 }
 
 static void learn_alone(const struct pgpu_batch *batch, uint64_t all_ns, uint64_t now_ns) {
     for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
-        pgpu_estimates_learn_alone(batch->row[at], part_of(batch, at, all_ns), now_ns);
+        pgpu_estimates_update_alone(batch->row[at], part_of(batch, at, all_ns), now_ns);
 }
 
 /* Sum of the launches' recent times without work of other jobs; 0 if one of them has none. */
@@ -147,7 +147,7 @@ static void charge(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t pas
     if (own == NULL) return;
     pgpu_board_add(&own->used_ns, own_ns);
     pgpu_board_add(&own->busy_ns, passed_ns);
-    pgpu_neighbours_told(batch->gpu, passed_ns);
+    pgpu_neighbours_add_published(batch->gpu, passed_ns);
 }
 
 static void watch(const struct pgpu_batch *batch, uint64_t now_ns) {
@@ -215,7 +215,7 @@ static bool read_batch(struct state *state, struct pgpu_batch *batch, uint64_t n
 }
 
 /* What is still in flight has been since the last batch ended, at the latest now. */
-static void tell(int gpu, uint64_t now_ns, bool has_read) {
+static void publish_busy(int gpu, uint64_t now_ns, bool has_read) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL || pgpu_in_flight_settle(gpu, now_ns)) return;
     if (has_read) pgpu_board_store(&own->busy_since_ns, now_ns);
@@ -254,7 +254,7 @@ static void settle(int gpu, struct state *state, uint64_t now_ns) {
     bool is_relaxed = PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     bool has_read = read_all(gpu, state, now_ns);
     if (is_relaxed) PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    tell(gpu, now_ns, has_read);
+    publish_busy(gpu, now_ns, has_read);
 }
 
 /* A thread that captures may not query an event unless its capture mode is relaxed. */

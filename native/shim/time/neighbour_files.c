@@ -138,7 +138,7 @@ uint64_t pgpu_neighbour_files_each_ns(void) {
     return pgpu_most_ns(by_count_ns, pgpu_least_ns(took_ns * LOOK_PART, LONGEST_EACH_NS));
 }
 
-static void look(uint64_t now_ns) {
+static void read_due(uint64_t now_ns) {
     int board_fd = open_board();
     is_file_unknown = false;
     if (board_fd < 0) {
@@ -151,11 +151,11 @@ static void look(uint64_t now_ns) {
     close(board_fd);
 }
 
-void pgpu_neighbour_files_look(uint64_t now_ns) {
+void pgpu_neighbour_files_refresh(uint64_t now_ns) {
     if (looked_at_ns != 0 && now_ns < looked_at_ns + pgpu_neighbour_files_each_ns()) return;
     looked_at_ns = now_ns;
     uint64_t began_ns = pgpu_now_ns();
-    look(now_ns);
+    read_due(now_ns);
     took_ns = pgpu_now_ns() - began_ns;
 }
 

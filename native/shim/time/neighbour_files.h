@@ -24,7 +24,7 @@ struct pgpu_other {
 };
 
 /* Read the files again if that is due. With up to 500 files this takes a tenth of a thread's time at most. */
-void pgpu_neighbour_files_look(uint64_t now_ns);
+void pgpu_neighbour_files_refresh(uint64_t now_ns);
 
 /* Interval between reads. */
 uint64_t pgpu_neighbour_files_each_ns(void);

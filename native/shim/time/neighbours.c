@@ -21,7 +21,7 @@
 static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
 static struct pgpu_engagement own_engagement[PGPU_MAX_GPUS];
 static struct window {
-    uint64_t begun_at_ns, own_told_ns, begun_siblings_ns;
+    uint64_t begun_at_ns, own_published_ns, begun_siblings_ns;
     double part;
 } windows[PGPU_MAX_GPUS];
 
@@ -97,10 +97,10 @@ static void add(struct pgpu_company *company, const struct pgpu_board_gpu *row, 
     if (is_lacking && behind(row) > company->behind) company->behind = behind(row);
 }
 
-struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns) {
+struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns) {
     struct pgpu_company company = {0};
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_look(now_ns);
+    pgpu_neighbour_files_refresh(now_ns);
     company.is_unknown = pgpu_neighbour_files_are_unknown();
     company.is_lacking = is_lacking(gpu, now_ns);
     /* As of the last read: a job does not stop wanting the GPU because its file was not read since. */
@@ -121,7 +121,7 @@ static uint64_t siblings_ns(int gpu) {
     const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL) return 0;
     uint64_t all_ns = pgpu_board_load(&own->busy_ns);
-    return all_ns > windows[gpu].own_told_ns ? all_ns - windows[gpu].own_told_ns : 0;
+    return all_ns > windows[gpu].own_published_ns ? all_ns - windows[gpu].own_published_ns : 0;
 }
 
 static void begin(int gpu, uint64_t now_ns) {
@@ -137,17 +137,17 @@ static void begin(int gpu, uint64_t now_ns) {
 /* The busy time of another job is capped at one process with work in flight for the whole window. */
 static double part_since_begin(int gpu, uint64_t now_ns) {
     uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
-    struct pgpu_contention crowd = PGPU_CONTENTION_NOBODY;
+    struct pgpu_contention contention = PGPU_CONTENTION_NOBODY;
     if (siblings > windows[gpu].begun_siblings_ns)
-        pgpu_contention_join(&crowd, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
+        pgpu_contention_join(&contention, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         const struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         uint64_t busy = row == NULL ? 0 : busy_ns(row, now_ns);
         if (busy > other->begun_busy_ns[gpu])
-            pgpu_contention_join(&crowd, busy - other->begun_busy_ns[gpu], window_ns, 1);
+            pgpu_contention_join(&contention, busy - other->begun_busy_ns[gpu], window_ns, 1);
     }
-    return pgpu_contention_own_part(&crowd);
+    return pgpu_contention_own_part(&contention);
 }
 
 static const struct step *step_back(const struct history *history, unsigned back) {
@@ -196,7 +196,7 @@ static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
 
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_look(now_ns);
+    pgpu_neighbour_files_refresh(now_ns);
     begin(gpu, now_ns);
     note(&histories[gpu], now_ns, 1);
     pgpu_unlock_leaf(&leaf, before);
@@ -204,7 +204,7 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
 
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_look(now_ns);
+    pgpu_neighbour_files_refresh(now_ns);
     if (now_ns >= windows[gpu].begun_at_ns + pgpu_neighbour_files_each_ns()) {
         windows[gpu].part = part_since_begin(gpu, now_ns);
         note(&histories[gpu], now_ns, windows[gpu].part);
@@ -215,9 +215,9 @@ double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t 
     return part;
 }
 
-void pgpu_neighbours_told(int gpu, uint64_t told_ns) {
+void pgpu_neighbours_add_published(int gpu, uint64_t added_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    windows[gpu].own_told_ns += told_ns;
+    windows[gpu].own_published_ns += added_ns;
     pgpu_unlock_leaf(&leaf, before);
 }
 

@@ -18,7 +18,7 @@ struct pgpu_company {
 };
 
 /* At most once a millisecond, else as it was found last. */
-struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns);
+struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns);
 
 /* Work of ours begins to be in flight: what others have in flight counts from now on. */
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns);
@@ -28,7 +28,7 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns);
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns);
 
 /* Time with work in flight that this process added to its job's board. */
-void pgpu_neighbours_told(int gpu, uint64_t busy_ns);
+void pgpu_neighbours_add_published(int gpu, uint64_t busy_ns);
 
 void pgpu_neighbours_before_fork(void);
 void pgpu_neighbours_after_fork(bool is_child);

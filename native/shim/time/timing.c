@@ -39,7 +39,7 @@ static bool record(CUevent event, const struct pgpu_lane *lane) {
                                 : PGPU_REAL(cuEventRecord)(event, lane->stream)) == CUDA_SUCCESS;
 }
 
-static void tell(const struct pgpu_batch *batch, uint64_t now_ns) {
+static void publish_launches(const struct pgpu_batch *batch, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
     if (own != NULL) pgpu_board_add(&own->launches, batch->launches);
     pgpu_in_flight_publish_demand(batch->gpu, now_ns);
@@ -72,7 +72,7 @@ static void close_lane(struct pgpu_lane *lane, bool may_lay) {
     store(&lane->used_at_ns, now_ns);
     batch->is_loose |= !batch->has_end;
     if (!batch->has_end && may_lay) batch->has_end = lay_end_late(lane);
-    tell(batch, now_ns);
+    publish_launches(batch, now_ns);
     pgpu_budget_charge(batch->gpu, batch->estimate_ns);
     if (!batch->has_end || !pgpu_batches_put(batch)) {
         pgpu_measurement_give_up(batch, now_ns, batch->estimate_ns);

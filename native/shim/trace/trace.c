@@ -22,9 +22,9 @@ static bool is_capturing(const struct pgpu_trace_command *command) {
 
 /* Before Volta there is no carve-out, and a preference between L1 and shared memory instead. */
 static bool carve(CUfunction function) {
-    uint64_t asked = pgpu_slice_limit()->carve_out;
-    if (asked == 0 || asked > 101) return false;
-    int percent = (int)asked - 1;
+    uint64_t wanted = pgpu_slice_limit()->carve_out;
+    if (wanted == 0 || wanted > 101) return false;
+    int percent = (int)wanted - 1;
     CUfunc_cache preference = percent == 0 ? CU_FUNC_CACHE_PREFER_L1 : CU_FUNC_CACHE_PREFER_SHARED;
     PGPU_REAL(cuFuncSetCacheConfig)(function, preference);
     CUresult result =

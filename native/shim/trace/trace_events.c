@@ -86,7 +86,7 @@ static bool has_passed(CUevent event) {
     return PGPU_REAL(cuEventQuery)(event) == CUDA_SUCCESS;
 }
 
-static bool tell_elapsed(CUevent from, CUevent to, uint64_t *elapsed_ns) {
+static bool read_elapsed(CUevent from, CUevent to, uint64_t *elapsed_ns) {
     float milliseconds = 0;
     CUresult result = pgpu_driver_has(PGPU_FUNCTION_cuEventElapsedTime_v2)
                           ? PGPU_REAL(cuEventElapsedTime_v2)(&milliseconds, from, to)
@@ -230,12 +230,12 @@ static void correct(const struct pgpu_trace_pair *pair, uint64_t doubt_ns, struc
 }
 
 /* False: another thread moves the anchor just now. */
-static bool tell_start(const struct pgpu_trace_pair *pair, struct measured *measured) {
+static bool compute_start(const struct pgpu_trace_pair *pair, struct measured *measured) {
     struct anchor *anchor = find_anchor(pair->context);
     uint64_t after_ns;
     if (anchor == NULL) return true;
     if (!take(&anchor->state, FREE)) return false;
-    if (tell_elapsed(anchor->at, pair->start, &after_ns)) measured->start_ns = anchor->at_ns + after_ns;
+    if (read_elapsed(anchor->at, pair->start, &after_ns)) measured->start_ns = anchor->at_ns + after_ns;
     correct(pair, anchor->doubt_ns, measured);
     give(&anchor->state, FREE);
     return true;
@@ -243,11 +243,11 @@ static bool tell_start(const struct pgpu_trace_pair *pair, struct measured *meas
 
 static bool is_settled(struct pgpu_trace_pair *pair) {
     struct measured measured = {0};
-    if (!tell_elapsed(pair->start, pair->end, &measured.duration_ns)) {
+    if (!read_elapsed(pair->start, pair->end, &measured.duration_ns)) {
         pgpu_trace_count(&pgpu_trace_log()->unmeasured, 1);
         return true;
     }
-    if (!tell_start(pair, &measured)) return false;
+    if (!compute_start(pair, &measured)) return false;
     pgpu_trace_measure(pair->shape, measured.duration_ns);
     if (pair->record == NULL) return true;
     pair->record->duration_ns = measured.duration_ns;
@@ -256,7 +256,7 @@ static bool is_settled(struct pgpu_trace_pair *pair) {
 }
 
 /* How many pairs were queried and not ready. */
-static unsigned look(uint32_t at) {
+static unsigned settle_pair(uint32_t at) {
     if (!take(&states[at], PENDING)) return 0;
     bool is_over = has_passed(pairs[at].end) && is_settled(&pairs[at]);
     give(&states[at], is_over ? FREE : PENDING);
@@ -267,7 +267,7 @@ static unsigned look(uint32_t at) {
 static void move(struct anchor *anchor) {
     uint64_t more_ns;
     if (anchor->is_next_recorded && has_passed(anchor->next) &&
-        tell_elapsed(anchor->at, anchor->next, &more_ns)) {
+        read_elapsed(anchor->at, anchor->next, &more_ns)) {
         CUevent before = anchor->at;
         anchor->at = anchor->next;
         anchor->next = before;
@@ -290,10 +290,10 @@ static void move_anchors(void) {
 }
 
 /* Oldest first. */
-static void look_at_all(unsigned patience) {
+static void settle_all(unsigned patience) {
     uint32_t first = __atomic_load_n(&cursor, __ATOMIC_RELAXED);
     for (uint32_t i = 0, in_vain = 0; i < PAIRS && in_vain < patience; i++)
-        in_vain += look((first + i) % PAIRS);
+        in_vain += settle_pair((first + i) % PAIRS);
 }
 
 void pgpu_trace_settle(void) {
@@ -302,7 +302,7 @@ void pgpu_trace_settle(void) {
     struct pgpu_trace *log = pgpu_trace_log();
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    look_at_all(UNREADY_LOOKS);
+    settle_all(UNREADY_LOOKS);
     move_anchors();
     PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     pgpu_trace_count(&log->self_ns, pgpu_now_ns() - since_ns);
@@ -322,7 +322,7 @@ void pgpu_trace_end_context(CUcontext context) {
     if (anchor == NULL) return;
     struct visit visit = enter(context);
     PGPU_REAL(cuCtxSynchronize)();
-    look_at_all(PAIRS);
+    settle_all(PAIRS);
     for (uint32_t i = 0; i < PAIRS; i++)
         forget(&pairs[i], context);
     if (take(&anchor->state, FREE)) {

@@ -33,7 +33,7 @@ static const char *name_of(CUfunction function) {
     return "";
 }
 
-static uint32_t asked(CUfunction function, CUfunction_attribute attribute) {
+static uint32_t attribute_of(CUfunction function, CUfunction_attribute attribute) {
     int value = 0;
     CUresult result = PGPU_REAL(cuFuncGetAttribute)(&value, attribute, function);
     return result == CUDA_SUCCESS && value > 0 ? (uint32_t)value : 0;
@@ -56,8 +56,8 @@ static void describe(struct pgpu_trace_shape *row, const struct pgpu_trace_comma
     memcpy(row->grid, command->grid, sizeof(row->grid));
     memcpy(row->block, command->block, sizeof(row->block));
     row->dynamic_shared_bytes = command->shared_bytes;
-    row->static_shared_bytes = asked(command->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-    row->registers = asked(command->function, CU_FUNC_ATTRIBUTE_NUM_REGS);
+    row->static_shared_bytes = attribute_of(command->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+    row->registers = attribute_of(command->function, CU_FUNC_ATTRIBUTE_NUM_REGS);
     row->blocks_per_sm = blocks_per_sm(command);
     __atomic_store_n(&row->is_ready, 1, __ATOMIC_RELEASE);
 }

@@ -172,13 +172,13 @@ static void accept_commands(void) {
 
 struct polled {
     struct pollfd entry[2 + MPS_MOST_SERVERS + MPS_MOST_QUEUED];
-    void *whose[2 + MPS_MOST_SERVERS + MPS_MOST_QUEUED];
+    void *owner[2 + MPS_MOST_SERVERS + MPS_MOST_QUEUED];
     nfds_t count;
 };
 
-static void add(struct polled *polled, int fd, void *whose) {
+static void add(struct polled *polled, int fd, void *owner) {
     polled->entry[polled->count] = (struct pollfd){.fd = fd, .events = POLLIN};
-    polled->whose[polled->count++] = whose;
+    polled->owner[polled->count++] = owner;
 }
 
 static void collect(struct polled *polled) {
@@ -191,18 +191,18 @@ static void collect(struct polled *polled) {
         if (mps_daemon.queued[i].fd >= 0) add(polled, mps_daemon.queued[i].fd, &mps_daemon.queued[i]);
 }
 
-static bool is_server(const void *whose) {
-    return (const struct mps_server *)whose >= mps_daemon.server &&
-           (const struct mps_server *)whose < mps_daemon.server + MPS_MOST_SERVERS;
+static bool is_server(const void *owner) {
+    return (const struct mps_server *)owner >= mps_daemon.server &&
+           (const struct mps_server *)owner < mps_daemon.server + MPS_MOST_SERVERS;
 }
 
 static void handle(const struct polled *polled) {
     for (nfds_t i = 2; i < polled->count; i++) {
         if (polled->entry[i].revents == 0) continue;
-        if (is_server(polled->whose[i]))
-            mps_server_read(polled->whose[i]);
+        if (is_server(polled->owner[i]))
+            mps_server_read(polled->owner[i]);
         else
-            read_queued(polled->whose[i]);
+            read_queued(polled->owner[i]);
     }
     if (polled->entry[0].revents != 0) accept_clients();
     if (polled->entry[1].revents != 0) accept_commands();

@@ -49,7 +49,7 @@ static struct server {
 
 static const char *const names[] = {"INITIALIZING", "ACTIVE", "FAULT"};
 
-static void tell_daemon(struct mps_message *message) {
+static void send_to_daemon(struct mps_message *message) {
     if (server.has_daemon) mps_send(DAEMON_FD, message, -1);
 }
 
@@ -58,7 +58,7 @@ static void set_status(enum mps_status status) {
     if (status == server.status) return;
     mps_log("Server status changed from %s to %s", names[server.status], names[status]);
     server.status = status;
-    tell_daemon(&message);
+    send_to_daemon(&message);
 }
 
 static bool has_clients(void) {
@@ -81,7 +81,7 @@ static void drop(struct client *client) {
     close(client->fd);
     if (client->process_fd >= 0) close(client->process_fd);
     client->fd = -1;
-    tell_daemon(&message);
+    send_to_daemon(&message);
     recover_where_possible();
 }
 
@@ -193,7 +193,7 @@ static void admit(const struct mps_message *hello, int fd) {
     joined.gpus = client->gpus;
     joined.number = client->number;
     mps_log("New client %d connected", (int)client->pid);
-    tell_daemon(&joined);
+    send_to_daemon(&joined);
 }
 
 static void terminate(pid_t pid) {
@@ -202,7 +202,7 @@ static void terminate(pid_t pid) {
             end(&server.client[i], CUDA_ERROR_MPS_CLIENT_TERMINATED);
 }
 
-static void obey(const struct mps_message *message, int passed_fd) {
+static void handle_message(const struct mps_message *message, int passed_fd) {
     if (message->word == MPS_HELLO && passed_fd >= 0) {
         admit(message, passed_fd);
         return;
@@ -225,7 +225,7 @@ static void read_daemon(void) {
     int passed_fd;
     enum mps_received received;
     while ((received = mps_receive(DAEMON_FD, &message, &passed_fd, MSG_DONTWAIT)) == MPS_GOT)
-        obey(&message, passed_fd);
+        handle_message(&message, passed_fd);
     if (received != MPS_GONE) return;
     mps_log("Control daemon is gone");
     server.has_daemon = false;
@@ -234,21 +234,21 @@ static void read_daemon(void) {
 
 static void serve_once(void) {
     static struct pollfd polled[1 + 2 * MOST_CLIENTS];
-    static struct client *whose[1 + 2 * MOST_CLIENTS];
+    static struct client *owner[1 + 2 * MOST_CLIENTS];
     nfds_t count = 0;
     polled[count++] = (struct pollfd){.fd = server.has_daemon ? DAEMON_FD : -1, .events = POLLIN};
     for (int i = 0; i < MOST_CLIENTS; i++) {
         if (server.client[i].fd < 0) continue;
-        whose[count] = &server.client[i];
+        owner[count] = &server.client[i];
         polled[count++] = (struct pollfd){.fd = server.client[i].fd, .events = POLLIN};
-        whose[count] = &server.client[i];
+        owner[count] = &server.client[i];
         polled[count++] = (struct pollfd){.fd = server.client[i].process_fd, .events = POLLIN};
     }
     if (poll(polled, count, -1) <= 0) return;
     /* Clients first: those whose process is gone make room for new ones. */
     for (nfds_t i = 1; i + 1 < count; i += 2) {
-        if (polled[i].revents != 0 && whose[i]->fd == polled[i].fd) read_client(whose[i]);
-        if (polled[i + 1].revents != 0 && whose[i]->fd == polled[i].fd) drop(whose[i]);
+        if (polled[i].revents != 0 && owner[i]->fd == polled[i].fd) read_client(owner[i]);
+        if (polled[i + 1].revents != 0 && owner[i]->fd == polled[i].fd) drop(owner[i]);
     }
     if (polled[0].revents != 0) read_daemon();
 }

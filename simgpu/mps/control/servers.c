@@ -80,7 +80,7 @@ void mps_server_end(struct mps_server *server, bool is_forced) {
         kill(server->pid, SIGKILL);
 }
 
-static void bury(struct mps_server *server) {
+static void reap(struct mps_server *server) {
     mps_log("Server %d exited", (int)server->pid);
     close(server->fd);
     if (!server->is_ready)
@@ -114,7 +114,7 @@ static void leave(struct mps_server *server, uint32_t number) {
         }
 }
 
-static void hear(struct mps_server *server, const struct mps_message *message) {
+static void handle_message(struct mps_server *server, const struct mps_message *message) {
     if (message->word == MPS_READY) {
         server->is_ready = true;
         server->status = MPS_ACTIVE;
@@ -133,8 +133,8 @@ void mps_server_read(struct mps_server *server) {
     struct mps_message message;
     enum mps_received received;
     while ((received = mps_receive(server->fd, &message, NULL, MSG_DONTWAIT)) == MPS_GOT)
-        hear(server, &message);
-    if (received == MPS_GONE) bury(server);
+        handle_message(server, &message);
+    if (received == MPS_GONE) reap(server);
 }
 
 static void refuse(struct mps_queued *queued, int result, const char *why) {
