@@ -87,7 +87,7 @@ _TAKING = {
 
 def _program(neighbour: Neighbour, source: str, blocks: int, threads: int, words: tuple[int, ...]) -> Program:
     ptx = (Path(programs.__file__).parent / f"{source}.ptx").read_text("ascii")
-    return Program(neighbour.words, ptx, neighbour.workload, blocks, threads, words, _LAUNCHES, 0.0)
+    return Program(neighbour.description, ptx, neighbour.workload, blocks, threads, words, _LAUNCHES, 0.0)
 
 
 def profile_of(stage: Stage, job: Program, against: list[Probe]) -> tuple[Profile, Measured]:

@@ -1,7 +1,7 @@
-"""Runs of a command beside a neighbour that uses up one resource: both under MPS, so that they really run side by side.
+"""Runs of a command beside an antagonist, a workload that uses up one resource; both under MPS, so that they overlap.
 
-The neighbour is one of pgpu's own workloads, in a slice of its own on the same GPU, and is measured like the command. It
-refuses to go on where MPS cannot be had: a neighbour that takes turns slows everybody, whatever they need.
+The antagonist has a slice of its own on the same GPU and is traced like the command. Without MPS nothing is measured: a
+neighbour that takes turns slows down every job, whatever it needs.
 """
 
 import json
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pgpu.client import Client
 from pgpu.enforcement import trace
@@ -21,18 +22,17 @@ from pgpu.profiling.sensitivity import Beside, contest
 from pgpu.units import GIB, MIB
 
 SM_PERCENTS = (10, 50)
-"""Of the multiprocessors, for streams from memory: enough to use much of it up, and little enough to leave the command the rest."""
+"""Share of the multiprocessors for streams from memory: they use much of the bandwidth and leave room for the command."""
 
 ALL_PERCENT = 100
-"""For sweeps of the cache, since who reads a cache seldom keeps little of it and takes little away, and for what is taken of
-each multiprocessor."""
+"""For sweeps of the cache, which evict little if they run seldom, and for antagonists on every multiprocessor."""
 
 _ALONE_SECONDS = 1
-"""Five hundred launches of it."""
+"""Enough for 500 launches of an antagonist."""
 
 _SPARE_SECONDS = 60
 _TIMES_AS_LONG = 10
-"""As long as the command's runs alone took, so long at most a neighbour runs: it ends by itself where who started it was killed."""
+"""Limit of an antagonist's run, as a multiple of the command's runs alone: it ends even if this process was killed."""
 
 _SLICE_BYTES = 2 * GIB
 _STOP_GRACE_SECONDS = 5.0
@@ -44,13 +44,13 @@ _WORKLOADS = {
     Antagonist.ROOM: "crowd",
 }
 _L2_PARTS = (0.25, 0.5, 1.0)
-"""Of the L2 cache: three sizes tell how much of it the command needs."""
+"""Sizes as parts of the L2 cache, from which the command's need of it is estimated."""
 
 _L2_PART_FOR_SPEED = 0.125
-"""So little that it stays there whoever else reads: what is lost is the cache's bandwidth."""
+"""Small enough to stay cached beside any job: it takes bandwidth of the cache, not room."""
 
 _STEP_BYTES = MIB // 16
-"""What a size is a multiple of; in MiB it is written with few digits."""
+"""Sizes are multiples of it, so that they have few digits in MiB."""
 
 _LEAST_DRAM_BYTES = 64 * MIB
 _DRAM_L2_TIMES = 8
@@ -63,36 +63,35 @@ class Neighbour:
 
     kind: Antagonist
     swept_bytes: int = 0
-    """Its buffer; 0 where it has none."""
+    """Size of the buffer; 0 without one."""
 
     sm_percent: int = ALL_PERCENT
 
     @property
     def workload(self) -> str:
-        """What it is called among the workloads."""
         return _WORKLOADS[self.kind]
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Without how long it runs."""
+        """The command without its duration."""
         size = ("--size-mib", f"{self.swept_bytes / MIB:g}") if self.swept_bytes else ()
         return (sys.executable, "-m", "pgpu.workloads", self.workload, *size, "--sms-percent", str(self.sm_percent))
 
     @property
-    def words(self) -> str:
-        """Which of them it is, for people."""
+    def description(self) -> str:
+        """Kind, size and share of the multiprocessors, for messages."""
         size = f" of {self.swept_bytes / MIB:g} MiB" if self.swept_bytes else ""
         return f"{self.kind} antagonist{size}" + ("" if self.sm_percent == ALL_PERCENT else f" on {self.sm_percent} %")
 
     def submission(self, beside: Submission, seconds: int) -> Submission:
-        """Return it as a job on the GPU that `beside` will have."""
+        """Return the antagonist as a job on the same GPU as `beside`."""
         spec = JobSpec((*self.command, "--seconds", str(seconds)), "process", is_traced=True, working_directory="/")
         request = Request(_SLICE_BYTES, priority=beside.request.priority, sharing=SharingWish.MPS, measures=True)
         return Submission(spec, request, wait_timeout_seconds=beside.wait_timeout_seconds)
 
 
 def neighbours_for(l2_bytes: int | None) -> list[Neighbour]:
-    """Return those that are worth a run each, on a GPU with such a cache."""
+    """Return the antagonists to run on a GPU with an L2 cache of this size."""
     known_bytes = l2_bytes or _FALLBACK_L2_BYTES
     return [
         Neighbour(Antagonist.L2_BANDWIDTH, _part(known_bytes, _L2_PART_FOR_SPEED)),
@@ -111,20 +110,20 @@ def _part(whole_bytes: int, part: float) -> int:
 
 
 def under_mps(submission: Submission) -> Submission:
-    """Return the command's own job as it runs beside a neighbour."""
+    """Return the command's job as it runs beside an antagonist."""
     return replace(submission, request=replace(submission.request, sharing=SharingWish.MPS, measures=True))
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourAlone:
-    """A neighbour with the GPU for itself."""
+    """An antagonist alone on the GPU."""
 
     measurement: Measurement
     bytes_per_second: float | None
 
 
 def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> NeighbourAlone:
-    """Measure a neighbour for a moment.
+    """Measure an antagonist alone, for a second.
 
     Raises:
         PgpuError: There is no MPS, or no room.
@@ -136,23 +135,23 @@ def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> Neigh
 
 
 def longest_seconds(runs_alone_seconds: float) -> int:
-    """Return how long a neighbour of runs goes on at most that took so long alone, all together."""
+    """Return the limit of an antagonist beside runs that took this long alone, all together."""
     return math.ceil(_SPARE_SECONDS + _TIMES_AS_LONG * runs_alone_seconds)
 
 
 @contextmanager
 def running(client: Client, neighbour: Neighbour, beside: Submission, seconds: int) -> Iterator[str]:
-    """Keep a neighbour running; gives its job's id once it sweeps, and ends it at the end, or after so many seconds.
+    """Keep an antagonist running, for at most this many seconds; yields its job's id once it runs.
 
     Raises:
-        PgpuError: It did not come to run.
+        PgpuError: It did not start.
     """
     [job] = client.submit_all([neighbour.submission(beside, seconds)])
     try:
-        said = b""
+        errors = b""
         for stream, piece in client.logs(job.id, follow=True):
-            said += piece if stream == "stderr" else b""
-            if b": running\n" in said:
+            errors += piece if stream == "stderr" else b""
+            if b": running\n" in errors:
                 break
         else:
             _check(client, client.job(job.id).job)
@@ -163,7 +162,7 @@ def running(client: Client, neighbour: Neighbour, beside: Submission, seconds: i
 
 @dataclass(frozen=True, slots=True)
 class NeighbourRuns:
-    """A neighbour alone, and while the command ran beside it."""
+    """An antagonist alone, and beside the command."""
 
     alone: NeighbourAlone
     together: Measurement
@@ -172,7 +171,7 @@ class NeighbourRuns:
 def contest_with(
     runs_alone: Sequence[Measurement], jobs: Sequence[Measurement], neighbour: Neighbour, met: NeighbourRuns
 ) -> Contest | None:
-    """Say who slowed whom; None where their kernels never met."""
+    """Compare command and antagonist alone and together; None if their kernels never overlapped."""
     alone = met.alone
     could = alone.measurement.memory_bytes_per_second
     rate = None if could is None or alone.bytes_per_second is None else alone.bytes_per_second / could
@@ -190,12 +189,12 @@ def contest_with(
 
 
 def fraction_of(neighbour: Neighbour, l2_bytes: int | None, rate: float | None) -> float | None:
-    """Return what an antagonist used alone of the resource that it is there for, 0 to 1; None is not known.
+    """Return the fraction of its resource that an antagonist uses alone, 0 to 1; None if unknown.
 
     Args:
-        neighbour: Which.
-        l2_bytes: The GPU's cache.
-        rate: What it read in a second, of what the memory does.
+        neighbour: The antagonist.
+        l2_bytes: Size of the GPU's L2 cache.
+        rate: Its bandwidth as a fraction of the memory's.
     """
     if neighbour.kind is Antagonist.DRAM:
         return None if rate is None else min(1.0, rate)
@@ -205,15 +204,24 @@ def fraction_of(neighbour: Neighbour, l2_bytes: int | None, rate: float | None) 
 
 
 def measurement_of(client: Client, job_id: str) -> Measurement:
-    """Return what a job did that was traced and has ended."""
+    """Return the measurement of a traced job that ended."""
     return summarise_log(trace.read(unpack_log(client.profiled(job_id).packed_log)))
 
 
+def read_result(client: Client, job_id: str) -> Any:
+    """Return the last line of a workload's stdout, as JSON.
+
+    Raises:
+        ValueError: There is no such line.
+    """
+    output = b"".join(piece for stream, piece in client.logs(job_id, follow=False) if stream == "stdout")
+    return json.loads((output.splitlines() or [b""])[-1])
+
+
 def _bytes_per_second(client: Client, job_id: str) -> float | None:
-    said = b"".join(piece for stream, piece in client.logs(job_id, follow=False) if stream == "stdout")
     try:
-        value = json.loads(said.splitlines()[-1])["bytes_per_second"]
-    except (ValueError, IndexError, KeyError, TypeError):
+        value = read_result(client, job_id)["bytes_per_second"]
+    except (ValueError, KeyError, TypeError):
         return None
     return float(value) if isinstance(value, int | float) else None
 
@@ -221,6 +229,6 @@ def _bytes_per_second(client: Client, job_id: str) -> float | None:
 def _check(client: Client, job: Job) -> None:
     if job.state is JobState.EXITED and job.exit_code == 0:
         return
-    said = b"".join(piece for stream, piece in client.logs(job.id, follow=False) if stream == "stderr")
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+    errors = b"".join(piece for stream, piece in client.logs(job.id, follow=False) if stream == "stderr")
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
     raise NodeError(job.error or job.reason or (lines[-1] if lines else f"the antagonist ended with {job.exit_code}"))

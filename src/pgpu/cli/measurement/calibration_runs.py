@@ -1,12 +1,10 @@
-"""The runs of `pgpu calibrate`, and the constants of advice that fit them.
+"""The runs of `pgpu calibrate`, and the fit of the constants of advice to them.
 
-Each is profiled as `pgpu profile --sensitivity` does, and then runs beside each other one, in turns and under MPS; the
-constants are those with which the predictions come nearest. Whether others use the GPU is not its question; it refuses to
-tell one GPU what it measured on another.
+Each workload is profiled as `pgpu profile --sensitivity` does, and then runs beside each other one, in turns and under
+MPS. The constants are those whose predictions come closest. All runs must be on one GPU.
 """
 
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from typing import Any
 
 from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
 from pgpu.advising.contention import Constants
-from pgpu.cli.measurement.antagonist_runs import longest_seconds
+from pgpu.cli.measurement.antagonist_runs import longest_seconds, read_result
 from pgpu.cli.output import console
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
@@ -24,7 +22,7 @@ from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, Sha
 from pgpu.units import GIB
 
 PROGRAMS = (("matvec", "--size", "20480", "--ahead", "50"), ("nbody", "--size", "20480", "--ahead", "50"))
-"""One that lives in the caches, and one that computes; both keep launches ready, so that no host is measured."""
+"""One bound by caches, one by arithmetic; both queue launches ahead, so that the host is not measured."""
 
 _GRACE_SECONDS = 5.0
 _TOGETHER = (SharingMode.TIME_SLICE, SharingMode.MPS)
@@ -32,14 +30,14 @@ _TOGETHER = (SharingMode.TIME_SLICE, SharingMode.MPS)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What came of it."""
+    """The result of a calibration."""
 
     gpu_uuid: str
-    """Of the GPU on which all of it ran."""
+    """The GPU on which all runs were."""
 
     constants: Constants
     before: Errors
-    """Of predictions with the defaults."""
+    """Errors of predictions with the default constants."""
 
     after: Errors
     pairs: int
@@ -48,28 +46,28 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """Where the workloads run, all on one GPU."""
+    """How the workloads run, all on one GPU."""
 
     client: Client
     seconds: float
-    """Of each run."""
+    """Length of each run."""
 
     is_quiet: bool
     gpu_uuids: set[str] = field(default_factory=set)
-    """Of the one on which they ran, as soon as one did."""
+    """The GPU of the runs, once one has ended."""
 
-    def saw(self, job: Job) -> None:
-        """Note where a job ran.
+    def note_gpu(self, job: Job) -> None:
+        """Record the GPU of a job.
 
         Raises:
-            NodeError: On another GPU than one before.
+            NodeError: It ran on another GPU than the jobs before.
         """
         if job.lease is not None:
             self.gpu_uuids.update(each.gpu_uuid for each in job.lease.slices)
         if len(self.gpu_uuids) > 1:
             raise NodeError(
-                "the workloads ran on several GPUs, and what one does tells nothing of another",
-                hint="calibrate where pgpu has one GPU only",
+                "the workloads ran on several GPUs, whose measurements cannot be combined",
+                hint="calibrate where pgpu has only one GPU",
             )
 
 
@@ -77,9 +75,9 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
     """Run each workload alone and every pair together, and fit.
 
     Args:
-        client: Of the machine whose GPU it is.
-        seconds: Of each run.
-        is_quiet: Whether nothing is said meanwhile.
+        client: Client of the machine with the GPU.
+        seconds: Length of each run.
+        is_quiet: Print nothing meanwhile.
 
     Raises:
         PgpuError: A run failed, not all were on one GPU, or no workload can run here.
@@ -95,9 +93,9 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
 
 
 def _bandwidths(bench: _Bench) -> Bandwidths:
-    """Copy over the link, and read memory in a stream, with nobody beside."""
-    link = _said(bench, ("link",), SharingMode.EXCLUSIVE)
-    memory = _said(bench, ("dram_stream", "--sms-percent", "100"), SharingMode.EXCLUSIVE)
+    """Measure the link and the memory, each alone on the GPU."""
+    link = _run(bench, ("link",), SharingMode.EXCLUSIVE)
+    memory = _run(bench, ("dram_stream", "--sms-percent", "100"), SharingMode.EXCLUSIVE)
     try:
         return Bandwidths(
             float(link["to_device_bytes_per_second"]),
@@ -128,7 +126,7 @@ def _profile(bench: _Bench, words: Sequence[str]) -> Profile:
     submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
     plan = profile_runs.ProfilePlan(bench.client, submission, is_quiet=bench.is_quiet)
     found = profile_runs.run_sensitivity(plan, 1)
-    bench.saw(found.job)
+    bench.note_gpu(found.job)
     return found.profile
 
 
@@ -140,37 +138,35 @@ def _submission(words: Sequence[str], seconds: float, mode: SharingMode) -> Subm
 
 def _iteration_seconds(bench: _Bench, words: Sequence[str], mode: SharingMode) -> float:
     """Run one workload to its end and return how long an iteration took."""
-    result = _said(bench, words, mode)
+    result = _run(bench, words, mode)
     try:
         return float(result["compute_seconds"]) / int(result["iterations"])
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as exc:
-        raise NodeError(f"{words[0]} could not be measured: it told no iterations") from exc
+        raise NodeError(f"{words[0]} could not be measured: it reported no iterations") from exc
 
 
-def _said(bench: _Bench, words: Sequence[str], mode: SharingMode) -> dict[str, Any]:
+def _run(bench: _Bench, words: Sequence[str], mode: SharingMode) -> dict[str, Any]:
     """Run one workload to its end and return its result."""
-    client = bench.client
-    [job] = client.submit_all([_submission(words, bench.seconds, mode)])
-    ended = client.wait(job.id)
-    bench.saw(ended)
-    said = b"".join(piece for stream, piece in client.logs(job.id, follow=False) if stream == "stdout")
+    [job] = bench.client.submit_all([_submission(words, bench.seconds, mode)])
+    ended = bench.client.wait(job.id)
+    bench.note_gpu(ended)
     try:
-        return dict(json.loads(said.splitlines()[-1]))
-    except (ValueError, IndexError, TypeError) as exc:
+        return dict(read_result(bench.client, job.id))
+    except (ValueError, TypeError) as exc:
         raise NodeError(
-            f"{words[0]} could not be measured: {ended.error or ended.reason or 'it said nothing'}"
+            f"{words[0]} could not be measured: {ended.error or ended.reason or 'it wrote no result'}"
         ) from exc
 
 
 def _beside(bench: _Bench, words: Sequence[str], other: Sequence[str], mode: SharingMode) -> float:
     with _running(bench.client, _submission(other, longest_seconds(bench.seconds), mode)) as beside:
-        bench.saw(beside)
+        bench.note_gpu(beside)
         return _iteration_seconds(bench, words, mode)
 
 
 @contextmanager
 def _running(client: Client, submission: Submission) -> Iterator[Job]:
-    """Keep a job running; it has begun to compute long before the next one has."""
+    """Keep a job running; the next job starts later, so this one computes by then."""
     [job] = client.submit_all([submission])
     try:
         while client.still_waits(job.id, timeout_seconds=1.0) is not None:

@@ -1,14 +1,14 @@
-"""The runs that a profile needs: one, or with `--sensitivity` several of the same command under changed conditions.
+"""The runs behind a profile: one, or with `--sensitivity` several of the same command under changed conditions.
 
-Each is a job of its own in the queue. It refuses to measure what never ran side by side: antagonists need MPS, since under
-time slices a neighbour takes turns with the job and slows it down whatever it does.
+Each is a job of its own in the queue. Antagonists run only under MPS: under time slices, a neighbour takes turns with the
+job and slows it down whatever it does.
 """
 
 import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from pgpu.cli.measurement import antagonist_runs
 from pgpu.cli.measurement.antagonist_runs import Neighbour, NeighbourRuns
@@ -26,18 +26,17 @@ from pgpu.profiling.profile_page import ProfileResult
 from pgpu.profiling.sensitivity import loss, sensitivity
 
 SMALLEST_SHARED, LARGEST_SHARED = 0, 100
-"""Percent of L1 and shared memory together that kernels prefer as shared: the rest is L1, so the largest leaves the least."""
-
+"""Preferred carve-out in percent: shared memory as a part of L1 and shared memory; the largest leaves the least L1."""
 
 MOST_KEPT_BYTES = 16 << 20
-"""Of what is written under ncu: its table comes after nearly all of the program's words, and has a line a launch."""
+"""How much output under ncu is kept: its table follows nearly all output of the program, one line for each launch."""
 
 
 class OutputTail(io.BytesIO):
-    """Keeps the end of what is written, at least `MOST_KEPT_BYTES` of it and at most twice as much."""
+    """A stream that keeps the end of its content, `MOST_KEPT_BYTES` to twice as much."""
 
     def write(self, piece: Any, /) -> int:
-        """Take a piece; see `io.BytesIO.write`."""
+        """Append a piece, and drop the beginning once the content is too long."""
         written = super().write(piece)
         if self.tell() > 2 * MOST_KEPT_BYTES:
             kept = self.getvalue()[-MOST_KEPT_BYTES:]
@@ -49,25 +48,25 @@ class OutputTail(io.BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What is run, by whom."""
+    """A command to profile, and how."""
 
     client: Client
     submission: Submission
     is_quiet: bool
-    """Whether stderr carries JSON."""
+    """Whether stderr is for JSON alone."""
 
 
 def load_finding(client: Client, id_or_name: str) -> ProfileResult:
-    """Return what is known of a traced job that ended.
+    """Return the profile of a traced job that ended.
 
     Raises:
-        RequestError: Nothing is.
+        RequestError: There is none.
     """
     return _finding(client.job(id_or_name).job, client.profiled(id_or_name))
 
 
 def run_once(plan: ProfilePlan) -> ProfileResult:
-    """Run the command once under measure.
+    """Run the command once, traced.
 
     Raises:
         PgpuError: pgpu itself could not run it.
@@ -83,17 +82,17 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
     """Run the command alone, with the smallest and the largest L1 cache, and beside antagonists.
 
     Args:
-        plan: What is run.
-        runs: So many times alone, with either cache and beside each antagonist.
+        plan: The command.
+        runs: Number of runs alone, with each cache size and beside each antagonist.
 
     Returns:
-        With the first failed run in `failed`; nothing is compared then, nor where the command never used the GPU.
+        The first failed run in `failed`; nothing is compared then, nor if the command never used the GPU.
 
     Raises:
         PgpuError: pgpu itself could not run it, or cannot run an antagonist here.
     """
     require_workloads()
-    _say(plan, f"the command runs {3 * runs} times alone, and {runs} times beside each antagonist")
+    _print_note(plan, f"the command runs {3 * runs} times alone, and {runs} times beside each antagonist")
     kinds: list[list[ProfileResult]] = []
     for carve_out_percent in (None, SMALLEST_SHARED, LARGEST_SHARED):
         kinds.append(_repeat(plan, runs, carve_out_percent))
@@ -111,14 +110,14 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
 
 
 def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> ProfileResult:
-    """Run the command once more under Nsight Compute, and add what it counted; or why it could not.
+    """Run the command once more under Nsight Compute, and add its counters, or a note why there are none.
 
     Args:
-        plan: What is run.
-        finding: Of the runs before.
-        program: The ncu that is to count.
+        plan: The command.
+        finding: The result of the runs before.
+        program: Path of ncu.
     """
-    _say(plan, f"the command runs once more under {PROGRAM}, which is slow: each kernel is replayed")
+    _print_note(plan, f"the command runs once more under {PROGRAM}, which is slow: each kernel is replayed")
     spec = replace(plan.submission.spec, command=command_of(program, plan.submission.spec.command), is_traced=False)
     written = OutputTail()
     try:
@@ -141,7 +140,7 @@ def _uncounted(finding: ProfileResult, why: str) -> ProfileResult:
 
 
 def _repeat(plan: ProfilePlan, runs: int, carve_out_percent: int | None) -> list[ProfileResult]:
-    """Stop at the first run that fails."""
+    """Run the command several times, up to the first failure."""
     spec = replace(plan.submission.spec, carve_out_percent=carve_out_percent)
     changed = replace(plan, submission=replace(plan.submission, spec=spec))
     found: list[ProfileResult] = []
@@ -159,7 +158,7 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], note
             notes.append(f"arithmetic, room, the L2 cache and the memory's bandwidth, which need MPS: {exc}")
             break
         if met is None:
-            notes.append(f"{neighbour.words}: its kernels and the job's never met")
+            notes.append(f"{neighbour.description}: its kernels and the job's never overlapped")
         else:
             found.append(met)
     return found
@@ -178,7 +177,7 @@ def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neigh
 
 
 def _seconds(job: Job) -> float:
-    """On the clock on the wall, which may be set meanwhile."""
+    # Wall-clock times: the clock may be set back during the run.
     if job.started_at_seconds is None or job.finished_at_seconds is None:
         return 0.0
     return max(0.0, job.finished_at_seconds - job.started_at_seconds)
@@ -189,27 +188,23 @@ def _measurements(findings: Sequence[ProfileResult]) -> list[Measurement]:
 
 
 def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
-    """Run one job to its end; where its output goes is not stdout, which is the profile's."""
+    """Run one job to its end; its output must not go to stdout, which is for the profile."""
     with deferred_signals() as came:
         [job] = plan.client.submit_all([submission])
         if not plan.is_quiet:
             print_simulated(job)
         ended = attach(plan.client, job, came, as_json=False, is_quiet=plan.is_quiet, stdout=output)
     if ended.error is not None:
-        _refuse(ended)
+        raise RequestError(f"job {ended.id} could not be profiled: {ended.error}")
     if not plan.is_quiet:
         print_advisory(ended)
     return ended
-
-
-def _refuse(job: Job) -> NoReturn:
-    raise RequestError(f"job {job.id} could not be profiled: {job.error}")
 
 
 def _finding(job: Job, profiled: ProfiledJob) -> ProfileResult:
     return ProfileResult(job, profiled.profile, summarise_log(trace.read(unpack_log(profiled.packed_log))))
 
 
-def _say(plan: ProfilePlan, line: str) -> None:
+def _print_note(plan: ProfilePlan, line: str) -> None:
     if not plan.is_quiet:
         console.print_note(line)
