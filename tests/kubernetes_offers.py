@@ -9,7 +9,7 @@ from tests.fakes.claims import gpu
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.node_health import Health, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.resource_pool import pool_slices, published_bytes
 from pgpu.units import GIB
@@ -30,16 +30,18 @@ def instance(index: int, number: int) -> ClaimableGpu:
 
 
 def published(
-    offers: Sequence[ClaimableGpu], health: Mapping[str, Health] | None = None, features: Features = ALL_FEATURES
+    offers: Sequence[ClaimableGpu], health: Mapping[str, HealthReport] | None = None, features: Features = ALL_FEATURES
 ) -> list[ResourceSlice]:
     """Return the slices of a node with these GPUs."""
     memory_bytes = {each.gpu.uuid: published_bytes(each) for each in offers}
     return pool_slices(NODE, offers, health or {}, memory_bytes, features=features)
 
 
-def sick(offered: ClaimableGpu, state: HealthState = HealthState.UNHEALTHY, xid: int | None = 79) -> dict[str, Health]:
+def sick(
+    offered: ClaimableGpu, state: HealthState = HealthState.UNHEALTHY, xid: int | None = 79
+) -> dict[str, HealthReport]:
     """Return the health of a node where this GPU is ill."""
-    return {offered.gpu.uuid: Health(offered.gpu.uuid, state, "GPU has fallen off the bus", xid)}
+    return {offered.gpu.uuid: HealthReport(offered.gpu.uuid, state, "GPU has fallen off the bus", xid)}
 
 
 def as_json(slices: Sequence[ResourceSlice]) -> list[Object]:

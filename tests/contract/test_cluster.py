@@ -13,28 +13,28 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from tests.fakes.api_server import running
 
 from pgpu.errors import ObjectConflictError, ObjectNotFoundError, ObjectRefusedError
-from pgpu.kubernetes.api import Cluster, DryRun
+from pgpu.kubernetes.api import ClusterClient, DryRun
 
 REAL = os.environ.get("KUBECONFIG", "")
 WAYS = ["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason="KUBECONFIG names no cluster"))]
 
 
 @pytest.fixture(params=WAYS)
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterClient]:
     if request.param == "real":
-        asked = Cluster.at(Path(REAL))
+        asked = ClusterClient.at(Path(REAL))
         yield asked
         asked.close()
         return
     with running() as server:
         server.add_node("node1")
-        asked = Cluster.at(server.kubeconfig(tmp_path))
+        asked = ClusterClient.at(server.kubeconfig(tmp_path))
         yield asked
         asked.close()
 
 
 @pytest.fixture
-def wanted(cluster: Cluster) -> Iterator[ResourceSlice]:
+def wanted(cluster: ClusterClient) -> Iterator[ResourceSlice]:
     """A slice of a driver and a node that nobody has."""
     name = f"pgpu-test-{uuid.uuid4().hex[:8]}"
     pool = ResourcePool(name=name, generation=1, resourceSliceCount=1)
@@ -49,7 +49,7 @@ def named(found: ResourceSlice) -> str:
     return found.metadata.name or ""
 
 
-def test_a_slice_is_made_listed_changed_and_removed(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_a_slice_is_made_listed_changed_and_removed(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     made = cluster.create_slice(wanted)
     made.spec.pool.generation = 2
 
@@ -61,21 +61,21 @@ def test_a_slice_is_made_listed_changed_and_removed(cluster: Cluster, wanted: Re
     assert cluster.slices("test.pgpu.io", named(wanted)).slices == ()
 
 
-def test_a_dry_run_stores_nothing(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_a_dry_run_stores_nothing(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     answered = cluster.create_slice(wanted, DryRun.ALL)
 
     assert answered.spec.devices == wanted.spec.devices
     assert cluster.slices("test.pgpu.io", named(wanted)).slices == ()
 
 
-def test_a_slice_that_is_there_is_not_made_twice(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_a_slice_that_is_there_is_not_made_twice(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     cluster.create_slice(wanted)
 
     with pytest.raises(ObjectConflictError, match="already exists"):
         cluster.create_slice(wanted)
 
 
-def test_who_changes_an_older_slice_is_told_of_the_conflict(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_who_changes_an_older_slice_is_told_of_the_conflict(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     made = cluster.create_slice(wanted)
     (newer,) = cluster.slices("test.pgpu.io", named(wanted)).slices
     newer.spec.pool.generation = 2
@@ -86,7 +86,7 @@ def test_who_changes_an_older_slice_is_told_of_the_conflict(cluster: Cluster, wa
         cluster.update_slice(made)
 
 
-def test_a_wrong_slice_is_refused(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_a_wrong_slice_is_refused(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     assert wanted.spec.devices is not None
     wanted.spec.devices[0].attributes = {"driverVersion": {"version": "580.65.06"}}
 
@@ -94,7 +94,7 @@ def test_a_wrong_slice_is_refused(cluster: Cluster, wanted: ResourceSlice) -> No
         cluster.create_slice(wanted)
 
 
-def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:
+def test_what_is_not_there_is_not_found(cluster: ClusterClient) -> None:
     with pytest.raises(ObjectNotFoundError):
         cluster.node("no-such-node")
     with pytest.raises(ObjectNotFoundError):
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:
         cluster.delete_slice("no-such-slice")
 
 
-def test_a_watch_tells_each_change_since_a_list(cluster: Cluster, wanted: ResourceSlice) -> None:
+def test_a_watch_tells_each_change_since_a_list(cluster: ClusterClient, wanted: ResourceSlice) -> None:
     listed = cluster.slices("test.pgpu.io", named(wanted))
     made = cluster.create_slice(wanted)
     cluster.delete_slice(named(made))
@@ -120,7 +120,7 @@ def test_recorded_claims_are_read(tmp_path: Path) -> None:
     recorded = json.loads((Path(__file__).parents[1] / "fakes" / "recorded" / "resourceclaims.json").read_text())
     with running() as server:
         server.objects.load(recorded)
-        asked = Cluster.at(server.kubeconfig(tmp_path))
+        asked = ClusterClient.at(server.kubeconfig(tmp_path))
 
         claim = asked.claim("default", "claim-a")
 

@@ -11,7 +11,7 @@ from tests.fakes.api_objects import Object
 from tests.fakes.api_rules import wrongs
 
 from pgpu.errors import ObjectRefusedError
-from pgpu.kubernetes.api import Cluster, DryRun
+from pgpu.kubernetes.api import ClusterClient, DryRun
 
 REAL = os.environ.get("KUBECONFIG", "")
 
@@ -104,7 +104,7 @@ def test_what_is_right_is_taken(what: str) -> None:
 
 @pytest.mark.skipif(not REAL, reason="KUBECONFIG names no cluster")
 def test_a_real_server_agrees() -> None:
-    cluster = Cluster.at(Path(REAL))
+    cluster = ClusterClient.at(Path(REAL))
 
     verdicts = {what: is_taken(cluster, sent) for what, sent in (WRONG | RIGHT).items()}
 
@@ -112,7 +112,7 @@ def test_a_real_server_agrees() -> None:
     assert {what for what, taken in verdicts.items() if taken} == set(RIGHT)
 
 
-def is_taken(cluster: Cluster, sent: Object) -> bool:
+def is_taken(cluster: ClusterClient, sent: Object) -> bool:
     wanted = ResourceSlice.from_dict(copy.deepcopy(sent))
     assert isinstance(wanted, ResourceSlice)
     try:

@@ -17,18 +17,18 @@ from lightkube.resources.core_v1 import ConfigMap, Service
 from lightkube.resources.resource_v1 import ResourceClaimTemplate
 
 from pgpu.errors import RequestError
-from pgpu.kubernetes.deploy import Platform, Scaling, Share, SourceFile, Workload, as_json, as_yaml, manifests
+from pgpu.kubernetes.deploy import Platform, ReplicaSlice, Scaling, SourceFile, Workload, as_json, as_yaml, manifests
 from pgpu.units import GIB, KIB, MIB
 
 Manifest = dict[str, Any]
 
 SOURCE = (SourceFile("app.py", b"class Detector: ...\n"), SourceFile("pkg/model.py", b"A = 1\n", is_executable=True))
 PLAIN = Workload("detector", "registry/detector:1", "app.py:Detector", "{}", SOURCE)
-SLICED = replace(PLAIN, share=Share(1, 4 * GIB, 0.25))
+SLICED = replace(PLAIN, share=ReplicaSlice(1, 4 * GIB, 0.25))
 FULL = replace(
     SLICED,
     namespace="vision",
-    share=Share(2, 1536 * MIB, 0.333),
+    share=ReplicaSlice(2, 1536 * MIB, 0.333),
     scaling=Scaling(2, 5, 60.0, is_automatic=True),
     cpu="2",
     host_memory_bytes=8 * GIB,
@@ -84,7 +84,9 @@ def test_each_replica_claims_a_slice_of_the_size_that_was_declared() -> None:
 
 
 def test_a_slice_of_which_no_size_is_said_has_the_driver_s_usual_one() -> None:
-    asked = made(replace(PLAIN, share=Share()))["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"][0]
+    asked = made(replace(PLAIN, share=ReplicaSlice()))["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"][
+        0
+    ]
     assert "capacity" not in asked["exactly"]
 
 
@@ -100,7 +102,7 @@ def test_several_gpus_are_different_ones_and_shares_are_rounded_up() -> None:
     [
         replace(SLICED, source=(SourceFile("app.py", b"class Other: ...\n"),)),
         replace(SLICED, source=(replace(SOURCE[0], is_executable=True), SOURCE[1])),
-        replace(SLICED, share=Share(1, 5 * GIB, 0.25)),
+        replace(SLICED, share=ReplicaSlice(1, 5 * GIB, 0.25)),
     ],
 )
 def test_what_changes_has_a_new_name_and_so_rolls_out(other: Workload) -> None:

@@ -1,6 +1,6 @@
-"""Joins two rooms that do not know each other: what a function declares, and what a cluster can be told of it.
+"""Translates a function's declaration into a workload for a cluster: `functions` and `kubernetes` do not import each other.
 
-What a cluster does otherwise than a server of pgpu is said here, in one line each, and what it cannot do is refused.
+Differences between a cluster and a server of pgpu are listed as one line each; what a cluster cannot do is refused.
 """
 
 import json
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pgpu.kubernetes.api import DynamicClient
     from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
 
+# Limit of one claim.
 _MOST_GPUS = 16
-"""Of one claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packaging:
-    """How a function becomes a pod, beside what it declares."""
+    """How a function becomes a pod, in addition to its declaration."""
 
     image: str
     source_in_image: str | None = None
-    """Where the image holds the function's source; None: it is sent."""
+    """Directory of the source in the image; None: the source is stored in a ConfigMap."""
 
     namespace: str | None = None
     cpu: str | None = None
@@ -40,11 +40,11 @@ class Packaging:
 
 
 def open_objects(kubeconfig: Path | None, context: str | None) -> "DynamicClient":
-    """Return what answers about a cluster's objects.
+    """Connect to a cluster.
 
     Raises:
         NodeError: The libraries for Kubernetes are not installed.
-        ClusterAccessError: Nothing says where the cluster is.
+        ClusterAccessError: There is no kubeconfig, or it is invalid.
     """
     require_kubernetes()
     from pgpu.kubernetes.api import DynamicClient
@@ -53,10 +53,10 @@ def open_objects(kubeconfig: Path | None, context: str | None) -> "DynamicClient
 
 
 def require_kubernetes() -> None:
-    """Raise where what asks clusters is missing.
+    """Check that the client library of Kubernetes is installed.
 
     Raises:
-        NodeError: It is.
+        NodeError: It is not.
     """
     from importlib.util import find_spec
 
@@ -77,7 +77,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         RequestError: It asks for what no cluster can do, or its source cannot be sent.
     """
     from pgpu.functions.api import dump_declaration
-    from pgpu.kubernetes.deploy import Scaling, Share, Workload
+    from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, Workload
 
     _check(declaration, packaging)
     lanes = declaration.concurrency
@@ -89,7 +89,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         source=() if packaging.source_in_image else tuple(_source(place.source)),
         source_directory=packaging.source_in_image or "/function",
         namespace=packaging.namespace,
-        share=Share(declaration.gpus, declaration.memory_bytes, declaration.compute_share)
+        share=ReplicaSlice(declaration.gpus, declaration.memory_bytes, declaration.compute_share)
         if declaration.gpus
         else None,
         scaling=Scaling(declaration.minimum, declaration.maximum, declaration.idle_seconds, packaging.is_autoscaled),
@@ -104,7 +104,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
 
 
 def differences(declaration: "Declaration", packaging: Packaging, platform: "Platform") -> Iterator[str]:
-    """Yield what a function declares that a cluster does otherwise than a server of pgpu."""
+    """Yield a line for each part of a declaration that a cluster handles differently from a server of pgpu."""
     from pgpu.kubernetes.deploy import Platform
 
     is_deployment = platform is Platform.DEPLOYMENT
@@ -117,7 +117,7 @@ def differences(declaration: "Declaration", packaging: Packaging, platform: "Pla
     if is_deployment and not packaging.is_autoscaled and declaration.maximum > max(1, declaration.minimum):
         yield f"{max(1, declaration.minimum)} of {declaration.maximum} replicas: more come with --autoscale, or with Knative"
     if not declaration.is_public:
-        yield "nobody is asked for a token: whoever reaches its Service in the cluster may call it"
+        yield "calls need no token: every pod that can reach its Service may call it"
 
 
 def _check(declaration: "Declaration", packaging: Packaging) -> None:
@@ -133,7 +133,7 @@ def _check(declaration: "Declaration", packaging: Packaging) -> None:
 
 
 def _source(root: Path) -> "Iterator[SourceFile]":
-    """Yield the files of a function's source: those that a server would be sent."""
+    """Yield the files of a function's source: the same that a server would get."""
     from pgpu.functions.deploy import pack_tree
     from pgpu.kubernetes.deploy import SourceFile
 

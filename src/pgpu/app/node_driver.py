@@ -19,11 +19,11 @@ from pgpu.kubernetes.driver_mode import Mode, alone_on_node, enter_mode
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
-    from pgpu.kubernetes.api import Cluster, ResourceClaim
+    from pgpu.kubernetes.api import ClusterClient, ResourceClaim
     from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
     from pgpu.kubernetes.dra.cdi_files import CdiFiles
     from pgpu.kubernetes.dra.dra_driver import Companion
-    from pgpu.kubernetes.node_health import HealthSource, Readiness
+    from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
     from pgpu.kubernetes.pod_resources import KubeletPods
     from pgpu.model import Delivery
 
@@ -69,10 +69,10 @@ def drive(settings: Settings, options: NodeOptions) -> None:
             container runtime does not support CDI.
     """
     from pgpu.engine.claims.engine_claims import EngineClaims
-    from pgpu.kubernetes.api import Cluster
+    from pgpu.kubernetes.api import ClusterClient
 
     with alone_on_node(settings.state_dir), contextlib.ExitStack() as stack:
-        cluster = Cluster.at(options.kubeconfig)
+        cluster = ClusterClient.at(options.kubeconfig)
         stack.callback(cluster.close)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,7 +92,7 @@ class _Parts:
 
     settings: Settings
     options: NodeOptions
-    cluster: "Cluster"
+    cluster: "ClusterClient"
     stop: threading.Event
 
     @cached_property
@@ -118,7 +118,7 @@ class _Parts:
 
         return KubeletPods(self.options.kubelet_directory)
 
-    def http(self, claims: "Claims", readiness: "Readiness") -> "tuple[Companion, ...]":
+    def http(self, claims: "Claims", readiness: "DriverReadiness") -> "tuple[Companion, ...]":
         """Return the HTTP server, if `--metrics` names an address."""
         from pgpu.kubernetes.driver_http import DriverHttpServer, NodeView
 
@@ -154,11 +154,11 @@ class _DraMode(_Parts):
         from pgpu.kubernetes.dra.dra_service import DRA_VERSIONS, HEALTH_VERSION, ClaimService, HealthService
         from pgpu.kubernetes.dra.orphaned_claims import OrphanCollector
         from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
-        from pgpu.kubernetes.node_health import HealthChangeNotifier, Readiness
+        from pgpu.kubernetes.node_health import DriverReadiness, HealthChangeNotifier
         from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner, Publisher
 
         options, node_name = self.options, self.options.node_name
-        readiness = Readiness(SUBJECTS)
+        readiness = DriverReadiness(SUBJECTS)
         recorder = EventRecorder(self.cluster, node_name)
 
         def warn(found: "ResourceClaim", reason: str, note: str) -> None:
@@ -199,9 +199,9 @@ class _DevicePluginMode(_Parts):
         """Serve until `stop` is set."""
         from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
         from pgpu.kubernetes.dra.dra_driver import FILES, POLL_SECONDS
-        from pgpu.kubernetes.node_health import Readiness
+        from pgpu.kubernetes.node_health import DriverReadiness
 
-        readiness = Readiness(SUBJECTS)
+        readiness = DriverReadiness(SUBJECTS)
         plugin = DevicePlugin(
             claims=claims,
             pods=self.pods,

@@ -1,5 +1,6 @@
-"""Slices on Kubernetes: what stands between a node's kubelet, the API server and the engine.
+"""Slices on Kubernetes: drivers between a node's kubelet, the API server and the engine, and tools for the cluster.
 
-The stock scheduler decides which pod gets which GPU; this room tells it what there is, and makes what it decided hold.
-It alone imports gRPC and talks to an API server. It refuses to schedule, and to hand out a slice that does not bind.
+The stock scheduler decides which pod gets which GPU. pgpu publishes the node's GPUs (`resource_slices`), prepares what was allocated (`dra`, or
+`device_plugin` on older clusters), scores nodes (`extender`), deploys functions (`deploy`) and checks clusters (`doctor`). Only this package
+imports gRPC and connects to an API server (`api`).
 """

@@ -19,7 +19,7 @@ from lightkube.resources.events_v1 import Event
 
 from pgpu.errors import ClusterError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, ObjectName
+from pgpu.kubernetes.api import ClusterClient, ObjectName
 
 REPEAT_SECONDS = 600.0
 """The API server keeps events for an hour, so a lasting condition always has one."""
@@ -30,8 +30,8 @@ _LONGEST_NOTE = 1000
 _LONGEST_NAME = 200
 _LONGEST_INSTANCE = 128
 _MOST_REMEMBERED = 1000
+# Kubernetes accepts events on objects without a namespace only here.
 _CLUSTER_NAMESPACE = "default"
-"""Kubernetes accepts events on objects without a namespace only here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _EventText:
 class EventRecorder:
     """Records events as the driver of one node. Thread-safe."""
 
-    def __init__(self, cluster: Cluster, node_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: ClusterClient, node_name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Write nothing before `start`; `clock` returns monotonic seconds."""
         self._cluster = cluster
         self._instance = node_name[:_LONGEST_INSTANCE]

@@ -26,15 +26,15 @@ from prometheus_client.registry import Collector
 from pgpu.distribution import installed_version
 from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError, PgpuError
-from pgpu.kubernetes.node_health import Readiness
-from pgpu.kubernetes.pod_shares import PodResources, Share, shares
+from pgpu.kubernetes.node_health import DriverReadiness
+from pgpu.kubernetes.pod_shares import PodResources, PodShare, shares
 
 ADDRESS = "127.0.0.1:9410"
 
 _PLAIN = "text/plain; charset=utf-8"
 _JSON = "application/json"
+# A connection is closed after so long without a request.
 _IDLE_SECONDS = 10.0
-"""A connection is closed after so long without a request."""
 
 _MOST_CONNECTIONS = 32
 _STOP_POLL_SECONDS = 0.1
@@ -47,7 +47,7 @@ _GPU_GAUGES: tuple[tuple[str, str, Callable[[ClaimableGpu], int]], ...] = (
     ("pgpu_gpu_memory_granted_bytes", "Sum of the slices granted.", lambda offer: offer.held_bytes),
     ("pgpu_gpu_memory_grantable_bytes", "What slices may sum to now.", lambda offer: offer.memory_bytes),
 )
-_SLICE_GAUGES: tuple[tuple[str, str, Callable[[Share], float | None]], ...] = (
+_SLICE_GAUGES: tuple[tuple[str, str, Callable[[PodShare], float | None]], ...] = (
     ("pgpu_slice_memory_limit_bytes", "Memory of a slice.", lambda share: share.memory_limit_bytes),
     ("pgpu_slice_memory_used_bytes", "Held by its containers.", lambda share: share.memory_used_bytes),
     ("pgpu_slice_memory_peak_bytes", "Most that was held.", lambda share: share.memory_peak_bytes),
@@ -73,7 +73,7 @@ class NodeView:
         """
         return self._claims.gpus()
 
-    def shares(self) -> Sequence[Share]:
+    def shares(self) -> Sequence[PodShare]:
         """Return every slice with the container that has it.
 
         Raises:
@@ -87,7 +87,7 @@ class NodeView:
 class _NodeCollector(Collector):
     """Reads everything at each scrape; the series of what cannot be read are left out."""
 
-    def __init__(self, view: NodeView, readiness: Readiness) -> None:
+    def __init__(self, view: NodeView, readiness: DriverReadiness) -> None:
         self._view = view
         self._readiness = readiness
 
@@ -126,9 +126,9 @@ class _NodeCollector(Collector):
 
 def _filled(
     family: GaugeMetricFamily | CounterMetricFamily,
-    found: Sequence[Share],
+    found: Sequence[PodShare],
     offers: Mapping[str, ClaimableGpu],
-    of_share: Callable[[Share], float | None],
+    of_share: Callable[[PodShare], float | None],
 ) -> Metric:
     for share in found:
         amount = of_share(share)
@@ -146,7 +146,7 @@ def _gpu_labels(uuid: str, offer: ClaimableGpu | None) -> tuple[str, str, str]:
 class DriverHttpServer:
     """The HTTP server of one driver; a `Companion`."""
 
-    def __init__(self, address: str, view: NodeView, readiness: Readiness) -> None:
+    def __init__(self, address: str, view: NodeView, readiness: DriverReadiness) -> None:
         """Listen nowhere yet.
 
         Args:

@@ -21,13 +21,14 @@ from pgpu.errors import NodeError
 
 _MODE = 0o600
 _THREADS = 32
+# Size of `sun_path` in unix(7), without its terminating zero.
 _LONGEST_PATH_BYTES = 107
-"""Size of `sun_path` in unix(7), without its terminating zero."""
 
 _GRACE_SECONDS = 5.0
 _SERVER_OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20))
+# Limit of one answer of the kubelet. 1,000 ids of 100 characters for each of 250 pods are 25 MB; gRPC's default is 4
+# MB.
 _LONGEST_MESSAGE_BYTES = 64 << 20
-"""Limit of one answer of the kubelet. 1,000 ids of 100 characters for each of 250 pods are 25 MB; gRPC's default is 4 MB."""
 
 
 def add_service(

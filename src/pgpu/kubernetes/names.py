@@ -1,10 +1,10 @@
-"""Names that a cluster's objects and this node's driver share. Nothing here is computed but from a GPU's UUID or a node's name."""
+"""Names in a cluster's objects, derived from a GPU's UUID or a node's name alone, so that driver and manifests agree."""
 
 import hashlib
 from enum import StrEnum
 
 DRIVER = "gpu.pgpu.io"
-"""Of the DRA driver: in claims, in slices and in the kubelet's directories."""
+"""Name of the DRA driver in claims, slices and the kubelet's directories."""
 
 SHARED_CLASS = "gpu.pgpu.io"
 """The DeviceClass of slices."""
@@ -13,39 +13,39 @@ WHOLE_CLASS = "whole.gpu.pgpu.io"
 """The DeviceClass of whole GPUs."""
 
 EXTENDED_RESOURCE = "pgpu.io/gpu-slice"
-"""What a container's limits name to get a slice of the usual size."""
+"""Name in a container's limits for a slice of the default size."""
 
 MEMORY = "memory"
 COMPUTE = "compute"
-"""Capacities of a shared device: bytes, and percent of the GPU's time."""
+"""Capacities of a shared device, in bytes and in percent of the GPU's time."""
 
 CLIENTS = "clients"
-"""Capacity of a device under MPS, of which each claim takes one: a server takes so many, and no more."""
+"""Capacity of a device under MPS, of which each claim takes one: an MPS server has a limit of clients."""
 
 SHARING = "sharing"
-"""Attribute of a device: its kind."""
+"""Attribute of a device with its `DeviceKind`."""
 
 MPS_CLASS = "mps.gpu.pgpu.io"
 OVERSUBSCRIBED_CLASS = "oversubscribed.gpu.pgpu.io"
-"""DeviceClasses of slices of GPUs that are shared in these ways."""
+"""DeviceClasses of slices under MPS and with oversubscribed memory."""
 
 
 class DeviceKind(StrEnum):
-    """How those share a GPU who get a device of it.
+    """How the claims on one device share its GPU.
 
-    Two kinds never meet on one GPU, so each is a device of its own, and the scheduler sees to it that only one of them is in use.
+    A GPU is used in one kind at a time. Each kind is a device of its own, and counters let the scheduler allocate only one of them.
     """
 
     TIME_SLICE = "time-slice"
     MPS = "mps"
     OVERSUBSCRIBED = "oversubscribed"
-    """In time slices, with memory that may lie on the host: slices may sum to more than the GPU has."""
+    """Time slices whose memory may lie on the host: they may sum to more than the GPU has."""
 
     WHOLE = "exclusive"
 
 
+# Limit of Kubernetes for names of objects.
 _LONGEST_NAME = 253
-"""Of any object."""
 
 _SUFFIXES = {
     DeviceKind.TIME_SLICE: "",
@@ -61,36 +61,37 @@ def device_of(gpu_uuid: str, kind: DeviceKind) -> str:
 
 
 def shared_device(gpu_uuid: str) -> str:
-    """Return the name of the device of which many claims get slices."""
+    """Return the name of the device that many claims share in time slices."""
     return device_of(gpu_uuid, DeviceKind.TIME_SLICE)
 
 
 def whole_device(gpu_uuid: str) -> str:
-    """Return the name of the device that is a GPU for one claim alone."""
+    """Return the name of the device that is the whole GPU, for one claim."""
     return device_of(gpu_uuid, DeviceKind.WHOLE)
 
 
 def kind_of(device: str) -> DeviceKind:
-    """Return the kind that a device's name stands for."""
+    """Return the kind of a device, from its name."""
     return next(
         (kind for kind, suffix in _SUFFIXES.items() if suffix and device.endswith(suffix)), DeviceKind.TIME_SLICE
     )
 
 
 def is_whole(device: str) -> bool:
-    """Whether a device's name stands for a whole GPU."""
+    """Whether a device is a whole GPU, from its name."""
     return kind_of(device) is DeviceKind.WHOLE
 
 
 def gpu_of(device: str) -> str:
-    """Return the GPU's UUID, in lower case, that a device's name stands for."""
+    """Return the UUID of a device's GPU in lower case, from its name."""
     return device.removesuffix(_SUFFIXES[kind_of(device)])
 
 
 def slice_of(node: str, what: str) -> str:
-    """Return the name of one of a node's ResourceSlices: the admission policy lets a driver take no other node's."""
+    """Return the name of one of a node's ResourceSlices. The admission policy restricts a driver to names with its own node's prefix."""
     whole = f"{node}-{DRIVER}-{what}"
     if len(whole) <= _LONGEST_NAME:
         return whole
+    # Too long: a digest of the node keeps the name unique.
     short = hashlib.sha256(node.encode()).hexdigest()[:16]
     return f"{short}-{DRIVER}-{what}"

@@ -26,7 +26,7 @@ class HealthState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthReport:
     """One GPU's state at one moment."""
 
     gpu_uuid: str
@@ -44,7 +44,7 @@ class Health:
 class HealthSource(Protocol):
     """Source of the GPUs' health. Thread-safe."""
 
-    def health(self) -> Mapping[str, Health]:
+    def health(self) -> Mapping[str, HealthReport]:
         """Return by UUID the health of every GPU that this node has, or had when the driver began."""
         ...
 
@@ -63,9 +63,9 @@ class GpuHealth:
         self._xids = xids
         self._now_seconds = now_seconds
         self._guard = threading.Lock()
-        self._last: dict[str, Health] = {}
+        self._last: dict[str, HealthReport] = {}
 
-    def health(self) -> Mapping[str, Health]:
+    def health(self) -> Mapping[str, HealthReport]:
         """See `HealthSource.health`."""
         with self._guard:
             found = {}
@@ -77,22 +77,22 @@ class GpuHealth:
             self._last = found
             return dict(found)
 
-    def _read(self) -> dict[str, Health]:
+    def _read(self) -> dict[str, HealthReport]:
         try:
             listed, xids = {gpu.uuid: gpu for gpu in self._gpus()}, self._xids()
         except NodeError as exc:
-            return {uuid: Health(uuid, HealthState.UNKNOWN, str(exc)) for uuid in self._last}
+            return {uuid: HealthReport(uuid, HealthState.UNKNOWN, str(exc)) for uuid in self._last}
         return {uuid: _health(uuid, listed.get(uuid), xids) for uuid in [*self._last, *listed]}
 
 
-def _health(gpu_uuid: str, listed: Gpu | None, xids: Mapping[str, int]) -> Health:
+def _health(gpu_uuid: str, listed: Gpu | None, xids: Mapping[str, int]) -> HealthReport:
     # The driver reports errors of a MIG instance under the UUID of its GPU.
     xid = xids.get(gpu_uuid if listed is None or listed.parent_uuid is None else listed.parent_uuid)
     if xid is not None:
-        return Health(gpu_uuid, HealthState.UNHEALTHY, f"the driver reports a fatal error, Xid {xid}", xid)
+        return HealthReport(gpu_uuid, HealthState.UNHEALTHY, f"the driver reports a fatal error, Xid {xid}", xid)
     if listed is None:
-        return Health(gpu_uuid, HealthState.UNHEALTHY, "the driver does not list it any more")
-    return Health(gpu_uuid, HealthState.HEALTHY)
+        return HealthReport(gpu_uuid, HealthState.UNHEALTHY, "the driver does not list it any more")
+    return HealthReport(gpu_uuid, HealthState.HEALTHY)
 
 
 class HealthChangeNotifier:
@@ -102,7 +102,7 @@ class HealthChangeNotifier:
         """`changed` must not wait."""
         self._source = source
         self._changed = changed
-        self._last: Mapping[str, Health] | None = None
+        self._last: Mapping[str, HealthReport] | None = None
 
     def poll(self) -> None:
         """Read the health once; the first poll only stores it."""
@@ -112,7 +112,7 @@ class HealthChangeNotifier:
         self._last = now
 
 
-class Readiness:
+class DriverReadiness:
     """What keeps a driver from working, by subject: served at `/readyz`, and logged when it changes. Thread-safe."""
 
     def __init__(self, subjects: tuple[str, ...] = ()) -> None:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from pgpu.errors import NodeError
 
+# First versions that read the field in which a kubelet names CDI devices. Source: kubernetes/kubernetes#126435,
+# containerd/containerd#8519.
 _LEAST = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
-"""First versions that read the field in which a kubelet names CDI devices.
-
-Source: kubernetes/kubernetes#126435, containerd/containerd#8519."""
 
 _ENABLED_BY_DEFAULT = {"containerd": (2, 0, 0), "cri-o": (1, 28, 0)}
+# From here on the kubelet passes the CDI names of device plugins to the runtime, without a switch. Source: KEP-4009.
 _KUBELET_FOR_PLUGINS = (1, 31, 0)
-"""From here on the kubelet passes the CDI names of device plugins to the runtime, without a switch. Source: KEP-4009."""
 
 _NUMBERS = r"v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})(?:\.(?P<patch>[0-9]{1,4}))?"
 _RUNTIME = re.compile(rf"(?P<name>[a-z-]+)://{_NUMBERS}", re.ASCII)

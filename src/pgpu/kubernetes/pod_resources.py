@@ -15,7 +15,7 @@ import grpc
 from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.generated import pod_resources_v1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import method_caller, open_channel
-from pgpu.kubernetes.pod_shares import ClaimDevice, Container, ContainerClaim, ContainerUnits, Pod
+from pgpu.kubernetes.pod_shares import ClaimDevice, ContainerClaim, ContainerUnits, Pod, PodContainer
 
 SOCKET = Path("pod-resources/kubelet.sock")
 """Relative to the kubelet's directory."""
@@ -25,8 +25,8 @@ ANSWER_SECONDS = 10.0
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
 _AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+# The kubelet returns UNKNOWN for a pod that it does not have; before 1.34 `Get` is not implemented.
 _UNKNOWN_POD = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED}
-"""The kubelet returns UNKNOWN for a pod that it does not have; before 1.34 `Get` is not implemented."""
 
 
 class KubeletPods:
@@ -74,7 +74,7 @@ def _pod(message: wire.PodResources) -> Pod:
     return Pod(message.namespace, message.name, tuple(_container(each) for each in message.containers))
 
 
-def _container(message: wire.ContainerResources) -> Container:
+def _container(message: wire.ContainerResources) -> PodContainer:
     claims = tuple(
         ContainerClaim(each.claim_namespace, each.claim_name, tuple(_device(part) for part in each.claim_resources))
         for each in message.dynamic_resources
@@ -84,7 +84,7 @@ def _container(message: wire.ContainerResources) -> Container:
     for each in message.devices:
         ids.setdefault(each.resource_name, []).extend(each.device_ids)
     units = tuple(ContainerUnits(resource, tuple(dict.fromkeys(found))) for resource, found in ids.items())
-    return Container(message.name, claims, units)
+    return PodContainer(message.name, claims, units)
 
 
 def _device(message: wire.ClaimResource) -> ClaimDevice:

@@ -57,7 +57,7 @@ class ContainerUnits:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class PodContainer:
     """One container of a pod, sidecars included; the kubelet lists no init container that ends."""
 
     name: str
@@ -71,7 +71,7 @@ class Pod:
 
     namespace: str
     name: str
-    containers: tuple[Container, ...]
+    containers: tuple[PodContainer, ...]
 
 
 class PodResources(Protocol):
@@ -95,7 +95,7 @@ class PodResources(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PodShare:
     """One slice of one GPU in one container. Containers with the same claim share one slice, and each is listed with all of it."""
 
     namespace: str
@@ -130,7 +130,7 @@ class Share:
 
 def shares(
     pods: Sequence[Pod], held: Sequence[ClaimRecord], uses: Mapping[str, Sequence[SliceUse]]
-) -> tuple[Share, ...]:
+) -> tuple[PodShare, ...]:
     """Join pods with claims: each slice once for each container that has it, and once without a container if none has.
 
     Args:
@@ -140,7 +140,7 @@ def shares(
     """
     found = [(uid, pod, container) for pod in pods for container in pod.containers for uid in _claim_uids(container)]
     listed = {uid for uid, _, _ in found}
-    holders: list[tuple[str, Pod | None, Container | None]] = [*found]
+    holders: list[tuple[str, Pod | None, PodContainer | None]] = [*found]
     holders += [(each.claim.uid, None, None) for each in held if each.claim.uid not in listed]
     by_uid = {each.claim.uid: each for each in held}
     joined = [
@@ -152,7 +152,7 @@ def shares(
     return tuple(sorted(joined, key=lambda each: (each.namespace, each.pod, each.container, each.gpu_uuid)))
 
 
-def _claim_uids(container: Container) -> Iterator[str]:
+def _claim_uids(container: PodContainer) -> Iterator[str]:
     """Yield the uids in the container's CDI device names, then the one that its units stand for."""
     cdi_ids = (
         name
@@ -172,12 +172,12 @@ def _claim_uids(container: Container) -> Iterator[str]:
 
 
 def _shares_of(
-    held: ClaimRecord, uses: Sequence[SliceUse], pod: Pod | None, container: Container | None
-) -> Iterator[Share]:
+    held: ClaimRecord, uses: Sequence[SliceUse], pod: Pod | None, container: PodContainer | None
+) -> Iterator[PodShare]:
     by_gpu = {each.gpu_uuid: each for each in uses}
     for part in held.claim.slices:
         use = by_gpu.get(part.gpu_uuid)
-        yield Share(
+        yield PodShare(
             namespace=held.claim.namespace if pod is None else pod.namespace,
             pod="" if pod is None else pod.name,
             container="" if container is None else container.name,
@@ -198,7 +198,7 @@ def _shares_of(
 class SeenShare:
     """A share as a driver serves it, with the name of its GPU."""
 
-    share: Share
+    share: PodShare
     gpu: str | None
     """Index and product name; None: the GPU is gone."""
 
@@ -235,9 +235,9 @@ def shares_at(address: str) -> Sequence[SeenShare]:
                 f"the driver cannot list its slices: {document['error']['message']}", hint=document["error"]["hint"]
             )
         # A newer driver may serve more fields.
-        names = {each.name for each in dataclasses.fields(Share)}
+        names = {each.name for each in dataclasses.fields(PodShare)}
         return tuple(
-            SeenShare(Share(**{name: value for name, value in each.items() if name in names}), each["gpu"])
+            SeenShare(PodShare(**{name: value for name, value in each.items() if name in names}), each["gpu"])
             for each in document["shares"]
         )
     except (ValueError, KeyError, TypeError) as exc:

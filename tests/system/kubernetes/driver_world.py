@@ -18,7 +18,7 @@ from tests.waiting import until
 
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster
+from pgpu.kubernetes.api import ClusterClient
 from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
@@ -26,7 +26,7 @@ from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Companion, Driver
 from pgpu.kubernetes.dra.dra_service import ClaimService, HealthService
 from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin, Service
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
-from pgpu.kubernetes.node_health import Health, HealthState, Readiness
+from pgpu.kubernetes.node_health import DriverReadiness, HealthReport, HealthState
 from pgpu.model import Delivery
 
 NODE = "node1"
@@ -57,9 +57,9 @@ def allocated(
 class KnownHealth:
     """Says what a test wants it to say."""
 
-    known: dict[str, Health]
+    known: dict[str, HealthReport]
 
-    def health(self) -> Mapping[str, Health]:
+    def health(self) -> Mapping[str, HealthReport]:
         return dict(self.known)
 
 
@@ -71,7 +71,7 @@ class World:
     api: ApiServer
     claims: FakeClaims
     said: list[str]
-    health: dict[str, Health] = field(default_factory=dict)
+    health: dict[str, HealthReport] = field(default_factory=dict)
     companions: list[Companion] = field(default_factory=list)
     slow_chores: dict[str, Callable[[], None]] = field(default_factory=dict)
     undescribed: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class World:
     def __post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.root / "k")
         self.cdi = self.root / "cdi"
-        self.health[GPU.uuid] = Health(GPU.uuid, HealthState.HEALTHY, since_seconds=5.0)
+        self.health[GPU.uuid] = HealthReport(GPU.uuid, HealthState.HEALTHY, since_seconds=5.0)
 
     def gpu_edits(self, delivery: Delivery) -> None:
         if self.undescribed & set(delivery.gpu_uuids):
@@ -100,8 +100,8 @@ class World:
         found: dict[str, Any] = device["containerEdits"]
         return found
 
-    def driver(self) -> tuple[Driver, Cluster]:
-        cluster = Cluster.at(self.api.kubeconfig(self.root))
+    def driver(self) -> tuple[Driver, ClusterClient]:
+        cluster = ClusterClient.at(self.api.kubeconfig(self.root))
         events = ClaimEvents(lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}"))
         files = CdiFiles(self.cdi, self.root / "seals")
         preparer = ClaimPreparer(self.claims, cluster, files, node=NODE, events=events, gpu_edits=self.gpu_edits)
@@ -114,7 +114,7 @@ class World:
         def plugin(heard: Any) -> KubeletPlugin:
             return KubeletPlugin(self.kubelet.directory, names.DRIVER, services, ["v1.DRAPlugin"], heard)
 
-        self.readiness = Readiness(SUBJECTS)
+        self.readiness = DriverReadiness(SUBJECTS)
         driver = Driver(
             preparer,
             plugin,

@@ -17,7 +17,7 @@ from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
 from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
-from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
 from pgpu.units import GIB
@@ -68,7 +68,7 @@ class Node:
     plugin: DevicePlugin | None = None
 
     def start_plugin(self) -> None:
-        self.readiness = Readiness(SUBJECTS)
+        self.readiness = DriverReadiness(SUBJECTS)
         self.plugin = DevicePlugin(
             claims=self.claims,
             pods=KubeletPods(self.kubelet.directory),

@@ -11,9 +11,9 @@ from tests.kubernetes_log import logged
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
-from pgpu.kubernetes.api import Cluster, connect
+from pgpu.kubernetes.api import ClusterClient, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.node_health import Health, Readiness
+from pgpu.kubernetes.node_health import DriverReadiness, HealthReport
 from pgpu.kubernetes.resource_slices import Pace, PoolPlanner, Publisher
 from pgpu.model import Claim, Slice
 
@@ -25,9 +25,9 @@ SHARED = gpu(0).uuid.lower()
 class Ills:
     """Says what a test says of the GPUs."""
 
-    known: dict[str, Health] = field(default_factory=dict)
+    known: dict[str, HealthReport] = field(default_factory=dict)
 
-    def health(self) -> Mapping[str, Health]:
+    def health(self) -> Mapping[str, HealthReport]:
         return self.known
 
 
@@ -62,8 +62,8 @@ class World:
         self.ills, self.clock = Ills(), Clock()
         self._log = logged()
         self.said = self._log.__enter__()
-        self.readiness = Readiness()
-        self.cluster = Cluster(connect(server.kubeconfig(directory, token)), pause=lambda _: False)
+        self.readiness = DriverReadiness()
+        self.cluster = ClusterClient(connect(server.kubeconfig(directory, token)), pause=lambda _: False)
         self.events = EventRecorder(self.cluster, NODE, self.clock)
         self.events.start()
         self.publisher = self.another()

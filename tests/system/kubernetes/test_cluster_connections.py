@@ -13,15 +13,15 @@ from tests import waiting
 from tests.fakes.api_server import ApiServer, Fault, User, running
 
 from pgpu.errors import ClusterAccessError, ClusterError, ClusterUnavailableError
-from pgpu.kubernetes.api import Cluster, connect
+from pgpu.kubernetes.api import ClusterClient, connect
 
 ASK_AS_A_POD = """
 import sys
 from pathlib import Path
-from pgpu.kubernetes.api import Cluster, connect
+from pgpu.kubernetes.api import ClusterClient, connect
 
 account = Path(sys.argv[1])
-cluster = Cluster(connect(None, account))
+cluster = ClusterClient(connect(None, account))
 print(cluster.node("node1").name, flush=True)
 (account / "token").write_text("second")
 input()
@@ -115,7 +115,7 @@ def test_a_program_for_tokens_that_is_missing_is_named(tmp_path: Path, server: A
     path = server.kubeconfig(tmp_path)
     command = '"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "no-such-program"}'
     path.write_text(path.read_text().replace('"user": {}', f'"user": {{{command}}}'))
-    cluster = Cluster(connect(path))
+    cluster = ClusterClient(connect(path))
 
     with pytest.raises(ClusterAccessError, match="no-such-program"):
         cluster.node("node1")
@@ -128,7 +128,7 @@ def test_no_token_is_in_a_log_or_in_an_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.users = {"another": User()}
-    cluster = Cluster(connect(server.kubeconfig(tmp_path, "s3cret-t0ken")), pause=lambda _: False)
+    cluster = ClusterClient(connect(server.kubeconfig(tmp_path, "s3cret-t0ken")), pause=lambda _: False)
     said = [refused(cluster)]
     server.users = {"s3cret-t0ken": User()}
     server.faults.append(Fault(503, times=99))
@@ -139,7 +139,7 @@ def test_no_token_is_in_a_log_or_in_an_error(
     assert caplog.text
 
 
-def refused(cluster: Cluster) -> str:
+def refused(cluster: ClusterClient) -> str:
     with pytest.raises(ClusterError) as caught:
         cluster.node("node1")
     causes = f"{caught.value.__cause__} {caught.value.__cause__!r}"
@@ -149,7 +149,7 @@ def refused(cluster: Cluster) -> str:
 def test_a_server_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with running() as gone:
         path = gone.kubeconfig(tmp_path)
-    cluster = Cluster(connect(path), pause=lambda _: False)
+    cluster = ClusterClient(connect(path), pause=lambda _: False)
 
     with pytest.raises(ClusterUnavailableError, match="does not answer"):
         cluster.node("node1")
@@ -159,7 +159,7 @@ def test_a_server_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 def test_a_watch_is_ended_from_another_thread_whatever_it_waits_for(tmp_path: Path, server: ApiServer) -> None:
     server.bookmark_seconds = 3600
-    cluster = Cluster(connect(server.kubeconfig(tmp_path)))
+    cluster = ClusterClient(connect(server.kubeconfig(tmp_path)))
     watch = cluster.watch_slices("gpu.pgpu.io", "node1", "0")
     heard: list[object] = []
     thread = threading.Thread(target=lambda: heard.extend(watch.changes()))

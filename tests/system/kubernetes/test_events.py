@@ -9,7 +9,7 @@ from tests import waiting
 from tests.fakes.api_objects import Object
 from tests.fakes.api_server import EVENTS, ApiServer, Fault, User, running
 
-from pgpu.kubernetes.api import Cluster, ObjectName, connect
+from pgpu.kubernetes.api import ClusterClient, ObjectName, connect
 from pgpu.kubernetes.cluster_events import BURST, REPEAT_SECONDS, EventRecorder
 
 CLAIM = ObjectName("resource.k8s.io/v1", "ResourceClaim", "claim-a", "team", "uid-1")
@@ -22,7 +22,7 @@ class World:
     def __init__(self, server: ApiServer, directory: Path) -> None:
         self.server = server
         self.now = 1000.0
-        self.cluster = Cluster(connect(server.kubeconfig(directory)))
+        self.cluster = ClusterClient(connect(server.kubeconfig(directory)))
         self.recorder = EventRecorder(self.cluster, "node1", lambda: self.now)
         self.recorder.start()
 
@@ -133,7 +133,7 @@ def test_telling_does_not_wait_for_a_server_that_does_not_answer(world: World) -
 
 def test_whoever_may_not_write_events_goes_on_without(tmp_path: Path) -> None:
     with running(ApiServer(users={"t": User(rules=())})) as server:
-        cluster = Cluster(connect(server.kubeconfig(tmp_path, "t")))
+        cluster = ClusterClient(connect(server.kubeconfig(tmp_path, "t")))
         recorder = EventRecorder(cluster, "node1")
         recorder.start()
         recorder.warn(CLAIM, "Forbidden", "nobody hears")

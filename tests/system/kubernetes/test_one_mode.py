@@ -9,7 +9,7 @@ from tests.fakes.claims import FakeClaims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, Unit, claim_of
 from pgpu.kubernetes.driver_mode import Mode, enter_mode
-from pgpu.kubernetes.pod_shares import Container, ContainerUnits, Pod
+from pgpu.kubernetes.pod_shares import ContainerUnits, Pod, PodContainer
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 
@@ -28,7 +28,7 @@ class Told:
 
 
 def _pod(*ids: str) -> Pod:
-    return Pod("default", "p", (Container("c", (), (ContainerUnits(RESOURCE, ids),)),))
+    return Pod("default", "p", (PodContainer("c", (), (ContainerUnits(RESOURCE, ids),)),))
 
 
 def _held(directory: Path, *, units: int = 0, claims: int = 0) -> FakeClaims:

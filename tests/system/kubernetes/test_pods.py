@@ -24,7 +24,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of
 from pgpu.kubernetes.driver_http import DriverHttpServer, NodeView
-from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
@@ -46,7 +46,7 @@ class UsedClaims(FakeClaims):
 class Node:
     kubelet: FakeKubelet
     claims: UsedClaims
-    readiness: Readiness
+    readiness: DriverReadiness
     web: DriverHttpServer
 
     @property
@@ -82,7 +82,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         kubelet = FakeKubelet(Path(name))
         kubelet.start()
         claims = UsedClaims(tmp_path, [gpu(0), gpu(1)])
-        readiness = Readiness(("a subject",))
+        readiness = DriverReadiness(("a subject",))
         readiness.set_working("a subject")
         watch = NodeView(claims, KubeletPods(Path(name)))
         web = DriverHttpServer("127.0.0.1:0", watch, readiness)
@@ -221,7 +221,7 @@ def test_a_driver_is_ready_when_nothing_is_wrong_and_says_what_is(node: Node) ->
 
 
 def test_a_subject_that_nobody_spoke_of_keeps_a_driver_from_being_ready() -> None:
-    readiness = Readiness(("a",))
+    readiness = DriverReadiness(("a",))
     assert readiness.problems() == {"a": "not yet"}
     with logged() as said:
         for _ in range(2):

@@ -11,7 +11,7 @@ from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, SHARED, World, wipe
 
 from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
-from pgpu.kubernetes.node_health import Health, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthState
 from pgpu.kubernetes.resource_slices import SUBJECT
 from pgpu.units import GIB
 
@@ -114,7 +114,7 @@ def test_a_broken_watch_and_forgotten_history_are_got_over(world: World) -> None
 
 def test_every_change_raises_the_generation_of_all_slices(world: World) -> None:
     world.publisher.publish()
-    world.ills.known = {gpu(0).uuid: Health(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
+    world.ills.known = {gpu(0).uuid: HealthReport(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
 
     world.publisher.publish()
 
@@ -138,7 +138,7 @@ def test_slices_of_two_generations_are_brought_to_one_though_they_say_what_they_
 
 
 def test_a_taint_keeps_the_time_since_when_it_is_there(world: World) -> None:
-    world.ills.known = {gpu(0).uuid: Health(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
+    world.ills.known = {gpu(0).uuid: HealthReport(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
     world.publisher.publish()
     (found,) = (found for found in world.server.slices() if found["spec"].get("devices"))
     for device in found["spec"]["devices"]:
@@ -182,7 +182,7 @@ def test_a_better_order_waits_until_the_slices_stood_for_a_while(world: World) -
 def test_a_gpu_that_is_lost_stays_tainted_so_that_its_pods_go(world: World) -> None:
     world.publisher.publish()
     lost = world.claims.present.pop()
-    world.ills.known = {lost.uuid: Health(lost.uuid, HealthState.UNHEALTHY, "not listed any more")}
+    world.ills.known = {lost.uuid: HealthReport(lost.uuid, HealthState.UNHEALTHY, "not listed any more")}
 
     world.publisher.publish()
 
@@ -301,7 +301,7 @@ def test_without_partitionable_devices_gpus_are_shared_and_not_offered_whole(wor
 
 def test_without_device_taints_a_sick_gpu_is_left_out(world: World) -> None:
     world.server.gates.discard(DEVICE_TAINTS)
-    world.ills.known = {gpu(0).uuid: Health(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
+    world.ills.known = {gpu(0).uuid: HealthReport(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
 
     world.publisher.publish()
 

@@ -13,7 +13,7 @@ from tests.fakes.api_server import SLICES, Fault, running
 from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, World, wipe
 
-from pgpu.kubernetes.node_health import Health, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthState
 from pgpu.units import GIB
 
 _CODES = (404, 409, 429, 500, 503)
@@ -73,7 +73,7 @@ class Storm:
 
     def _illness(self) -> None:
         state = self._lot.choice((HealthState.HEALTHY, HealthState.UNHEALTHY, HealthState.UNKNOWN))
-        self._world.ills.known = {gpu(0).uuid: Health(gpu(0).uuid, state, "by lot", 79)}
+        self._world.ills.known = {gpu(0).uuid: HealthReport(gpu(0).uuid, state, "by lot", 79)}
 
     def _time(self) -> None:
         self._world.clock.now += 40

@@ -13,13 +13,13 @@ from tests.manifests import KUSTOMIZE, charted, written
 
 from pgpu.errors import ClusterAccessError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, ObjectName, connect
+from pgpu.kubernetes.api import ClusterClient, ObjectName, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
 from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_allocation import ClaimName
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
-from pgpu.kubernetes.node_health import Health, Readiness
+from pgpu.kubernetes.node_health import DriverReadiness, HealthReport
 from pgpu.kubernetes.node_requirements import DRIVER_RIGHTS
 from pgpu.kubernetes.resource_slices import PoolPlanner, Publisher
 from pgpu.units import GIB
@@ -31,7 +31,7 @@ Right = tuple[str, str, str]
 
 
 class Healthy:
-    def health(self) -> Mapping[str, Health]:
+    def health(self) -> Mapping[str, HealthReport]:
         return {}
 
 
@@ -40,14 +40,14 @@ class World:
     """A node's driver, part by part, as its service account."""
 
     server: ApiServer
-    cluster: Cluster
+    cluster: ClusterClient
     claims: FakeClaims
     directory: Path
 
     def publisher(self) -> Publisher:
         looking = PoolPlanner(self.claims, Healthy())
         events = EventRecorder(self.cluster, NODE)
-        return Publisher(self.cluster, NODE, looking, events=events, readiness=Readiness())
+        return Publisher(self.cluster, NODE, looking, events=events, readiness=DriverReadiness())
 
     def change(self) -> None:
         """Let somebody take memory whom the scheduler does not know of."""
@@ -133,7 +133,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with running() as server:
         server.add_node(NODE)
         server.users["driver"] = User(rules_without(missing), node=NODE)
-        cluster = Cluster(connect(server.kubeconfig(tmp_path, "driver")), pause=lambda _: True)
+        cluster = ClusterClient(connect(server.kubeconfig(tmp_path, "driver")), pause=lambda _: True)
         (tmp_path / "cdi").mkdir()
         yield World(server, cluster, FakeClaims(tmp_path / "claims", [gpu()]), tmp_path)
         cluster.close()

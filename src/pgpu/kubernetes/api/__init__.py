@@ -1,7 +1,7 @@
 """Client of a cluster's API server: typed calls with pgpu's own errors. No error message contains a token or a certificate."""
 
 from pgpu.kubernetes.api.api_connection import connect, prepare_type
-from pgpu.kubernetes.api.cluster import Change, Cluster, DryRun, ObjectList, SliceList, Watch
+from pgpu.kubernetes.api.cluster import ClusterClient, DryRun, ObjectList, ObjectWatch, SliceList, WatchEvent
 from pgpu.kubernetes.api.dynamic_client import DynamicClient, ObjectKind
 from pgpu.kubernetes.api.resources import (
     AllocatedDevice,
@@ -14,9 +14,8 @@ from pgpu.kubernetes.api.resources import (
 
 __all__ = [
     "AllocatedDevice",
-    "Change",
     "ClaimUser",
-    "Cluster",
+    "ClusterClient",
     "Configuration",
     "DryRun",
     "DynamicClient",
@@ -24,9 +23,10 @@ __all__ = [
     "ObjectKind",
     "ObjectList",
     "ObjectName",
+    "ObjectWatch",
     "ResourceClaim",
     "SliceList",
-    "Watch",
+    "WatchEvent",
     "connect",
     "prepare_type",
 ]

@@ -69,6 +69,7 @@ _HINTS: dict[int, str] = {
     401: "is the token of the service account mounted, or the kubeconfig's user right?",
     403: "the ClusterRole or the admission policy of deploy/kubernetes is missing or older than this pgpu",
 }
+# What lightkube may raise for a kubeconfig, a token or the output of a credential plugin: their content is unchecked.
 _CREDENTIAL_ERRORS = (
     ConfigError,
     httpx.InvalidURL,
@@ -79,12 +80,11 @@ _CREDENTIAL_ERRORS = (
     KeyError,
     AssertionError,
 )
-"""What lightkube may raise for a kubeconfig, a token or the output of a credential plugin: their content is unchecked."""
 
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERROR = 500
+# Server-side apply reports an unknown field with status 500, although a retry cannot help.
 _UNKNOWN_FIELD = "field not declared in schema"
-"""Server-side apply reports an unknown field with status 500, although a retry cannot help."""
 
 _LONGEST_QUOTE = 400
 

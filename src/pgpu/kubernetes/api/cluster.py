@@ -1,4 +1,4 @@
-"""Typed calls to the API server: the driver's and the scorer's (`Cluster`, `Watch`), and the doctor's (`ClusterInspector`)."""
+"""Typed calls to the API server: the driver's and the scorer's (`ClusterClient`, `ObjectWatch`), and the doctor's (`ClusterInspector`)."""
 
 import contextlib
 import socket
@@ -41,8 +41,8 @@ WATCH_SECONDS = 240
 """The server ends a watch after so long; the client then begins another one."""
 
 _SILENCE_SECONDS = WATCH_SECONDS + 30.0
+# Objects in one answer of a list.
 _PAGE = 500
-"""Objects in one answer of a list."""
 
 EVERYWHERE = "*"
 """All namespaces."""
@@ -77,7 +77,7 @@ class ObjectList(Generic[_Resource]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[_Resource]):
+class WatchEvent(Generic[_Resource]):
     """One event of a watch."""
 
     kind: str
@@ -87,7 +87,7 @@ class Change(Generic[_Resource]):
     """The present object, or its last state."""
 
 
-class Cluster:
+class ClusterClient:
     """A cluster behind its API server. Thread-safe.
 
     Every method raises subclasses of `ClusterError`: `ClusterUnavailableError` (after some attempts), `ClusterAccessError`,
@@ -101,7 +101,7 @@ class Cluster:
         self._pause = self._closing.wait if pause is None else pause
 
     @classmethod
-    def at(cls, kubeconfig: Path | None = None) -> "Cluster":
+    def at(cls, kubeconfig: Path | None = None) -> "ClusterClient":
         """Connect to the cluster of a kubeconfig, or to this pod's own.
 
         Raises:
@@ -127,7 +127,7 @@ class Cluster:
         listed = self.list(ResourceSlice, _slice_selector(driver, node_name))
         return SliceList(tuple(listed.found), listed.resource_version)
 
-    def watch_slices(self, driver: str, node_name: str, resource_version: str) -> "Watch[ResourceSlice]":
+    def watch_slices(self, driver: str, node_name: str, resource_version: str) -> "ObjectWatch[ResourceSlice]":
         """Watch a node's slices from a version on; no request is sent before the first change is read."""
         return self.watch(ResourceSlice, resource_version, _slice_selector(driver, node_name))
 
@@ -152,9 +152,9 @@ class Cluster:
 
     def watch(
         self, kind: type[_Resource], resource_version: str, field_selector: str | None = None
-    ) -> "Watch[_Resource]":
+    ) -> "ObjectWatch[_Resource]":
         """Watch what such a list contains; no request is sent before the first change is read."""
-        return Watch(self._client, kind, _parameters(field_selector), resource_version)
+        return ObjectWatch(self._client, kind, _parameters(field_selector), resource_version)
 
     def create_slice(self, wanted: ResourceSlice, dry_run: DryRun = DryRun.NO) -> ResourceSlice:
         """Create a slice, and return it as stored: the server drops fields whose feature gates are off."""
@@ -213,7 +213,7 @@ class _VersionedObject(msgspec.Struct):
     metadata: ObjectMeta
 
 
-class Watch(Generic[_Resource]):
+class ObjectWatch(Generic[_Resource]):
     """One watch of a kind since a resource version, in all namespaces.
 
     It ends when the server ends it, after 270 s without any data, or when another thread closes it. It is not repeated here: the
@@ -244,7 +244,7 @@ class Watch(Generic[_Resource]):
         """All changes up to this version were returned: another watch may begin here."""
         return self._version
 
-    def changes(self) -> Iterator[Change[_Resource]]:
+    def changes(self) -> Iterator[WatchEvent[_Resource]]:
         """Wait for changes and yield them; ends where the watch does.
 
         Raises:
@@ -301,7 +301,7 @@ class Watch(Generic[_Resource]):
                 return None
             raise ClusterUnavailableError("Kubernetes' API server broke off a watch") from exc
 
-    def _decode(self, line: str) -> Change[_Resource] | None:
+    def _decode(self, line: str) -> WatchEvent[_Resource] | None:
         event = decoders.decode_watch_event(line.encode())
         if event.type == "ERROR":
             raise ApiError(status=decoders.decode_status(bytes(event.object)))
@@ -309,7 +309,7 @@ class Watch(Generic[_Resource]):
         self._version = metadata.resourceVersion or self._version
         if event.type == "BOOKMARK":
             return None
-        return Change(event.type, decoders.decode_object(bytes(event.object), self._kind))
+        return WatchEvent(event.type, decoders.decode_object(bytes(event.object), self._kind))
 
 
 def _shut_down(response: httpx.Response) -> None:

@@ -20,8 +20,8 @@ from pgpu.kubernetes.api.cluster import DryRun
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 
+# JSON is valid YAML.
 _APPLY_TYPE = "application/apply-patch+yaml"
-"""JSON is valid YAML."""
 
 _PAGE = 500
 

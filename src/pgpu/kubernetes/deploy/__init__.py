@@ -7,8 +7,8 @@ Manifests are pure values of a `Workload`, the same for a cluster, a terminal an
 from pgpu.kubernetes.deploy.manifests import as_json, as_yaml, manifests
 from pgpu.kubernetes.deploy.workload import (
     Platform,
+    ReplicaSlice,
     Scaling,
-    Share,
     SourceFile,
     Workload,
     check_function_name,
@@ -17,8 +17,8 @@ from pgpu.kubernetes.deploy.workload import (
 
 __all__ = [
     "Platform",
+    "ReplicaSlice",
     "Scaling",
-    "Share",
     "SourceFile",
     "Workload",
     "as_json",

@@ -46,8 +46,8 @@ _DEVICE_CLASSES = ObjectKind("resource.k8s.io/v1", "DeviceClass", "deviceclasses
 _REPLICA_SETS = ObjectKind("apps/v1", "ReplicaSet", "replicasets")
 _REVISIONS = ObjectKind(KNATIVE_API_VERSION, "Revision", "revisions")
 _BY_NAME = {(kind.api_version, kind.name): kind for kind in APPLIED_KINDS}
+# Fields that Knative's error names if it does not accept claims.
 _CLAIM_FIELDS = ("resourceClaims", "resources.claims", ".claims")
-"""Fields that Knative's error names if it does not accept claims."""
 
 _QUOTA = "exceeded quota"
 

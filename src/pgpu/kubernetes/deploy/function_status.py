@@ -11,8 +11,8 @@ from pgpu.kubernetes.deploy.workload import APP_ANNOTATION, FUNCTION_LABEL, SLIC
 
 _PODS = ObjectKind("v1", "Pod", "pods")
 
+# The scheduler's message for a claim that no device has room for.
 _NO_ROOM = "cannot allocate all claims"
-"""The scheduler's message for a claim that no device has room for."""
 
 _BESIDE = ": a new version starts beside the old one, or with --recreate after its end"
 

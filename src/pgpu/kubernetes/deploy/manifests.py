@@ -37,30 +37,30 @@ from pgpu.kubernetes.deploy.workload import (
 KNATIVE_API_VERSION = "serving.knative.dev/v1"
 SERVICE_PORT = 80
 
+# Endpoints may name a leaving replica for so long: the kubelet sleeps before SIGTERM.
 _DRAIN_SECONDS = 5
-"""Endpoints may name a leaving replica for so long: the kubelet sleeps before SIGTERM."""
 
+# How much longer than its timeout a call may take before the replica ends its worker.
 _LONGEST_OVERRUN_SECONDS = 10.0
-"""How much longer than its timeout a call may take before the replica ends its worker."""
 
 _CLOSING_SECONDS = 10
 _SCHEDULING_SECONDS = 300
 _KEPT_VERSIONS = 3
+# Of the CPU request: the only load that every cluster with metrics measures.
 _CPU_PERCENT = 80
-"""Of the CPU request: the only load that every cluster with metrics measures."""
 
 _AUTOSCALING = "autoscaling.knative.dev"
+# Limit of `containerConcurrency`, unless an administrator allows more.
 _MOST_CONCURRENT = 1000
-"""Limit of `containerConcurrency`, unless an administrator allows more."""
 
+# Limit of `scale-to-zero-pod-retention-period`.
 _LONGEST_IDLE_SECONDS = 3600
-"""Limit of `scale-to-zero-pod-retention-period`."""
 
+# Without this label Knative gives each Service a URL outside of the cluster, and calls need no token here.
 _VISIBILITY = {"networking.knative.dev/visibility": "cluster-local"}
-"""Without this label Knative gives each Service a URL outside of the cluster, and calls need no token here."""
 
+# Line width that keeps a declaration on one line.
 _NO_FOLDING = 1 << 20
-"""Line width that keeps a declaration on one line."""
 
 
 def manifests(workload: Workload, platform: Platform) -> tuple[Manifest, ...]:

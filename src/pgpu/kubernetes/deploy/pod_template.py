@@ -17,7 +17,7 @@ from pgpu.kubernetes.deploy.workload import (
     APP_ANNOTATION,
     SLICE_ANNOTATION,
     Manifest,
-    Share,
+    ReplicaSlice,
     SourceFile,
     Workload,
     metadata,
@@ -36,16 +36,16 @@ MOST_SOURCE_BYTES = MIB
 
 _READY, _LIVE = "/v2/health/ready", "/v2/health/live"
 _SOCKETS, _SCRATCH = "/run/pgpu-function", "/tmp"  # noqa: S108 - the container's own
+# User and group of images without root, by convention.
 _NOBODY = 65532
-"""User and group of images without root, by convention."""
 
+# Memory limit if none is declared, as of a sealed container elsewhere; the request is then less.
 _USUAL_HOST_MEMORY_BYTES = 4 * GIB
-"""Memory limit if none is declared, as of a sealed container elsewhere; the request is then less."""
 
 _LEAST_MEMORY_BYTES, _LEAST_CPU = 256 * MIB, "250m"
 _PROBE_SECONDS, _PROBE_TIMEOUT_SECONDS, _LIVE_FAILURES = 10, 5, 3
+# The kubelet gives up on a slow start later than the replica itself, which logs the reason.
 _LATER_SECONDS = 30
-"""The kubelet gives up on a slow start later than the replica itself, which logs the reason."""
 
 _ENVIRONMENT = {
     "HOME": _SCRATCH,
@@ -54,16 +54,16 @@ _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 
+# Attribute in which several GPUs of one claim differ: without the constraint, two shares could be of one GPU.
 _DISTINCT = f"{DRIVER}/uuid"
-"""Attribute in which several GPUs of one claim differ: without the constraint, two shares could be of one GPU."""
 
+# Each is an entry of the pod's template, which has a size limit as well.
 _MOST_FILES = 1000
-"""Each is an entry of the pod's template, which has a size limit as well."""
 
 _MOST_KEY = 200
 _NO_KEY = re.compile(r"[^A-Za-z0-9._-]+")
+# Characters that some YAML or JSON reader may change; files with them are stored as binary data.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
-"""Characters that some YAML or JSON reader may change; files with them are stored as binary data."""
 
 _READABLE, _EXECUTABLE = 0o444, 0o555
 _SOURCE_HINT = "leave files out by .pgpuignore, or build an image that holds it: --source-in-image /function"
@@ -176,7 +176,7 @@ def whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-def claim_template(workload: Workload, share: Share) -> Manifest:
+def claim_template(workload: Workload, share: ReplicaSlice) -> Manifest:
     """Return the ResourceClaimTemplate of a replica. How the slice is shared is up to the DeviceClass."""
     capacities = {} if share.memory_bytes is None else {MEMORY: quantity_of(share.memory_bytes)}
     if share.compute_share is not None:
@@ -197,7 +197,7 @@ def claim_template(workload: Workload, share: Share) -> Manifest:
     }
 
 
-def describe_share(share: Share | None) -> str:
+def describe_share(share: ReplicaSlice | None) -> str:
     """Format a slice as `pgpu function ls` shows it: `2 GPUs, 4 GiB, 25%`; `none` without a GPU."""
     if share is None:
         return "none"

@@ -42,7 +42,7 @@ class Platform(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReplicaSlice:
     """The slice of each replica."""
 
     gpus: int = 1
@@ -102,7 +102,7 @@ class Workload:
     namespace: str | None = None
     """None: left out of the manifests."""
 
-    share: Share | None = None
+    share: ReplicaSlice | None = None
     """None: a function without a GPU."""
 
     scaling: Scaling = field(default_factory=Scaling)

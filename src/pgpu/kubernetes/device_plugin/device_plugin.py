@@ -16,7 +16,7 @@ from pgpu.kubernetes.device_plugin.unit_inventory import OfferedUnit, UnitInvent
 from pgpu.kubernetes.device_plugin.unit_slices import GRACE_SECONDS, UnitSlices
 from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import SocketServer, add_service, method_caller, open_channel
-from pgpu.kubernetes.node_health import HealthSource, Readiness
+from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
 from pgpu.kubernetes.pod_shares import PodResources
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ REGISTERED = "registered with the kubelet"
 GPUS = "GPUs read"
 PODS = "pods known"
 SUBJECTS = (REGISTERED, GPUS, PODS)
-"""Subjects of the plugin's `Readiness`."""
+"""Subjects of the plugin's `DriverReadiness`."""
 
 POLL_SECONDS = 1.0
 
@@ -37,14 +37,14 @@ SOCKET = "pgpu-gpu-memory.sock"
 
 _KUBELET_SOCKET = "kubelet.sock"
 _VERSION = "v1beta1"
+# The kubelet calls the plugin back before it answers, for at most 10 s.
 _REGISTER_SECONDS = 15.0
-"""The kubelet calls the plugin back before it answers, for at most 10 s."""
 
+# Then the plugin registers again: a kubelet that lost the connection to a plugin forgets it and does not reconnect.
 _MOST_SILENT_POLLS = 3
-"""Then the plugin registers again: a kubelet that lost the connection to a plugin forgets it and does not reconnect."""
 
+# Interval at which a stream checks whether its kubelet is still connected; changes are sent at once.
 _STREAM_POLL_SECONDS = 0.5
-"""Interval at which a stream checks whether its kubelet is still connected; changes are sent at once."""
 
 _HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
 _SERVICES = wire.DESCRIPTOR.services_by_name
@@ -207,7 +207,7 @@ class DevicePlugin:
         claims: Claims,
         pods: PodResources,
         delivery: SliceDelivery,
-        readiness: Readiness,
+        readiness: DriverReadiness,
         kubelet_directory: Path,
         health: HealthSource | None = None,
         grace_seconds: float = GRACE_SECONDS,

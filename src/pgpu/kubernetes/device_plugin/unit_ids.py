@@ -14,8 +14,8 @@ RESOURCE = "pgpu.io/gpu-memory-gib"
 
 UNIT_BYTES = GIB
 
+# Between GPU and number. NVIDIA's plugin writes replicas of a GPU in this way, and exporters parse it.
 _BETWEEN = "::"
-"""Between GPU and number. NVIDIA's plugin writes replicas of a GPU in this way, and exporters parse it."""
 
 _UID_PREFIX = "dp-"
 _UID_DIGITS = 40

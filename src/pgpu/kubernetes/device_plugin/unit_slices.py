@@ -54,11 +54,11 @@ class UnitSlices:
 
     grace_seconds: float = GRACE_SECONDS
     now_seconds: Callable[[], float] = time.monotonic
+    # By uid; changed under the lock.
     _slices: dict[str, _UnitSlice] = field(default_factory=dict)
-    """By uid; changed under the lock."""
 
+    # Units of the slice that is being made: the engine may count it before it is in the table.
     _requested: frozenset[Unit] = frozenset()
-    """Units of the slice that is being made: the engine may count it before it is in the table."""
 
     _guard: threading.Lock = field(default_factory=threading.Lock)
 

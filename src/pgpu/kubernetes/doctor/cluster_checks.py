@@ -52,8 +52,8 @@ _CLASSES = (
     (names.MPS_CLASS, "a slice under MPS", weak),
     (names.OVERSUBSCRIBED_CLASS, "a slice that may lie on the host", weak),
 )
+# Of deploy/kubernetes.
 _DEFAULT_ACCOUNT = "system:serviceaccount:pgpu-system:pgpu-driver"
-"""Of deploy/kubernetes."""
 
 
 def version(cluster: ClusterInspector) -> Iterator[Finding]:

@@ -250,13 +250,13 @@ def _priority(value: object) -> int:
     return value
 
 
+# By field of the JSON: the attribute that it sets, and its parser.
 _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "waitForMemory": ("wait_for_memory_seconds", _wait_seconds),
     "strict": ("is_strict", _flag),
     "sharing": ("kind", _kind),
     "priority": ("priority", _priority),
 }
-"""By field of the JSON: the attribute that it sets, and its parser."""
 
 _FOR_CLAIMS = frozenset({"waitForMemory", "strict"})
 _EXAMPLE = f'write {{"apiVersion": "{API_VERSION}", "kind": "{KIND}", "waitForMemory": "30s"}}'

@@ -21,8 +21,9 @@ SEAL_DIRECTORY = "/.pgpu-one-claim-for-each-container"
 _PRELOAD = "ld.so.preload"
 _CUDA = ("libcuda.so.1", "libcuda.so")
 _NVML = "libnvidia-ml.so.1"
+# Files that enforce the limit. Also mounted one by one, so that a volume of the pod at such a path does not hide
+# them.
 _DECISIVE = ("limit", CUDA_SHIM, NVML_SHIM, _PRELOAD)
-"""Files that enforce the limit. Also mounted one by one, so that a volume of the pod at such a path does not hide them."""
 
 _LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids")
 

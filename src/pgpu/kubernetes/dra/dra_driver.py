@@ -11,14 +11,14 @@ from typing import Protocol
 
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
-from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import DriverReadiness
 
 REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
 FILES = "CDI files"
 SLICES = "slices of held claims"
 SUBJECTS = (REGISTERED, SOCKETS, FILES, SLICES)
-"""Subjects of the driver's `Readiness`."""
+"""Subjects of the driver's `DriverReadiness`."""
 
 POLL_SECONDS = 1.0
 """A removed socket or CDI file is made again within this time: before the kubelet's next attempt."""
@@ -58,7 +58,7 @@ class Driver:
     make_plugin: Callable[[Callable[[str | None], None]], KubeletPlugin]
     """Given the callback for the kubelet's decision."""
 
-    readiness: Readiness
+    readiness: DriverReadiness
     companions: Sequence[Companion] = ()
     chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """By subject, called at each poll; must not wait."""
@@ -70,11 +70,11 @@ class Driver:
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run`."""
 
+    # Set after the first attempt to restore slices.
     _was_tried: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    """Set after the first attempt to restore slices."""
 
+    # Set after the first success: from then on, CDI files without a held claim are removed.
     _is_restored: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    """Set after the first success: from then on, CDI files without a held claim are removed."""
 
     def run(self) -> None:
         """Serve until `stop` is set.

@@ -19,7 +19,7 @@ from pgpu.kubernetes.dra.claim_preparation import PreparedDevice
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
 from pgpu.kubernetes.generated import dra_v1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import add_service
-from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthSource, HealthState
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class HealthService:
         context: grpc.ServicerContext,
     ) -> Iterator[health_wire.NodeWatchResourcesResponse]:
         """Yield until the kubelet disconnects; runs in a thread of gRPC for as long as the stream lives."""
-        last: Mapping[str, Health] | None = None
+        last: Mapping[str, HealthReport] | None = None
         polls_left = 0
         while context.is_active() and not self._stop.is_set():
             now = self._source.health()
@@ -176,7 +176,7 @@ class HealthService:
             polls_left -= 1
             self._stop.wait(_POLL_SECONDS)
 
-    def _response(self, health: Mapping[str, Health]) -> health_wire.NodeWatchResourcesResponse:
+    def _response(self, health: Mapping[str, HealthReport]) -> health_wire.NodeWatchResourcesResponse:
         return health_wire.NodeWatchResourcesResponse(
             devices=[
                 health_wire.DeviceHealth(

@@ -28,8 +28,8 @@ from pgpu.units import GIB
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
+# CPU and memory of a node that was not read yet: unknown amounts exclude no pod.
 _NO_LIMIT = 1 << 62
-"""CPU and memory of a node that was not read yet: unknown amounts exclude no pod."""
 
 
 class _PlacedGpu(NamedTuple):
@@ -66,13 +66,13 @@ class ClusterState:
         self._node_of_slice: dict[str, str] = {}
         self._gpus: dict[str, tuple[_PlacedGpu, ...]] = {}
         self._node_of_pool: dict[str, str] = {}
+        # By pool and GPU: what each owner has.
         self._taken: dict[tuple[str, str], dict[Hashable, ConsumedGpu]] = defaultdict(dict)
-        """By pool and GPU: what each owner has."""
 
         self._by_owner: dict[Hashable, tuple[ConsumedGpu, ...]] = {}
         self._loads: dict[str, _PodLoad] = {}
+        # By node: the sums of its pods' loads.
         self._loaded: dict[str, tuple[int, int, int]] = {}
-        """By node: the sums of its pods' loads."""
 
     @property
     def nodes(self) -> set[str]:

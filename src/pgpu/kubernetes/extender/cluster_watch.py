@@ -14,7 +14,7 @@ from lightkube.core.resource import Resource
 from lightkube.resources import core_v1, resource_v1
 
 from pgpu.errors import ClusterError, ClusterUnavailableError, HistoryGoneError, RequestError
-from pgpu.kubernetes.api import Cluster, Watch
+from pgpu.kubernetes.api import ClusterClient, ObjectWatch
 from pgpu.kubernetes.extender import scheduled_objects
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scorer import Scorer
@@ -44,15 +44,15 @@ class _WatchedKind(Generic[_Found]):
 class ObjectWatcher(Generic[_Found]):
     """Lists and watches one kind of objects in a thread."""
 
-    def __init__(self, cluster: Cluster, kind: _WatchedKind[_Found], clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: ClusterClient, kind: _WatchedKind[_Found], clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._kind = kind
         self._clock = clock
         self._stop = threading.Event()
         self._known: set[Hashable] = set()
-        self._watch: Watch[_Found] | None = None
+        self._watch: ObjectWatch[_Found] | None = None
+        # When the last open watch ended; None: there was none.
         self._ended_seconds: float | None = None
-        """When the last open watch ended; None: there was none."""
 
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name=f"follows {kind.resource.__name__}", daemon=True)
@@ -158,7 +158,7 @@ class ClusterWatch:
         return all(watcher.is_current() for watcher in self.watchers)
 
 
-def watch_cluster(cluster: Cluster, scorer: Scorer, clock: Callable[[], float]) -> ClusterWatch:
+def watch_cluster(cluster: ClusterClient, scorer: Scorer, clock: Callable[[], float]) -> ClusterWatch:
     """Return watchers that update a scorer; they only list and watch."""
 
     def put_with(

@@ -22,7 +22,7 @@ import uvicorn
 from lightkube.models import core_v1, meta_v1
 
 from pgpu.errors import NodeError, RequestError
-from pgpu.kubernetes.api import Cluster
+from pgpu.kubernetes.api import ClusterClient
 from pgpu.kubernetes.extender.cluster_watch import watch_cluster
 from pgpu.kubernetes.extender.scheduled_objects import PodState, pod_of
 from pgpu.kubernetes.extender.scorer import NOT_AT_ALL, Scorer
@@ -249,7 +249,7 @@ def run(kubeconfig: Path | None, options: ListenOptions) -> None:
     """
     options.check()
     scorer = Scorer(time.monotonic)
-    cluster = Cluster.at(kubeconfig)
+    cluster = ClusterClient.at(kubeconfig)
     watch = watch_cluster(cluster, scorer, time.monotonic)
     watch.start()
     host = f"[{options.host}]" if ":" in options.host else options.host

@@ -17,8 +17,8 @@ FIRST_RATING = 32
 MOST_RECENT = 16_384
 """Number of pods in the mix, and the most pods between two ratings."""
 
+# Before a class name: extended resource that every DeviceClass has. Source: KEP-5004.
 _CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
-"""Before a class name: extended resource that every DeviceClass has. Source: KEP-5004."""
 
 _ALONE = PlacementPreference(SharingMode.EXCLUSIVE)
 

@@ -22,7 +22,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.errors import ObjectNotFoundError, ObjectRefusedError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, DryRun
+from pgpu.kubernetes.api import ClusterClient, DryRun
 
 CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
 PARTITIONABLE_DEVICES = "DRAPartitionableDevices"
@@ -72,7 +72,7 @@ ALL_FEATURES = Features()
 NOT_SERVED = Features(is_served=False, has_shares=False, has_counters=False, has_taints=False)
 
 
-def features_of(cluster: Cluster, node: str) -> Features:
+def features_of(cluster: ClusterClient, node: str) -> Features:
     """Send a dry run, and return what the API server would store of a device.
 
     Raises:

@@ -16,7 +16,7 @@ from pgpu.engine.claims import STEP_BYTES, ClaimableGpu, Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.names import DeviceKind
-from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthSource, HealthState
 from pgpu.kubernetes.resource_slices.api_features import Features
 from pgpu.kubernetes.resource_slices.resource_pool import (
     DEFAULT_MEMORY_BYTES,
@@ -68,7 +68,7 @@ class PoolPlanner:
             for uuid, amount in now_bytes.items()
         }
         if self.problem is not None:
-            unread = {uuid: Health(uuid, HealthState.UNKNOWN) for uuid in offers}
+            unread = {uuid: HealthReport(uuid, HealthState.UNKNOWN) for uuid in offers}
             health = unread | {uuid: each for uuid, each in health.items() if _is_unhealthy(each)}
         return pool_slices(
             node,
@@ -92,7 +92,7 @@ class PoolPlanner:
         return offers
 
 
-def _is_unhealthy(health: Health | None) -> bool:
+def _is_unhealthy(health: HealthReport | None) -> bool:
     return health is not None and health.state is HealthState.UNHEALTHY
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pgpu.errors import ObjectConflictError, PgpuError
-from pgpu.kubernetes.api import Cluster, Node
+from pgpu.kubernetes.api import ClusterClient, Node
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features, features_kept, features_of
 from pgpu.kubernetes.resource_slices.pool_plan import CALM_SECONDS, PoolPlanner
 from pgpu.kubernetes.resource_slices.slice_writer import FAREWELL_SECONDS, SliceWatcher, SliceWriter, WriteResult
 
 SUBJECT = "published to the cluster"
-"""Subject of the driver's `Readiness`."""
+"""Subject of the driver's `DriverReadiness`."""
 
 _MOST_CONFLICTS = 5
 
@@ -42,12 +42,12 @@ class Publisher:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         node_name: str,
         planner: PoolPlanner,
         *,
         events: EventRecorder,
-        readiness: Readiness,
+        readiness: DriverReadiness,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

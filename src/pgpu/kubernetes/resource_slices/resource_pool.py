@@ -32,7 +32,7 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.api.resources import quantity_of
 from pgpu.kubernetes.names import DeviceKind
-from pgpu.kubernetes.node_health import Health, HealthState
+from pgpu.kubernetes.node_health import HealthReport, HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.model import Gpu
 from pgpu.scheduling.capacity import most_clients, most_oversubscribed_bytes
@@ -54,6 +54,7 @@ _MOST_COUNTER_SETS = 8
 _MOST_DEVICES = 64
 _ALL_PERCENT = 100
 _LONGEST_TEXT = 64
+# By compute capability, or its major part. Source: NVIDIA's table of CUDA GPUs.
 _ARCHITECTURES = {
     (5,): "Maxwell",
     (6,): "Pascal",
@@ -65,7 +66,6 @@ _ARCHITECTURES = {
     (10,): "Blackwell",
     (12,): "Blackwell",
 }
-"""By compute capability, or its major part. Source: NVIDIA's table of CUDA GPUs."""
 
 _Item = TypeVar("_Item")
 
@@ -76,7 +76,7 @@ Content = dict[str, Any]
 def pool_slices(
     node: Node,
     offers: Sequence[ClaimableGpu],
-    health: Mapping[str, Health],
+    health: Mapping[str, HealthReport],
     memory_bytes: Mapping[str, int],
     *,
     default_bytes: int = DEFAULT_MEMORY_BYTES,
@@ -240,7 +240,7 @@ def _version(text: str) -> Mapping[str, str] | None:
     return {"version": ".".join(str(int(number)) for number in [*numbers, "0", "0"][:3])}
 
 
-def _taints(offer: ClaimableGpu, health: Health | None) -> list[DeviceTaint]:
+def _taints(offer: ClaimableGpu, health: HealthReport | None) -> list[DeviceTaint]:
     taints = []
     if health is not None and health.state is HealthState.UNHEALTHY:
         value = "unhealthy" if health.xid is None else f"xid-{health.xid}"

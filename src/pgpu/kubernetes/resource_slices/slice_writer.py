@@ -13,7 +13,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.errors import ClusterError, ObjectNotFoundError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, Watch
+from pgpu.kubernetes.api import ClusterClient, ObjectWatch
 from pgpu.kubernetes.resource_slices.resource_pool import Content, content, name_of, with_old_times
 
 _FIRST_PAUSE_SECONDS = 1.0
@@ -42,7 +42,7 @@ class WriteResult:
 class SliceWriter:
     """Writes the slices of one node. The server may change or drop fields, so it compares with what was stored, too."""
 
-    cluster: Cluster
+    cluster: ClusterClient
     node_name: str
     _generation: int = field(default=0, init=False)
     _wanted: dict[str, Content] = field(default_factory=dict, init=False)
@@ -113,14 +113,14 @@ class SliceWatcher:
     """Watches a node's slices in a thread, and wakes the publisher when one is not as this process wrote it."""
 
     def __init__(
-        self, cluster: Cluster, node_name: str, is_ours: Callable[[ResourceSlice], bool], wake: Callable[[], None]
+        self, cluster: ClusterClient, node_name: str, is_ours: Callable[[ResourceSlice], bool], wake: Callable[[], None]
     ) -> None:
         self._cluster = cluster
         self._node_name = node_name
         self._is_ours = is_ours
         self._wake = wake
         self._stop = threading.Event()
-        self._watch: Watch[ResourceSlice] | None = None
+        self._watch: ObjectWatch[ResourceSlice] | None = None
         self._thread = threading.Thread(target=self._run, name="pgpu-slice-watch", daemon=True)
 
     def start(self) -> None:
