@@ -1,4 +1,1 @@
-"""A job under measure: what it did on the GPU, and the profile that is made of it.
-
-It refuses to choose a GPU or to give advice.
-"""
+"""Profiles of jobs: measurements of a job's GPU use from its trace, its sensitivity to others, and reports of them."""

@@ -1,7 +1,7 @@
-"""What Nsight Compute's command line (`ncu`) counts of a program's kernels: which words it is called with, and what it says. Pure.
+"""Hardware counters of a program's kernels from Nsight Compute (`ncu`): its command line, and its CSV output. Pure.
 
-It replays each kernel several times and alone, so its durations are not the program's; only what happened inside a kernel is taken.
-It refuses to guess where a counter is not there: that figure is absent.
+ncu replays each kernel several times and alone, so its durations are not the program's; only figures from inside a kernel are
+used. A missing counter is None.
 
 Source: NVIDIA, *Nsight Compute CLI* (Console Output; Profile) and *Kernel Profiling Guide* (Metrics Decoder), of 2023 and later.
 """
@@ -17,7 +17,7 @@ from pgpu.model import Demand, Evidence, Resource
 PROGRAM = "ncu"
 
 MOST_LAUNCHES = 2000
-"""Each is replayed, which takes tens of milliseconds: a longer program is known by its beginning."""
+"""Each is replayed, which takes tens of milliseconds; of a longer program only the beginning is counted."""
 
 _DURATION = "gpu__time_duration.sum"
 _FIGURES = {
@@ -37,34 +37,34 @@ _ERROR = re.compile(r"==ERROR== *(.+)")
 
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
-    """All counted launches of one kernel with one shape. Fractions are 0 to 1, means over its time; None was not counted."""
+    """All counted launches of one kernel with one shape. Fractions are 0 to 1, means over its time; None if not counted."""
 
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     launches: int
     total_ns: float
-    """As it took under ncu, at the clock that ncu fixes."""
+    """Under ncu, at the clock rate that ncu fixes."""
 
     l1_hit_rate: float | None
-    """Of sectors asked of the L1 cache."""
+    """Of sectors requested from the L1 cache."""
 
     l2_hit_rate: float | None
     dram_throughput: float | None
-    """Of what the memory could move."""
+    """Of the memory bandwidth."""
 
     l2_throughput: float | None
-    """Of what the L2 cache could deliver."""
+    """Of the L2 cache bandwidth."""
 
     sm_throughput: float | None
-    """Of what the busiest part of a multiprocessor could do."""
+    """Of the throughput of the busiest unit of a multiprocessor."""
 
     occupancy: float | None
-    """Warps that were there, of those that a multiprocessor can have."""
+    """Resident warps, as a fraction of the most that a multiprocessor holds."""
 
 
 def command_of(program: str, command: Sequence[str]) -> tuple[str, ...]:
-    """Return argv that counts a command's kernels and writes them to standard output as CSV, one row a launch."""
+    """Return argv that counts a command's kernels and writes CSV to standard output, one row per launch."""
     metrics = ",".join((_DURATION, *_FIGURES.values()))
     format_words = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
     scope = ("--target-processes", "all", "--launch-count", str(MOST_LAUNCHES))
@@ -72,10 +72,10 @@ def command_of(program: str, command: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_counters(output: str) -> tuple[KernelCounters, ...]:
-    """Return what ncu wrote among the lines of the program and its own, those with the most time first.
+    """Parse the table of ncu from the output of both, by decreasing time.
 
     Args:
-        output: What came on standard output; with no table in it nothing was counted.
+        output: Standard output of ncu and the program; without a table the result is empty.
     """
     rows: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in _rows(output):
@@ -85,7 +85,7 @@ def read_counters(output: str) -> tuple[KernelCounters, ...]:
 
 
 def refusal(output: str) -> str | None:
-    """Return why nothing could be counted, in ncu's words or, of what is well known, in ours; None where it did not say."""
+    """Return the error of ncu, or our text for a well-known one; None if there is none in the output."""
     if _NO_PERMISSION in output:
         return (
             "the driver keeps its counters for administrators: run it as root, or see NVIDIA's page on ERR_NVGPUCTRPERM"
@@ -95,7 +95,7 @@ def refusal(output: str) -> str | None:
 
 
 def demands_of(counters: Iterable[KernelCounters]) -> tuple[Demand, ...]:
-    """Return what the program uses of memory and L2 bandwidth while a kernel runs, as far as it was counted."""
+    """Return the program's use of memory and L2 bandwidth while a kernel runs, if counted."""
     counted = list(counters)
     told = (
         (Resource.DRAM, [(each.dram_throughput, each.total_ns) for each in counted]),
@@ -106,7 +106,7 @@ def demands_of(counters: Iterable[KernelCounters]) -> tuple[Demand, ...]:
 
 
 def _rows(output: str) -> Iterator[Mapping[str, str]]:
-    """The line after the names is of units, and has no ID; a program may write behind the table."""
+    """Yield the rows of the table. The line after the names contains units and has no ID; program output may follow the table."""
     lines = iter(output.splitlines())
     for line in lines:
         if line.startswith(_HEAD):
@@ -130,7 +130,7 @@ def _counted(name: str, grid: str, block: str, rows: Sequence[Mapping[str, str]]
 
 
 def _mean(figures: Sequence[tuple[float | None, float]]) -> float | None:
-    """Weigh by time; those that were not counted say nothing."""
+    """Return the mean of known figures, weighted by time."""
     known = [(figure, weight) for figure, weight in figures if figure is not None]
     whole = sum(weight for _, weight in known)
     if not whole:
@@ -144,7 +144,7 @@ def _fraction(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """Read a figure, which may have separators of thousands, or be `n/a`, or `nan` where there was nothing to divide by."""
+    """Parse a figure, which may have thousands separators; None for `n/a` and `nan`."""
     try:
         number = float(text.replace(",", ""))
     except ValueError:

@@ -1,6 +1,7 @@
-"""What a job's log says of it: how busy it kept the GPU, with which kernels and copies, in how much memory. Pure.
+"""Measurement of a job from its trace log: busy time, kernels, copies, memory over time, and the profile made of them. Pure.
 
-A figure that the log does not tell is absent: a demand for tensor cores, say, which only counters see.
+Times are sets of half-open intervals in whole nanoseconds of CLOCK_MONOTONIC. A figure that the log does not contain is absent,
+such as use of tensor cores, which only counters measure.
 """
 
 import itertools
@@ -16,7 +17,7 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Join what overlaps or touches, in order; what is empty or backwards is left out."""
+    """Merge intervals that overlap or touch, in order; empty and reversed ones are dropped."""
     joined: list[Interval] = []
     for begin, end in sorted(each for each in intervals if each[0] < each[1]):
         if joined and begin <= joined[-1][1]:
@@ -27,12 +28,12 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Return the time that disjoint intervals cover."""
+    """Return the total length of disjoint intervals."""
     return sum(end - begin for begin, end in intervals)
 
 
 def overlap(intervals: Sequence[Interval], span: Interval) -> int:
-    """Return how much of a span disjoint, ordered intervals cover."""
+    """Return how much of a span is covered by disjoint, ordered intervals."""
     total = 0
     for begin, end in intervals[bisect_right(intervals, span[0], key=lambda each: each[1]) :]:
         if begin >= span[1]:
@@ -42,7 +43,7 @@ def overlap(intervals: Sequence[Interval], span: Interval) -> int:
 
 
 def covered(intervals: Sequence[Interval], window: Interval, bins: int) -> list[float]:
-    """Return which fraction of each of so many equal parts of a window disjoint, ordered intervals cover."""
+    """Divide a window into equal parts and return the fraction of each that disjoint, ordered intervals cover."""
     begin, end = window
     if end <= begin:
         return [0.0] * bins
@@ -52,12 +53,12 @@ def covered(intervals: Sequence[Interval], window: Interval, bins: int) -> list[
 
 
 MOST_POINTS = 600
-"""Of a timeline; past that the largest of each stretch stands for it."""
+"""Most points of a timeline; of a longer one the largest point of each section is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """What one GPU's slice held from a moment on."""
+    """Memory that one slice holds from a moment on."""
 
     at_ns: int
     bytes_by_kind: Mapping[Memory, int]
@@ -70,7 +71,7 @@ class MemoryPoint:
 
 
 def timeline(records: Iterable[Record], gpu: int) -> list[MemoryPoint]:
-    """Follow what the processes of a job hold on one GPU; a process that takes another's slot has outlived it."""
+    """Return the memory of a job on one GPU over time. A new process in a slot means that the one before has ended."""
     held: defaultdict[Memory, int] = defaultdict(int)
     of_slot: dict[tuple[int, Memory], int] = {}
     points: list[MemoryPoint] = []
@@ -90,12 +91,12 @@ def timeline(records: Iterable[Record], gpu: int) -> list[MemoryPoint]:
 
 
 def peak(points: Iterable[MemoryPoint]) -> MemoryPoint | None:
-    """Return the first moment at which the most was held; None if nothing ever was."""
+    """Return the first moment of the largest total; None without points."""
     return max(points, key=lambda point: point.total_bytes, default=None)
 
 
 def thinned(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[MemoryPoint]:
-    """Return at most so many points, among them the first, the last and the peak."""
+    """Return at most `most` points, including the first, the last and the peak."""
     if len(points) <= most:
         return points
     step = -(-(len(points) - 2) // (most - 2))
@@ -117,12 +118,12 @@ _DIRECTIONS = {
 _OVER_PCIE = {Direction.HTOD, Direction.DTOH}
 _LARGE_COPY_BYTES = 1 << 20
 _USUAL_LINK_BYTES_PER_NS = 12.0
-"""Of PCIe 3.0 x16, less its protocol; a faster link shows itself by the fastest large copy."""
+"""PCIe 3.0 x16 less protocol overhead; a faster link is detected by the fastest large copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
-    """All launches of graphs; what is inside one is not told apart."""
+    """All launches of graphs, without their contents."""
 
     launches: int
     nodes: int
@@ -133,7 +134,7 @@ class GraphUse:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What measuring cost the job's own threads; the two events around each command cost the GPU about as little again."""
+    """Cost of tracing in the job's own threads; the two events around each command cost about the same on the GPU."""
 
     commands: int
     total_ns: int
@@ -146,13 +147,13 @@ class Overhead:
 
     @property
     def fraction(self) -> float:
-        """Of the time between first and last use; threads that measure at once count each."""
+        """Of the time between first and last use, summed over threads."""
         return self.total_ns / self.window_ns if self.window_ns else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What happened on one GPU of the lease."""
+    """Use of one GPU of the lease."""
 
     gpu: int
     """Index in the lease."""
@@ -167,7 +168,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Everything that a log tells."""
+    """Everything measured from a log."""
 
     log: Log
     window: Interval
@@ -179,25 +180,25 @@ class Measurement:
     graphs: GraphUse
     demands: tuple[Demand, ...]
     context_bytes: int
-    """The largest that was made."""
+    """The largest context."""
 
     context_count: int
     process_count: int
     sm_count: int | None
     l2_bytes: int | None
     memory_bytes_per_second: int | None
-    """What the memory of the GPU could move at best."""
+    """Peak memory bandwidth of the GPU."""
 
     overhead: Overhead
 
     @property
     def busy_fraction(self) -> float:
-        """Of the GPU that was busiest."""
+        """Of the busiest GPU."""
         return max((each.busy_fraction for each in self.gpus), default=0.0)
 
     @property
     def peak_bytes(self) -> int:
-        """Of the GPU that held most."""
+        """Of the GPU with the largest peak."""
         return max((each.peak.total_bytes for each in self.gpus if each.peak is not None), default=0)
 
     @property
@@ -207,7 +208,7 @@ class Measurement:
 
 
 def summarise_log(log: Log) -> Measurement:
-    """Sum a log up."""
+    """Return the measurement of a log."""
     commands = [record for record in log.records if record.kind in _COMMANDS]
     contexts = [record for record in log.records if record.kind is Kind.CONTEXT]
     window = _window(commands)
@@ -231,11 +232,11 @@ def summarise_log(log: Log) -> Measurement:
 
 
 def with_metrics(measurement: Measurement, seconds: float, averages: Mapping[Resource, float]) -> Measurement:
-    """Add what the first GPU's own counters told over the whole run: while a kernel ran it was that much more.
+    """Add averages of the first GPU's own counters over the run, scaled up to the time in which a kernel ran.
 
     Args:
-        measurement: Of a job that had its GPUs for itself.
-        seconds: That the averages are over.
+        measurement: Of a job that had its GPUs alone.
+        seconds: Duration of the averages.
         averages: 0 to 1 of what the GPU has.
     """
     busy_seconds = length(measurement.gpus[0].busy) / _NANOSECONDS if measurement.gpus else 0.0
@@ -251,8 +252,8 @@ def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: f
 
     Args:
         measurement: Of its log.
-        job: In its final state; its meter's peak counts where it is known.
-        gpu_name: As runs on its GPU are remembered.
+        job: In its final state; the peak of its meter takes precedence.
+        gpu_name: Name of its GPU in the history of runs.
         now_seconds: Since the epoch.
     """
     return Profile(
@@ -274,7 +275,7 @@ def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: f
 
 
 def spans(commands: Iterable[Record]) -> list[Interval]:
-    """Return when commands ran, those of which it is known."""
+    """Return the intervals of commands with known start."""
     return [(each.start_ns, each.start_ns + each.duration_ns) for each in commands if each.start_ns is not None]
 
 
@@ -341,7 +342,7 @@ def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: i
 
 
 def _pcie_fraction(commands: Sequence[Record], window: Interval) -> float:
-    """What was copied over what the link could have: copies that a program waits for seem longer than they are."""
+    """Return bytes copied over what the link can move. Durations of copies are not used: those of synchronous copies are too long."""
     copies = [each for each in commands if each.kind is Kind.COPY and _direction(each) in _OVER_PCIE]
     large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
     seen = max((each.bytes / each.duration_ns for each in large), default=0.0)
@@ -350,7 +351,7 @@ def _pcie_fraction(commands: Sequence[Record], window: Interval) -> float:
 
 
 def _sm_fraction(shapes: Sequence[Shape | None], sm_count: int | None) -> float | None:
-    """How much of what the multiprocessors hold at once the blocks of a kernel fill, weighted by time."""
+    """Return the fraction of the multiprocessors' room that the blocks of kernels fill, weighted by time."""
     weights: defaultdict[float, int] = defaultdict(int)
     for shape in shapes:
         if shape is not None and sm_count and shape.blocks_per_sm and shape.total_ns:

@@ -1,4 +1,4 @@
-"""A measurement as a trace that ui.perfetto.dev and chrome://tracing open: Chrome's JSON trace events.
+"""A measurement as JSON trace events for ui.perfetto.dev and chrome://tracing.
 
 Streams are tracks of the process that launched into them, memory is a counter of its GPU. Pure.
 
@@ -14,22 +14,22 @@ from pgpu.profiling.measurement import GpuUse, Measurement, thinned
 
 _MOST_MEMORY_POINTS = 20_000
 _GPU_PIDS = 1_000_000
-"""Counters belong to processes in this format; GPUs stand beside the job's own."""
+"""Counters belong to processes in this format, so each GPU gets a process id of its own, above those of the job."""
 
 _TIME_NUDGE_NS = 0.25
 _LENGTH_NUDGE_NS = 0.01
-"""Readers make nanoseconds of microseconds by cutting: 1.001 µs would be 1000 ns, and of two commands one after the other
-Perfetto drops the second, since it seems to begin before the first ends. So much is added that what is cut is exact."""
+"""Readers convert microseconds to nanoseconds by truncation: 1.001 µs would become 1000 ns, and of two adjacent commands Perfetto
+would drop the second, since it seems to begin before the first ends. These amounts make the truncated values exact."""
 
 _Event = dict[str, Any]
 
 
 def trace_events(measurement: Measurement, title: str) -> str:
-    """Write a measurement as Chrome JSON.
+    """Return a measurement as Chrome JSON.
 
     Args:
-        measurement: What a log told.
-        title: What ran; shown beside the processes.
+        measurement: From a log.
+        title: The command, shown beside the processes.
     """
     events = [*_names(measurement, title), *_commands(measurement), *_counters(measurement)]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"title": title}})
@@ -40,7 +40,7 @@ def _origin_ns(measurement: Measurement) -> int:
 
 
 def _microseconds(at_ns: int, origin_ns: int) -> float:
-    """Times are doubles of microseconds: from the beginning of the log, nanoseconds stay exact for weeks."""
+    # Doubles of microseconds since the beginning of the log keep nanoseconds exact for weeks.
     return (at_ns - origin_ns + _TIME_NUDGE_NS) / 1000
 
 
@@ -69,12 +69,12 @@ def _timed(measurement: Measurement) -> list[Record]:
 
 
 def _tracks(measurement: Measurement) -> dict[tuple[int, int], int]:
-    """Number the streams, by process and handle."""
+    """Return a track number for each stream, by process and handle."""
     return {key: number for number, key in enumerate(sorted({(r.slot, r.stream) for r in _timed(measurement)}), 1)}
 
 
 def _commands(measurement: Measurement) -> Iterator[_Event]:
-    """Complete events in the order of their starts; one track's never overlap, whatever a float made of their ends."""
+    """Yield complete events by start. Events of one track are moved so that they never overlap after rounding."""
     origin_ns = _origin_ns(measurement)
     by_track: dict[tuple[int, int], list[Record]] = {}
     for record in _timed(measurement):

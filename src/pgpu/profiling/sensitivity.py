@@ -1,7 +1,7 @@
-"""What a job loses where others use up what it needs, from several runs of it. Pure.
+"""Slowdown of a job when others exhaust the resources it needs, from several runs of it. Pure.
 
-Every run is weighed by its kernels' durations, not by the clock on the wall: for each kernel and shape the mean duration,
-times how often the runs alone launched it. So a program that does more work when it is fast counts the same.
+A run is measured by the durations of its kernels, not by wall-clock time: for each kernel and shape the mean duration, times the
+number of its launches in the runs alone. So a program that does more work when it is fast counts the same.
 
 Source: P3 calls a program cache sensitive by its hit rates under a small and a large L1; durations need no counters.
 """
@@ -15,27 +15,27 @@ from pgpu.model import Antagonist, Contest, Evidence, Sensitivity
 from pgpu.profiling.measurement import Interval, Measurement, length, overlap, union
 
 LEAST_MET = 0.5
-"""Of the time in which the job's kernels ran, so much must have been beside the antagonist's for a contest to tell anything."""
+"""Least fraction of the time of the job's kernels that overlaps with the antagonist's for a contest to be valid."""
 
 _ShapeKey = tuple[str, tuple[int, int, int], tuple[int, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How much longer kernels took under one condition than under another."""
+    """Relative increase of kernel durations under one condition against another."""
 
     fraction: float
     """0.25 is a quarter longer; below zero is faster."""
 
     spread: float
-    """Between the runs of one condition, the larger of the two: (longest − shortest) / median. A loss below it may be none."""
+    """(Longest - shortest) / median of the runs of one condition, the larger of both conditions. A loss below it is not significant."""
 
     runs: int
     """Of each condition; the smaller number."""
 
 
 def loss(before: Sequence[Measurement], after: Sequence[Measurement]) -> Loss | None:
-    """Compare runs under two conditions; None where no kernel was measured in both."""
+    """Compare runs under two conditions; None if no kernel was measured in both."""
     weights = _weights(before)
     times = [[_weighed(run, weights) for run in runs] for runs in (before, after)]
     known = [[each for each in found if each is not None] for found in times]
@@ -48,24 +48,24 @@ def loss(before: Sequence[Measurement], after: Sequence[Measurement]) -> Loss | 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Runs beside an antagonist that was measured too, and how the antagonist did alone."""
+    """Runs beside an antagonist, with measurements of the antagonist beside the job and alone."""
 
     antagonist: Antagonist
     swept_bytes: int
     sm_fraction: float
     jobs: tuple[Measurement, ...]
-    """One after the other, while the antagonist went on."""
+    """One after the other, while the antagonist ran."""
 
     neighbour: Measurement
     alone: Measurement
-    """The antagonist's."""
+    """Of the antagonist."""
 
     fraction: float | None
-    """Of its resource that the antagonist used alone."""
+    """Fraction of its resource that the antagonist used alone."""
 
 
 def contest(runs_alone: Sequence[Measurement], beside: Beside) -> Contest | None:
-    """Say who slowed whom; None where their kernels hardly met, as where a busy host kept the antagonist from launching."""
+    """Return the slowdown of job and antagonist; None if their kernels hardly overlapped, as when a busy host delayed launches."""
     busy = _busy(beside.jobs)
     met_ns = sum(overlap(busy, span) for span in _busy([beside.neighbour]))
     if met_ns < LEAST_MET * length(busy):
@@ -85,7 +85,7 @@ def contest(runs_alone: Sequence[Measurement], beside: Beside) -> Contest | None
 
 
 def sensitivity(cache: Loss | None, contests: Sequence[Contest]) -> Sensitivity:
-    """Put together what was measured; of several antagonists of a kind the one that hurt most."""
+    """Combine the measurements; of several antagonists of a kind the largest slowdown counts."""
     most: defaultdict[Antagonist, list[float]] = defaultdict(list)
     for each in contests:
         most[each.antagonist].append(each.slowdown - 1)
@@ -103,7 +103,7 @@ def _mean_durations(run: Measurement) -> dict[_ShapeKey, float]:
 
 
 def _weights(runs: Sequence[Measurement]) -> dict[_ShapeKey, float]:
-    """How often a run launched each, on average."""
+    """Return the mean number of launches per run of each kernel and shape."""
     counts: defaultdict[_ShapeKey, int] = defaultdict(int)
     for run in runs:
         for each in run.log.shapes:
@@ -113,7 +113,7 @@ def _weights(runs: Sequence[Measurement]) -> dict[_ShapeKey, float]:
 
 
 def _weighed(run: Measurement, weights: Mapping[_ShapeKey, float]) -> float | None:
-    """Kernels that a run lacks are left out of it: that is a program that takes other ways, which nobody can compare."""
+    """Return the weighted time of a run; None if it lacks a kernel, since it then did different work."""
     means = _mean_durations(run)
     if not weights or not all(key in means for key in weights):
         return None
@@ -125,9 +125,9 @@ def _busy(runs: Sequence[Measurement]) -> list[Interval]:
 
 
 def _slowdown_while(run: Measurement, alone: Measurement, busy: Sequence[Interval]) -> float | None:
-    """How much longer an antagonist's kernels took than alone while the job's ran; None where they never met.
+    """Return the slowdown of an antagonist's kernels while the job's ran; None if they never overlapped.
 
-    A kernel of duration D that takes A alone and met the job for M of D did M/s + (D − M) = A of work, s the slowdown.
+    A kernel of duration D that takes A alone and overlapped the job for M of D did M/s + (D - M) = A of work at slowdown s.
     """
     means = _mean_durations(alone)
     met_ns, work_ns = 0.0, 0.0
