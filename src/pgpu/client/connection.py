@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pgpu.client.address import Address, UnixAddress
-from pgpu.errors import PgpuError, RequestError, ServerUnavailableError
+from pgpu.errors import RequestError, ServerUnavailableError
 from pgpu.services import wire
 
 PATIENCE_SECONDS = 30.0
@@ -172,7 +172,7 @@ class HttpTransport:
             self._check(connection.answer)
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
-            raise _AnswerLostError(*_lost(self.address)) from exc
+            raise _answer_lost(self.address) from exc
         except BaseException:  # KeyboardInterrupt, too: no other reference would close it.
             connection.close()
             raise
@@ -182,24 +182,22 @@ class HttpTransport:
         is_json = answer.getheader("Content-Type", "").startswith("application/json")
         if answer.status >= _FIRST_SERVER_ERROR_STATUS and not is_json:
             # Uvicorn's own answer, not pgpu's: a server that shuts down drops its requests that way.
-            raise _AnswerLostError(*_lost(self.address))
+            raise _answer_lost(self.address)
         if answer.status >= _FIRST_ERROR_STATUS:
-            raise _refusal(StreamedResponse(answer, self.address).read())
+            data = StreamedResponse(answer, self.address).read()
+            try:
+                error = wire.decode_error(wire.parse(data))
+            except RequestError as exc:  # No JSON: the decoder makes an error of any other text.
+                error = wire.decode_error(str(exc))
+            raise error
 
 
 class _AnswerLostError(ServerUnavailableError):
     """The request was sent, and its outcome is unknown."""
 
 
-def _lost(address: Address) -> tuple[str]:
-    return (f"the server at {address} went away before it answered",)
-
-
-def _refusal(data: bytes) -> PgpuError:
-    try:
-        return wire.decode_error(wire.parse(data))
-    except RequestError as exc:
-        return wire.decode_error(str(exc))
+def _answer_lost(address: Address) -> _AnswerLostError:
+    return _AnswerLostError(f"the server at {address} went away before it answered")
 
 
 class StreamedResponse:
@@ -218,7 +216,7 @@ class StreamedResponse:
         try:
             return self._response.read(size_bytes)
         except (OSError, http.client.HTTPException) as exc:
-            raise _AnswerLostError(*_lost(self._address)) from exc
+            raise _answer_lost(self._address) from exc
 
     def lines(self) -> Iterator[bytes]:
         """Yield each line as it arrives."""
@@ -226,7 +224,7 @@ class StreamedResponse:
             try:
                 line = self._response.readline()
             except (OSError, http.client.HTTPException) as exc:
-                raise _AnswerLostError(*_lost(self._address)) from exc
+                raise _answer_lost(self._address) from exc
             if not line:
                 return
             yield line

@@ -71,53 +71,44 @@ def only_server(lock_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
-    """Listen at `path`, and remove the socket at the end: a client takes one that is left for a server that was killed.
+    """Listen at `path`, accessible to root and to a group if it exists; replaces a socket without a server.
 
-    A socket that systemd passed, or that another server has put in its place meanwhile, is left.
-
-    Raises:
-        NodeError: See `listen_unix`.
-    """
-    is_passed = os.environ.get("LISTEN_PID") == str(os.getpid())
-    with listen_unix(path, group) as made:
-        known = path.lstat()
-        try:
-            yield made
-        finally:
-            with contextlib.suppress(OSError):
-                if not is_passed and os.path.samestat(path.lstat(), known):
-                    path.unlink()
-
-
-def listen_unix(path: Path, group: str) -> socket.socket:
-    """Return a socket at `path`, accessible to root and to a group if it exists; replaces one without a server.
-
-    A socket that systemd passes is used as it is: clients queue in it while the service restarts.
+    The socket is removed at the end: a client takes one that is left for a server that was killed. One that systemd passed,
+    or that another server has put in its place meanwhile, stays. Clients queue in systemd's while the service restarts.
 
     Raises:
         NodeError: A server answers there, or the socket cannot be made.
     """
     if os.environ.get("LISTEN_PID") == str(os.getpid()):
-        return _passed_unix(path)
+        with _passed_unix(path) as passed:
+            yield passed
+        return
     _check_unused(path)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # The socket gets its permissions under a temporary name: no client can connect while they are wider.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.unlink(missing_ok=True)
-        made.bind(str(fresh))
-        _open_to_group(fresh, group)
-        made.listen(_BACKLOG)
-        fresh.rename(path)
-    except OSError as exc:
-        made.close()
-        raise NodeError(f"{path} cannot be listened at: {exc.strerror or exc}", hint="choose another --host") from exc
-    return made
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            # The socket gets its permissions under a temporary name: no client can connect while they are wider.
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            fresh.unlink(missing_ok=True)
+            made.bind(str(fresh))
+            _open_to_group(fresh, group)
+            made.listen(_BACKLOG)
+            fresh.rename(path)
+            known = path.lstat()
+        except OSError as exc:
+            reason = exc.strerror or exc
+            raise NodeError(f"{path} cannot be listened at: {reason}", hint="choose another --host") from exc
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(path.lstat(), known):
+                    path.unlink()
 
 
 def _passed_unix(path: Path) -> socket.socket:
     """Return the one socket that systemd passed. Source: sd_listen_fds(3)."""
+    # The variables are removed and the descriptor is closed on exec: jobs and the gateway must not inherit them.
     count = os.environ.pop("LISTEN_FDS", "0")
     for name in ("LISTEN_PID", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
@@ -241,10 +232,11 @@ class _ListenerServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`; it opens no socket of its own."""
         await super().startup(sockets or [])
-        self._acceptor = ConnectionAcceptor(self._listener, self._counter, self._protocol, self.config.ssl)
 
-    def _protocol(self) -> asyncio.Protocol:
-        return PeerHttpProtocol(self.config, self.server_state, self.lifespan.state)
+        def protocol() -> asyncio.Protocol:
+            return PeerHttpProtocol(self.config, self.server_state, self.lifespan.state)
+
+        self._acceptor = ConnectionAcceptor(self._listener, self._counter, protocol, self.config.ssl)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
@@ -255,6 +247,7 @@ class _ListenerServer(uvicorn.Server):
 
 async def _serve(servers: Sequence[_ListenerServer], relay: StreamRelay, on_ready: Callable[[], None]) -> None:
     def leave() -> None:
+        # Waiting requests first: uvicorn waits for them until its timeout otherwise.
         relay.leave()
         for server in servers:
             server.should_exit = True

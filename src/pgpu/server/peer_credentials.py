@@ -49,14 +49,10 @@ def peer_of(connection: socket.socket) -> Peer | None:
     if connection.family != socket.AF_UNIX:
         return None
     pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid, gid, _groups(connection))
-
-
-def _groups(connection: socket.socket) -> frozenset[int]:
     groups = array.array("I")
     with contextlib.suppress(OSError):
         groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
-    return frozenset(groups)
+    return Peer(pid, uid, gid, frozenset(groups))
 
 
 def has_hung_up(connection: socket.socket) -> bool:

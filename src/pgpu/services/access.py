@@ -128,15 +128,11 @@ def _limits_of(pid: int, uid: int) -> Iterator[tuple[str, int, int]]:
             yield _LIMITS[name], soft, hard
 
 
-def _no_tokens(_token: str) -> int | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class AccessRules:
     """Settings of one server: the group that may submit, and limits of jobs."""
 
-    uid_of_token: Callable[[str], int | None] = _no_tokens
+    uid_of_token: Callable[[str], int | None] = lambda _token: None
     """Returns the user of a valid token, None for any other text."""
 
     submitters: str = "pgpu"
