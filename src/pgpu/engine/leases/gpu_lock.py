@@ -1,10 +1,9 @@
 """One ledger for each real GPU: two ledgers on one GPU would each grant all of its memory.
 
-Every process of a ledger holds a shared `flock` on one file for each GPU, machine-wide, as long as it looks after jobs;
-the file names the ledger: by its directory's device and inode, since a path means another place in another container, and by
-its path, for people. Whoever finds it locked by another ledger is refused. Another user can hold a lock without
-need and so keep this one out (never the reverse): an accepted risk until a server owns the GPUs. Simulated GPUs belong
-to their state directory and need no lock.
+Every process of a ledger holds a shared `flock` on one machine-wide file for each GPU while it runs jobs. The file names the
+ledger: by device and inode of its directory, since a path may mean another directory in another container, and by its path,
+for error messages. A process of another ledger is refused. Another user can hold a lock without using the GPU (never the
+reverse): an accepted risk where no server owns the GPUs. Simulated GPUs belong to their state directory and need no lock.
 """
 
 import fcntl
@@ -16,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgpu.errors import NodeError
+from pgpu.host.file_lock import try_flock
 from pgpu.model import Gpu
 
 LOCK_DIRECTORIES = (Path("/run/lock/pgpu"), Path("/dev/shm/pgpu-locks"))  # noqa: S108 - made sticky, files are checked
-"""The first that can be used counts. All users come to the same answer where /run/lock is open to all, or where an
-operator made /run/lock/pgpu with mode 1777."""
+"""The first usable one. All users find the same one where /run/lock is writable for all, or where an operator made
+/run/lock/pgpu with mode 1777."""
 
 _DIRECTORY_MODE = 0o1777
 _FILE_MODE = 0o666
@@ -33,18 +33,18 @@ class GpuLocks:
     """The locks that this process holds, until it ends."""
 
     def __init__(self, ledger_path: Path, directories: Sequence[Path] = LOCK_DIRECTORIES) -> None:
-        """Lock nothing yet.
+        """Make an empty set of locks.
 
         Args:
             ledger_path: Of this process's ledger; its directory is made with the first lock.
-            directories: Where the locks may lie.
+            directories: Of the lock files, in order of preference.
         """
         self._ledger_path = ledger_path
         self._directories = directories
         self._descriptors: dict[str, int] = {}
 
     def hold(self, gpus: Sequence[Gpu]) -> None:
-        """Hold the lock of every real GPU among these; does nothing for those held already.
+        """Lock every real GPU among these; does nothing for those that are locked already.
 
         Raises:
             NodeError: Another ledger or user holds one, or the locks' directory cannot be used.
@@ -54,7 +54,7 @@ class GpuLocks:
                 self._descriptors[gpu.uuid] = self._locked(gpu)
 
     def close(self) -> None:
-        """Let go of every lock."""
+        """Release all locks."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
@@ -62,22 +62,22 @@ class GpuLocks:
         descriptor = self._open(gpu.uuid)
         try:
             self._take(descriptor, gpu)
-        except BaseException:  # Ctrl-C too: an open descriptor keeps the lock, and with it all other ledgers out.
+        except BaseException:  # Ctrl-C too: an open descriptor would keep the lock, and all other ledgers out.
             os.close(descriptor)
             raise
         return descriptor
 
     def _take(self, descriptor: int, gpu: Gpu) -> None:
-        """Alone, write our name and share; else share only what bears our name."""
+        """Take a shared lock on a file with this ledger's name; the first process, which gets the exclusive lock, writes it."""
         ours = _owner(self._ledger_path)
-        if _try_lock(descriptor, fcntl.LOCK_EX):
+        if try_flock(descriptor, fcntl.LOCK_EX):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(ours).encode(), 0)
-        # Turning an exclusive lock into a shared one lets others in between, so the name is read under the shared one.
+        # flock does not convert atomically: another ledger may get the lock in between. So the name is read under the shared one.
         for _ in range(_MOST_TRIES):
-            if _try_lock(descriptor, fcntl.LOCK_SH):
+            if try_flock(descriptor, fcntl.LOCK_SH):
                 break
-            threading.Event().wait(_TRY_SECONDS)  # Somebody is writing a name.
+            threading.Event().wait(_TRY_SECONDS)  # another process is writing a name
         found = _read(descriptor)
         if found.get("identity") != ours["identity"]:
             raise _refusal(gpu, found)
@@ -88,7 +88,7 @@ class GpuLocks:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             try:
-                # Without O_CREAT first: the kernel refuses it on other users' files in sticky directories.
+                # First without O_CREAT, which the kernel refuses on other users' files in sticky directories (fs.protected_regular).
                 return os.open(path, flags)
             except FileNotFoundError:
                 descriptor = os.open(path, flags | os.O_CREAT, _FILE_MODE)
@@ -111,14 +111,6 @@ def _usable(directories: Sequence[Path]) -> Path:
     raise NodeError(f"no directory for the locks of GPUs: tried {', '.join(map(str, directories))}")
 
 
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _owner(ledger_path: Path) -> dict[str, object]:
     path = ledger_path.resolve()
     try:
@@ -134,7 +126,7 @@ def _owner(ledger_path: Path) -> dict[str, object]:
 
 
 def _read(descriptor: int) -> dict[str, object]:
-    """Return what a lock's file says of its owner; nothing where others have spoilt it."""
+    """Return the owner that a lock file names; empty if the file is damaged."""
     try:
         found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
     except ValueError:
@@ -143,13 +135,10 @@ def _read(descriptor: int) -> dict[str, object]:
 
 
 def _refusal(gpu: Gpu, owner: Mapping[str, object]) -> NodeError:
-    who = (
-        f"the ledger {owner['ledger']} of user {owner['user']}"
-        if {"ledger", "user"} <= owner.keys()
-        else "another pgpu"
-    )
+    has_names = {"ledger", "user"} <= owner.keys()
+    name = f"the ledger {owner['ledger']} of user {owner['user']}" if has_names else "another pgpu"
     return NodeError(
-        f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {who}",
+        f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {name}",
         hint="use that --state-dir, or wait until its jobs have ended",
     )
 

@@ -1,8 +1,8 @@
-"""Who is on a GPU's MPS control daemon, and that there is one exactly as long as jobs are on it.
+"""MPS control daemons of the GPUs: one runs exactly as long as jobs of the ledger are its clients.
 
-Any process of pgpu starts and ends daemons, under each GPU's own lock; who is on one the ledger says. This module refuses
-to bring jobs together that don't trust each other, and to start one under a daemon that is not well: it waits until those
-that are left there have gone.
+Any process of pgpu starts and ends daemons, under one file lock for each GPU. Only jobs of one user share a daemon: clients of
+one server can fault together. A job waits (`NotReadyError`) while a daemon recovers, or until the clients of a dead one have
+ended.
 """
 
 import logging
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MpsSharing:
-    """The daemons of all GPUs, for the jobs of one ledger."""
+    """The daemons of all GPUs for the jobs of one ledger."""
 
     daemons: MpsDaemons
     ledger: Ledger
@@ -37,28 +37,33 @@ class MpsSharing:
     def join(
         self, job: Job, gpus: Sequence[Gpu], delivery: Delivery, enforcer: Enforcer, account: Account | None
     ) -> Delivery:
-        """Have a daemon ready for a job that is about to start, and prove that its programs will be clients.
+        """Start or find the daemon for a job that is about to start, and prove that its programs become clients.
 
         Args:
             job: With its lease, granted and not started.
             gpus: The lease's one GPU.
-            delivery: What the enforcer made; the job's slice stays in force under MPS.
-            enforcer: Makes the slice of the throw-away job.
+            delivery: Made by the enforcer; the job's slice is enforced under MPS, too.
+            enforcer: Makes the slice of the throw-away job of the proof.
             account: Under which the job runs; None for this process's own.
 
         Returns:
-            The delivery with the words and the mount of MPS.
+            The delivery with the environment and the mount of MPS.
 
         Raises:
-            NotReadyError: The daemon is being drained; ask again.
+            NotReadyError: The daemon is being drained; try again.
             RequestError: Such a job cannot be a client of MPS on this GPU.
-            EnforcementError: The daemon does not start, or the job's programs are no clients of it.
+            EnforcementError: The daemon does not start, or the job's programs do not become its clients.
         """
-        gpu = _only(gpus)
-        _refuse_spec(job.spec)
+        if len(gpus) != 1:
+            raise RequestError("MPS is for jobs on one GPU", hint="leave --gpus or --sharing out")
+        gpu = gpus[0]
+        _refuse_obstacle(job.spec)
         daemon = self.daemons.of(gpu.uuid)
         with daemon.locked():
-            generation = self._present(daemon, job, gpu, _trust(job, account))
+            # Only one user's jobs meet: clients of one server fault together. One user's jobs may read each other's memory
+            # by other ways anyway.
+            trust = f"{job.owner_uid}/{_client_uid(job.spec, account)}"
+            generation = self._running_daemon(daemon, job, gpu, trust)
             control = daemon.control(generation)
             self._limit(control, job, gpu.uuid)
             daemon.enter(generation, job.id)
@@ -68,7 +73,7 @@ class MpsSharing:
         return joined
 
     def leave(self, lease: Lease) -> None:
-        """End the daemon of a lease that was given back, unless another job is on it.
+        """Stop the daemon of a released lease, unless another job is its client.
 
         Raises:
             NodeError: The ledger or the daemon's directory cannot be used.
@@ -78,30 +83,32 @@ class MpsSharing:
         for part in lease.slices:
             daemon = self.daemons.of(part.gpu_uuid)
             with daemon.locked():
-                if not self._on(part.gpu_uuid):
+                if not self._clients(part.gpu_uuid):
                     daemon.end()
 
     def sweep(self, gpus: Sequence[Gpu]) -> None:
-        """End what killed processes left: daemons of GPUs that no job is on.
+        """Stop daemons without clients, which killed processes left.
 
         Raises:
             NodeError: The ledger or a daemon's directory cannot be used.
         """
         for gpu in gpus:
             daemon = self.daemons.of(gpu.uuid)
-            if daemon.generation() is None or self._on(gpu.uuid):
+            if daemon.generation() is None or self._clients(gpu.uuid):
                 continue
             with daemon.locked():
-                if not self._on(gpu.uuid):
+                if not self._clients(gpu.uuid):
                     daemon.end()
 
     def is_server(self, gpu_uuid: str, pid: int) -> bool:
-        """Whether a process that holds memory of a GPU is a server of ours there."""
-        with suppress(NodeError):
-            return _is_called_server(pid) and pid in self.daemons.of(gpu_uuid).server_pids()
+        """Whether a process that holds memory of a GPU is a server of one of these daemons."""
+        with suppress(NodeError, OSError):
+            command = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+            return command.startswith("nvidia-cuda-mps") and pid in self.daemons.of(gpu_uuid).server_pids()
         return False
 
-    def _on(self, gpu_uuid: str, but: str | None = None) -> list[Entry]:
+    def _clients(self, gpu_uuid: str, but: str | None = None) -> list[Entry]:
+        """Return the jobs of the ledger that are under MPS on a GPU, without the one with the id `but`."""
         with self.ledger.view() as view:
             return [
                 entry
@@ -109,9 +116,9 @@ class MpsSharing:
                 if entry.job.id != but and entry.is_counted and _part_of(entry.job.lease, gpu_uuid) is not None
             ]
 
-    def _present(self, daemon: GpuDaemon, job: Job, gpu: Gpu, trust: str) -> Generation:
-        """Return the daemon that a job may join, started where there is none."""
-        others = [entry for entry in self._on(gpu.uuid, but=job.id) if entry.job.holder is not None]
+    def _running_daemon(self, daemon: GpuDaemon, job: Job, gpu: Gpu, trust: str) -> Generation:
+        """Return the daemon that a job may join, started where there is none; under the GPU's lock."""
+        others = [entry for entry in self._clients(gpu.uuid, but=job.id) if entry.job.holder is not None]
         generation, health = daemon.generation(), daemon.health()
         if health is Health.FAULT:
             raise NotReadyError(f"the MPS server of {gpu.name} recovers from a fault of one of its clients")
@@ -135,9 +142,9 @@ class MpsSharing:
         return daemon.start(trust)
 
     def _limit(self, control: MpsControl, job: Job, gpu_uuid: str) -> None:
-        """What a program gets that drops the job's own words: never more than the largest job there."""
-        parts = [_part_of(entry.job.lease, gpu_uuid) for entry in self._on(gpu_uuid, but=job.id)]
-        present = [part for part in (*parts, _slice_of(job)) if part is not None]
+        """Set the daemon's default limits, for programs that drop the job's environment: those of the largest job there."""
+        parts = [_part_of(entry.job.lease, gpu_uuid) for entry in self._clients(gpu_uuid, but=job.id)]
+        present = [part for part in (*parts, _lease_of(job).slices[0]) if part is not None]
         control.set_percentage(max(percentage_of(part.compute_share) for part in present))
         control.set_memory_limit(max(part.memory_bytes for part in present))
 
@@ -146,18 +153,18 @@ class MpsSharing:
     ) -> None:
         way = f"{way_into(job)}/{job.owner_uid}"
         if daemon.is_proved(generation, way) and daemon.server_pids():
-            return  # Where a server died the probe starts the next one, so that none can die that nobody has seen.
+            return  # With a server gone the proof runs again: it starts the next one.
         try:
             self._try(daemon.control(generation), job, gpu, enforcer, account)
         except EnforcementError as exc:
             if daemon.health() is not Health.WELL:
                 raise NotReadyError(f"the MPS daemon of {gpu.name} failed while a job joined it") from exc
-            # A server that was killed took the probe with it; the next client gets another one.
+            # A server that was killed took the throw-away job with it; the next client starts another server.
             self._try(daemon.control(generation), job, gpu, enforcer, account)
         daemon.remember_proof(generation, way)
 
     def _try(self, control: MpsControl, job: Job, gpu: Gpu, enforcer: Enforcer, account: Account | None) -> None:
-        """Run the throw-away job, in a slice of its own."""
+        """Run the throw-away job of the proof in a slice of its own."""
         test = throwaway(job, gpu)
         delivery = enforcer.prepare(test, [gpu])
         try:
@@ -169,7 +176,7 @@ class MpsSharing:
 
 
 def leave_mps(mps: MpsSharing | None, lease: Lease | None) -> None:
-    """End the daemon of a lease that was given back, if it was the last there; what cannot be ended is swept up later."""
+    """Stop the daemon of a released lease if it has no other clients; a failure is logged, and `sweep` tries again."""
     try:
         if mps is not None and lease is not None:
             mps.leave(lease)
@@ -178,25 +185,27 @@ def leave_mps(mps: MpsSharing | None, lease: Lease | None) -> None:
 
 
 def refuse_what_cannot_join(spec: JobSpec, request: Request) -> None:
-    """Refuse a job that asks for MPS and could never be a client of it, before anything is stored.
-
-    Raises:
-        RequestError: Its programs cannot be clients.
-    """
+    """Raise RequestError for a job with `--sharing mps` that could never be a client, before anything is stored."""
     if request.sharing is SharingWish.MPS:
-        _refuse_spec(spec)
+        _refuse_obstacle(spec)
+
+
+def _refuse_obstacle(spec: JobSpec) -> None:
+    found = mps_obstacle(spec.runtime, spec.user)
+    if found is not None:
+        raise found
 
 
 def mps_obstacle(runtime: str, user: str | None) -> RequestError | None:
-    """Return why programs of such a job can be no clients of MPS; None where only their start would tell.
+    """Return why a job's programs cannot be clients of MPS; None where they can, or where only their start shows it.
 
     Args:
-        runtime: By which it is run.
-        user: Of its container, as it was asked for.
+        runtime: Of the job.
+        user: Of its container, as requested.
     """
     if runtime == "process":
         return None
-    uid, own_uid = _user_of(user), os.geteuid()
+    uid, own_uid = _uid_of(user), os.geteuid()
     if not uid.isdigit():
         return RequestError(
             f"under MPS a container's user must be known, and {user} is a name that only its image knows",
@@ -210,51 +219,31 @@ def mps_obstacle(runtime: str, user: str | None) -> RequestError | None:
     return None
 
 
-def _refuse_spec(spec: JobSpec) -> None:
-    found = mps_obstacle(spec.runtime, spec.user)
-    if found is not None:
-        raise found
-
-
-def _user_of(user: str | None) -> str:
-    """The image's own user is not asked for: where it is not root, the proof says so."""
+def _uid_of(user: str | None) -> str:
+    """Return the user part of `--user`. An image's own user counts as root; where it is not, the proof fails."""
     return (user or "0").split(":")[0]
 
 
-def _trust(job: Job, account: Account | None) -> str:
-    """Name those whose clients may meet: one owner's, as one user of this machine.
-
-    Clients of one server fault together, and one user's may read each other's memory by other ways anyway.
-    """
-    return f"{job.owner_uid}/{_client_uid(job.spec, account)}"
-
-
 def _client_uid(spec: JobSpec, account: Account | None) -> int:
-    """Return as whom a job's programs run, as this machine sees them; the proof finds out where an image says otherwise."""
+    """Return the UID of a job's programs on this machine; the proof fails where an image has another one."""
     if account is not None:
         return account.uid
-    return os.geteuid() if spec.runtime == "process" else int(_user_of(spec.user))
+    return os.geteuid() if spec.runtime == "process" else int(_uid_of(spec.user))
 
 
 def _joined(delivery: Delivery, job: Job, control: MpsControl) -> Delivery:
-    """Add what makes a job's programs clients."""
+    """Return a delivery with the environment and the mount that make a job's programs clients."""
     if _lease_of(job).is_advisory:
         place = control.pipe_directory
     else:
         place = IN_JOB / "mps"
         try:
             (delivery.slice_directory / "mps").mkdir(exist_ok=True)
-            (delivery.slice_directory / "mps").chmod(0o755)  # whatever the umask says: the job may be another user
+            (delivery.slice_directory / "mps").chmod(0o755)  # whatever the umask is: the job may run as another user
         except OSError as exc:
             raise EnforcementError(f"{delivery.slice_directory / 'mps'} cannot be made: {exc.strerror}") from exc
-    words = environment_of(_slice_of(job), place)
+    words = environment_of(_lease_of(job).slices[0], place)
     return replace(delivery, mps_pipe_directory=control.pipe_directory, environment=(*delivery.environment, *words))
-
-
-def _only(gpus: Sequence[Gpu]) -> Gpu:
-    if len(gpus) != 1:
-        raise RequestError("MPS is for jobs on one GPU", hint="leave --gpus or --sharing out")
-    return gpus[0]
 
 
 def _lease_of(job: Job) -> Lease:
@@ -263,17 +252,7 @@ def _lease_of(job: Job) -> Lease:
     return job.lease
 
 
-def _slice_of(job: Job) -> Slice:
-    return _lease_of(job).slices[0]
-
-
 def _part_of(lease: Lease | None, gpu_uuid: str) -> Slice | None:
     if lease is None or lease.sharing is not SharingMode.MPS:
         return None
     return next((part for part in lease.slices if part.gpu_uuid == gpu_uuid), None)
-
-
-def _is_called_server(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").startswith("nvidia-cuda-mps")
-    return False

@@ -1,4 +1,4 @@
-"""One thread that waits for descriptors and times. A supervisor is nothing but what this calls."""
+"""A single-threaded event loop over descriptors and timers; supervisors and keepers run in its callbacks."""
 
 import heapq
 import itertools
@@ -11,33 +11,33 @@ WRITABLE = selectors.EVENT_WRITE
 
 
 class Timer:
-    """A call that is due at some time, unless it is cancelled."""
+    """A callback that is due at a time, unless it is cancelled."""
 
     def __init__(self, due_seconds: float, call: Callable[[], None]) -> None:
         self.due_seconds = due_seconds
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Drop the callback."""
         self.call = None
 
 
 class EventLoop:
-    """Waits without using the processor, and calls what is due."""
+    """Waits in `select`, and calls what is ready or due."""
 
     def __init__(
         self,
         now_seconds: Callable[[], float] = time.monotonic,
         selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,
     ) -> None:
-        """Wait by `selector`, on the clock `now_seconds`."""
+        """Wait with `selector`, on the monotonic clock `now_seconds`."""
         self.now_seconds = now_seconds
         self._selector = selector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
 
     def watch(self, descriptor: int, events: int, call: Callable[[int], None]) -> None:
-        """Call with the events that happened, each time `descriptor` is ready; 0 events rest the descriptor."""
+        """Call with the events that happened, each time `descriptor` is ready; 0 events stop watching it."""
         is_watched = descriptor in self._selector.get_map()
         if is_watched and not events:
             self._selector.unregister(descriptor)
@@ -47,7 +47,7 @@ class EventLoop:
             self._selector.register(descriptor, events, call)
 
     def forget(self, descriptor: int) -> None:
-        """Stop watching; does nothing for what is not watched."""
+        """Stop watching; does nothing for a descriptor that is not watched."""
         self.watch(descriptor, 0, lambda _: None)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
@@ -57,7 +57,7 @@ class EventLoop:
         return timer
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait and call until `is_done`, which is asked after every call."""
+        """Wait and call until `is_done()`, which is checked after each round of calls."""
         while not is_done():
             self._call_ready(self._timeout_seconds())
             self._call_due()
@@ -68,11 +68,11 @@ class EventLoop:
         self._call_due()
 
     def close(self) -> None:
-        """Let go of the kernel's own descriptor; watched ones stay open."""
+        """Close the selector; watched descriptors stay open."""
         self._selector.close()
 
     def _call_ready(self, timeout_seconds: float | None) -> None:
-        """Call for what is ready, unless an earlier call of the same round has forgotten or rested it."""
+        # A callback of the same round may have stopped watching a descriptor that is ready, or closed it.
         for seen, events in self._selector.select(timeout_seconds):
             key = self._selector.get_map().get(seen.fd)
             if key is not None and events & key.events:
