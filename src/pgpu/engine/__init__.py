@@ -1,6 +1,7 @@
-"""The loop: admit, start, watch, reclaim. No daemon: any pgpu process runs it on the ledger.
+"""The engine: admits jobs, starts their supervisors, watches leases and reclaims them. Any process of pgpu may run it.
 
-It decides nothing itself (`scheduling` does) and knows neither CUDA nor Docker. How `app` joins it:
+There is no daemon; the ledger is the only shared state. `pgpu.scheduling` decides, and enforcers and runtimes know CUDA and
+containers. `app` builds it:
 
     ledger = Ledger(state_directory / "ledger.db")
     engine = Engine(
@@ -9,11 +10,11 @@ It decides nothing itself (`scheduling` does) and knows neither CUDA nor Docker.
         gpus,                  # GpuSource of exactly `settings.gpu_model`
         enforcer,
         {"process": ..., "docker": ...},
-        supervisor_command,    # argv that becomes a supervisor; the job's id is appended as its last word
+        supervisor_command,    # argv that becomes a supervisor; the job's id is appended
+        keeper_command,        # argv that becomes the keeper of a queue
     )
-    client = EmbeddedClient(engine)          # pgpu.client.embedded_client
-    supervise(engine, job_id)                # pgpu.engine.supervisor; what `supervisor_command` ends up calling
+    supervise(engine, job_id)  # pgpu.engine.supervisor; what `supervisor_command` runs
 
-A supervisor is started with the environment of the process that submitted the job, and with `/` as its directory. It
-finds the model of its GPUs in the ledger: `ledger.job(job_id).gpu_model`.
+A supervisor starts with the environment of the process that submitted the job, in the directory `/`. The model of its GPUs is
+in the ledger: `ledger.job(job_id).gpu_model`.
 """
