@@ -110,7 +110,7 @@ class Engine(EngineContext):
         return self.admissions.outlook()
 
     def release(self, job_id: str) -> None:
-        """Return a lease whose memory nothing holds any more, and wake the queue and the jobs beside it."""
+        """Return a lease that holds no memory any more, and wake the queue and the jobs beside it."""
         entry = self.ledger.entry(job_id)
         if entry.job.lease is not None:
             self.enforcer.release(entry.job.lease)

@@ -247,7 +247,7 @@ def _ends_in_seconds(entry: Entry, lasting: Mapping[Call, float], now_seconds: f
 
 
 def _first_of_each_owner(waiting: Sequence[Waiting]) -> dict[int, list[Waiting]]:
-    """Return each user's first `_MOST_BESIDE` + 1 jobs: one of them is the job whose company is counted."""
+    """Return each user's first `_MOST_BESIDE` + 1 jobs: one of them is the job itself."""
     found: dict[int, list[Waiting]] = {}
     for each in waiting:
         own = found.setdefault(each.owner_uid, [])

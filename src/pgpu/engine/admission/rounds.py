@@ -116,7 +116,7 @@ class Admissions:
         """Admit what fits now. While the GPUs cannot be read nothing is admitted, and all else goes on.
 
         Args:
-            gives_up: Jobs whose wait has run out; cancelled if they cannot start now. The process that waits for a job
+            gives_up: Jobs past their deadline; cancelled if they cannot start now. The process that waits for a job
                 measures this: the ledger's deadline is wall time, which may be set.
 
         Raises:
@@ -252,14 +252,14 @@ def _granted(entry: Entry, lease: Lease) -> Entry:
 
 
 def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
-    """Cancel jobs that can never start, write the reasons of held ones, and release those whose predecessors have ended.
+    """Cancel jobs that can never start, write the reasons of held ones, and release those without unfinished predecessors.
 
     The wait of a released job counts from now on.
 
     Args:
         decision: The transaction.
         now_seconds: Seconds since the epoch.
-        gives_up: Jobs whose wait has run out; cancelled here if they are held.
+        gives_up: Jobs past their deadline; cancelled here if they are held.
 
     Returns:
         The ids of the cancelled jobs.
@@ -297,7 +297,7 @@ def _released(waiting: Sequence[Peer], found: DependencyVerdicts) -> list[str]:
 
 
 def cancel_entry(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
-    """Return a waiting job as cancelled; `reason` is set where no user asked for it."""
+    """Return a waiting job as cancelled; `reason` is set unless a user cancelled it."""
     job = replace(
         entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=reason, wait_timed_out=timed_out
     )

@@ -129,7 +129,7 @@ def take_snapshot(
         source: Of the GPUs.
         enforcer: Reads the meters.
         entries: Every job that holds a lease.
-        away: Ids of jobs whose processes are, or may be, moved to the host; their meters count memory that is not on the GPU.
+        away: Ids of jobs with processes that are, or may be, on the host; their meters count memory that is not on the GPU.
 
     Raises:
         NodeError: A GPU cannot be read.

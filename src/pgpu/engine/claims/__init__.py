@@ -29,7 +29,7 @@ class ClaimableGpu:
     """By claims."""
 
     is_closed: bool
-    """Whether the administrator lets nothing new start there."""
+    """Whether the administrator has closed it to new jobs."""
 
     has_mps: bool = False
     """Whether claims can share it under MPS."""
@@ -58,7 +58,7 @@ class Claims(Protocol):
 
         Args:
             claim: To be held.
-            gpus: A recent result of `gpus`, whose NVML reading is used again. None: NVML is read here.
+            gpus: A recent result of `gpus`; its NVML reading is used again. None: NVML is read here.
 
         Raises:
             RequestError: It can never be held, such as a slice smaller than a CUDA context; or its uid is held with other slices.
@@ -80,7 +80,7 @@ class Claims(Protocol):
     def held(self) -> Sequence[HeldClaim]:
         """Return every held claim, its slices remade where they are gone: after a reboot all are.
 
-        A claim whose slices cannot be made is logged and left out; the next call tries again.
+        A claim without slices that could be made is logged and left out; the next call tries again.
 
         Raises:
             NodeError: The ledger cannot be used.

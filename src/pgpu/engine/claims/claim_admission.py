@@ -79,7 +79,7 @@ def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holder
 
 
 def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], available_bytes: int) -> None:
-    """Raise CapacityError for an oversubscribing claim whose memory would not fit into the host's now."""
+    """Raise CapacityError for an oversubscribing claim if its memory would not fit into the host's now."""
     if claim.oversubscribes:
         promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holders if entry.job.lease is not None)
         asked = [(claim.uid, request_of(claim, claim.slices))]

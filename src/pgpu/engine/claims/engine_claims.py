@@ -120,7 +120,7 @@ class EngineClaims:
                 record = decision.held_claims.get(uid)
                 if record is None:
                     return
-                # Before the job ends: a crash in between leaves a record that says the slices are to be freed.
+                # Before the job ends: a crash in between leaves a record with the mark that the slices are to be freed.
                 decision.held_claims.free(uid, time.time())
             entry = self._entry(record.job_id)
             if entry is not None and entry.is_live:
@@ -171,7 +171,7 @@ class EngineClaims:
         with self._engine.ledger.view() as view:
             is_new, job_id = view.held_claims.get(claim.uid) is None, _present_job(view, claim)
         if job_id is not None:
-            # It may have ended meanwhile, as all jobs do whose files are gone after a reboot.
+            # It may have ended meanwhile, as all jobs do without their files, after a reboot.
             with contextlib.suppress(EnforcementError):
                 return self._wait_for_slices(claim, job_id)
         try:

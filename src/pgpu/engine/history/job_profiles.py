@@ -55,7 +55,7 @@ def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
 
 
 def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None = None) -> TraceMeasurement | None:
-    """Read and store the log of a job whose command has ended; None for a job that was not traced."""
+    """Read and store the log of a job after its command has ended; None for a job that was not traced."""
     if not job.spec.is_traced or job.lease is None:
         return None
     try:
@@ -66,7 +66,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
-        _LOG.warning(f"what job {job.id} did on the GPU cannot be told: {exc}")
+        _LOG.warning(f"the trace of job {job.id} cannot be read: {exc}")
         return None
 
 

@@ -1,6 +1,6 @@
 """What one ended job leaves: its run in the history and, after it failed at its own memory limit, perhaps another try.
 
-A next try has more memory; the last one has its GPUs alone. No try asks for more than could ever be granted, or it would wait
+A next try has more memory; the last one has its GPUs alone. No try requests more than could ever be granted, or it would wait
 for ever.
 """
 
@@ -59,7 +59,7 @@ class EndedRun:
             job: As it would end, with its exit code.
 
         Returns:
-            Its next try, or one line on why there is none; None for a job that did not fail so, or asked for no retries.
+            Its next try, or one line on why there is none; None for a job that did not fail so, or without retries.
         """
         failed = job.exit_code not in {0, None} and self.observed.refusals > 0
         if not (failed and job.request.retries_out_of_memory):
@@ -86,7 +86,7 @@ def observe_end(
 def _next_request(job: Job, slice_bytes: int, attempted_bytes: int, most: LargestSlice) -> Request | None:
     """Return the request of a job's next try; None after the last one.
 
-    A try alone on its GPUs asks for the least that could do; each round raises that to all there is.
+    A try alone on its GPUs requests the least that could do; each round raises that to all there is.
 
     Args:
         job: As it would end.
@@ -114,7 +114,7 @@ def _why_no_more(job: Job, slice_bytes: int, most: LargestSlice) -> str:
 
 
 def queue_again(context: EngineContext, again: NextTry) -> None:
-    """Put a job back into the queue with its next request; a job that was asked to stop meanwhile ends instead.
+    """Put a job back into the queue with its next request; a job with a stop request ends instead.
 
     Its memory must be free, and its supervisor about to exit.
 

@@ -51,7 +51,7 @@ class MemoryObservation:
     """Size of the slice at the last refusal, which may be smaller than `slice_bytes`; 0 if there was none."""
 
     def with_more(self, use: SliceUse, part: Slice) -> "MemoryObservation":
-        """Return the observation after another reading of one slice's meter, whose counters only grow."""
+        """Return the observation after another reading of one slice's meter; its counters only grow."""
         return MemoryObservation(
             slice_bytes=max(self.slice_bytes, part.memory_bytes),
             peak_bytes=max(self.peak_bytes, use.peak_bytes),
@@ -161,11 +161,11 @@ class RunHistory:
             return LargestSlice(most_bytes)
         return LargestSlice(quota_bytes // gpu_count, is_quota=True)
 
-    def _runs(self, view: View, whose: tuple[str, str, int]) -> Sequence[Run]:
+    def _runs(self, view: View, key: tuple[str, str, int]) -> Sequence[Run]:
         """Return a program's runs; cached, since a thousand calls of it may be submitted together."""
         newest = view.history.newest()
-        if self._read is None or self._read[:2] != (newest, whose):
-            self._read = (newest, whose, view.history.of_program(*whose))
+        if self._read is None or self._read[:2] != (newest, key):
+            self._read = (newest, key, view.history.of_program(*key))
         return self._read[2]
 
     def _estimated(self, view: View, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:

@@ -161,7 +161,7 @@ class Autoshrink:
     """Shrinks the slice of a running job of unknown size, once its peak has not grown for a while.
 
     At most once, and never below what the job holds. The pool of a framework that took all the memory in sight is left alone:
-    it cannot be told from need.
+    it is indistinguishable from need.
     """
 
     def __init__(self, context: EngineContext, stable_seconds: float) -> None:

@@ -22,7 +22,7 @@ SPAWN_PATIENCE_SECONDS = 20.0
 GRANT_PATIENCE_SECONDS = 2.0
 """How long a granted job may be without a supervisor. A second supervisor does no harm: it finds the first and ends."""
 
-LOST = "its supervisor died, and nobody saw how it ended"
+LOST = "its supervisor died, and its exit code is lost"
 
 
 def recover(context: EngineContext) -> None:
@@ -87,7 +87,7 @@ def _finish(context: EngineContext, job_id: str) -> None:
 
 
 def mark_lost(job: Job, now_seconds: float) -> Job:
-    """Return a job whose exit code is not known."""
+    """Return a job with an unknown exit code as failed."""
     return replace(job, state=JobState.FAILED, error=LOST, finished_at_seconds=now_seconds, exit_code=None)
 
 
@@ -102,7 +102,7 @@ def _take_over(context: EngineContext, seen: Entry) -> bool:
 
 
 def _remove_live_files(context: EngineContext, granted_ids: Collection[str]) -> None:
-    """Remove sockets and pipes of ended jobs whose supervisors were killed between writing the end and removing the files."""
+    """Remove sockets and pipes of ended jobs: their supervisors were killed between writing the end and removing the files."""
     for live in (context.settings.runtime_directory / "jobs").glob("*"):
         if live.name not in granted_ids and not send_datagram(context.places(live.name).wake_socket, b""):
             with context.ledger.view() as view:  # it may have been granted since

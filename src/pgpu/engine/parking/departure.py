@@ -20,7 +20,7 @@ from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.model import Job
 
 QUIET_SECONDS = 10.0
-"""How long to wait at most for work in flight of a job whose memory stays; then the other job starts beside it."""
+"""How long to wait at most for work in flight of a job that keeps its memory; then the other job starts beside it."""
 
 STAYS = "it has managed memory, or shares memory with another process, which drivers cannot move"
 
@@ -131,7 +131,7 @@ class Departure:
         return self.context.places(self.job_id).parking
 
     def _stays(self, job: Job) -> bool:
-        """Whether it has memory that some drivers corrupt when they move it, so that they are never asked to."""
+        """Whether it has memory that some drivers corrupt when they move it, so that it is never moved."""
         return job.lease is not None and any(use.stays for use in self.context.enforcer.use(job.lease))
 
     def _refused(self, by: str) -> Stage:
@@ -193,7 +193,7 @@ class Departure:
         if self._mover is not None:
             return self._mover
         if self.context.checkpoints is None:
-            raise NodeError(f"job {job.id} left its GPU, and nothing here asks its driver to bring it back")
+            raise NodeError(f"job {job.id} left its GPU, and this engine has no driver that could bring it back")
 
         def free_bytes() -> int:
             uuids = [part.gpu_uuid for part in job.lease.slices] if job.lease is not None else []

@@ -83,7 +83,7 @@ def is_travelling(path: Path) -> bool:
 def can_leave(job: Job, checkpoints: Checkpoints | None, path: Path) -> bool:
     """Whether the driver may move the whole of a job with a lease to the host, as far as is known.
 
-    Not for jobs that oversubscribe, whose pages the driver moves by itself, and not under MPS. Whether a certain job can be
+    Not for jobs that oversubscribe: the driver moves their pages by itself, and not under MPS. Whether a certain job can be
     moved is known only after a failure, which is remembered in its state.
 
     Args:

@@ -27,7 +27,7 @@ from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.demand import is_script, signature_of
 
 RESERVED_FACT = "shared-out-by"
-"""Fact of a ledger whose GPUs are reserved: the name of the one program that may give its GPUs to jobs."""
+"""Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
 
 _INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*|(ba|da|z|k)?sh")
 

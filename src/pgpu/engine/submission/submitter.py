@@ -35,7 +35,7 @@ class Submitter:
 
 
 def this_process() -> Submitter:
-    """Return the submitter whose jobs inherit from this process."""
+    """Return this process's user; jobs inherit from this process."""
     return Submitter(os.getuid(), tuple(os.environ.items()), inheritance())
 
 

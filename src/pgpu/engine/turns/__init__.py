@@ -1,1 +1,1 @@
-"""Turns on GPUs whose jobs hold more memory than fits: `arbiter` runs them, `turn_state` is their file."""
+"""Turns on GPUs with jobs that hold more memory than fits: `arbiter` runs them, `turn_state` is their file."""

@@ -1,8 +1,8 @@
-"""Runs the turns of GPUs whose jobs hold more memory than fits: reads what the jobs do, holds them, and releases them.
+"""Runs the turns of GPUs with jobs that hold more memory than fits: reads what the jobs do, holds them, and releases them.
 
 There is no process for this alone: of the supervisors of one GPU's oversubscribing jobs, the one that holds the GPU's lock runs
 the turns, on its event loop. It polls every 20 ms while jobs take turns, every 250 ms while they might have to, else once a
-second. `scheduling.gpu_turns` decides whose turn it is. The state is a file, from which another supervisor continues after
+second. `scheduling.gpu_turns` chooses the next job. The state is a file, from which another supervisor continues after
 a crash. Only jobs that oversubscribe are held, and only by the hold bit of turns.
 """
 
@@ -322,7 +322,7 @@ def _part(values: Sequence[_Value], at: int) -> _Value | None:
 
 _Activity = tuple[bool, float | None, bool]
 _STILL: _Activity = (False, None, True)
-"""Of a job none of whose processes uses the GPU."""
+"""Of a job without processes on the GPU."""
 
 
 def _activity(

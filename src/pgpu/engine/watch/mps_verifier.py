@@ -75,7 +75,7 @@ class _GpuTrial:
     """Under trial; no other job is held."""
 
     _holder: str | None = None
-    """Id of the job whose turn it is."""
+    """Id of the job that has the turn."""
 
     _holder_since_seconds: float = 0.0
     _timer: Timer | None = None
