@@ -64,7 +64,7 @@ def test_one_that_ended_while_its_memory_is_not_free_yet_has_ended() -> None:
 def test_whoever_goes_after_a_failure_never_starts(exit_code: int | None, state: JobState, says: str) -> None:
     found = standing([job("b", "a"), job("c", "b")], ended("a", exit_code, state))
     assert says in found.doomed["b"]
-    assert "job b, which was cancelled" in found.doomed["c"]
+    assert "job b, was cancelled" in found.doomed["c"]
 
 
 def test_one_failure_dooms_at_once_though_others_still_run() -> None:
@@ -73,7 +73,7 @@ def test_one_failure_dooms_at_once_though_others_still_run() -> None:
 
 
 def test_whoever_goes_after_a_job_that_is_forgotten_never_starts() -> None:
-    assert "nothing is known" in standing([job("b", "gone")], {}).doomed["b"]
+    assert "no longer in the ledger" in standing([job("b", "gone")], {}).doomed["b"]
 
 
 def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> Peer:

@@ -77,11 +77,11 @@ def _failures(peer: Peer, awaited: Mapping[str, Peer], doomed: Mapping[str, str]
     for job_id in peer.place.after:
         other = awaited.get(job_id)
         if other is None:
-            yield f"it was to go after job {job_id}, of which nothing is known any more"
+            yield f"its predecessor, job {job_id}, is no longer in the ledger"
         elif job_id in doomed:
-            yield f"it was to go after {_label(other)}, which was cancelled"
+            yield f"its predecessor, {_label(other)}, was cancelled"
         elif (why := failure_text(other)) is not None:
-            yield f"it was to go after others, and {why}"
+            yield f"a predecessor failed: {why}"
 
 
 def _hindrance(peer: Peer, awaited: Mapping[str, Peer], granted: Mapping[str | None, int]) -> str | None:

@@ -35,7 +35,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 
-CLOSED = "waits for the administrator, who lets nothing new start for now"
+CLOSED = "waits until the administrator opens the GPUs to new jobs"
 
 
 @dataclass(frozen=True, slots=True)
