@@ -99,6 +99,7 @@ class ChangeFeed:
                         if self._ended.is_set():
                             return
                 finally:
+                    # None on the loop: the feed is disconnected, and the controller polls at its usual interval.
                     self._pass_on(None)
             self._ended.wait(_RETRY_SECONDS)
 

@@ -67,6 +67,7 @@ class PackageBuilds:
         except PgpuError as error:
             _log.info("the packages of %s cannot be installed now: %s", version.label, error)
         finally:
+            # Also after a failure: the next poll of functions tries the owner's versions again.
             self._owners.discard(version.owner_uid)
         if is_judged:
             await self._on_judged()

@@ -102,6 +102,7 @@ class ReplicaController:
 
     async def _keep_polling(self) -> None:
         while True:
+            # Before the poll: a change during it triggers the next one.
             self._changed.clear()
             await self._poll()
             self._decide_all()
@@ -142,6 +143,7 @@ class ReplicaController:
 
     async def _update_functions(self) -> None:
         self._is_stale = False
+        # The flag was cleared before the request: a change during it makes the result stale again.
         functions = await self._threads.call(self._control_plane.functions)
         if functions is None:
             self._is_stale = True
@@ -153,6 +155,7 @@ class ReplicaController:
     async def _poll(self) -> None:
         known = {replica.job_id for router in self._routers for replica in router.replicas.values()}
         is_starting = self._starting > 0
+        # Jobs that ended before this poll began cannot be in its result.
         self._stopped.clear()
         if self._is_stale or time.monotonic() - self._updated_seconds >= _POLL_SECONDS:
             await self._update_functions()
@@ -269,6 +272,7 @@ class ReplicaController:
             _log.info("no replica of %s@%d can be started: %s", router.name, replica.version, error)
         finally:
             self._starting -= 1
+            # Gone if the policy stopped it, or the function was removed, while its job was being submitted.
             is_needed = router.replicas.pop(replica.job_id, None) is not None
             if job is None:
                 router.loads[replica.version].note_failure()
@@ -283,6 +287,7 @@ class ReplicaController:
 
     def _stop(self, job_id: str) -> None:
         """End a job in the background; if that fails, the next poll finds it and adopts it again."""
+        # Until the job has ended, polls still list it; it must not be adopted as a new replica.
         self._stopping.add(job_id)
         self._threads.start(self._stop_job(job_id))
 

@@ -67,6 +67,7 @@ class ReplicaLeases:
     async def _reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
         async with replica.lease_lock:
             result = await self._threads.call(self._control_plane.reacquire, replica.job_id)
+            # Inside the lock: the next request about this lease must see the result.
             router.on_reacquired(replica, result)
 
 

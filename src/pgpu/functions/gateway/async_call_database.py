@@ -82,6 +82,7 @@ class AsyncCallDatabase:
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
         if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             self._connection.execute("DROP TABLE IF EXISTS calls")  # of a version that did not store callers
+        # FULL: a call is acknowledged only after its commit is on disk.
         self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
         self._held_bytes = self._count_bytes()
         self._begun_path = directory / _BEGUN
@@ -181,6 +182,7 @@ class AsyncCallDatabase:
             Id and function of each call without an answer, oldest first; and the ids of those that were sent to a replica.
         """
         begun = set(self._begun_path.read_text().splitlines())
+        # A crash from here until the refusals are stored makes begun calls look as if they only waited. Accepted: a second crash.
         os.ftruncate(self._begun, 0)
         statement = "SELECT id, function FROM calls WHERE finished IS NULL ORDER BY created"
         return [(row[0], row[1]) for row in self._connection.execute(statement)], begun
@@ -202,6 +204,7 @@ class AsyncCallDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        # IMMEDIATE takes the write lock now: a read before the first write cannot become outdated.
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield

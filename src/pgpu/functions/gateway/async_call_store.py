@@ -136,6 +136,7 @@ class AsyncCallStore:
 
     async def wait_finished(self, call_id: str, timeout_seconds: float) -> AsyncCallRecord | None:
         """Wait until a call has its answer or the time is over, and return the call."""
+        # Registered before the database is read: an answer in between sets the event.
         event = self._finished.setdefault(call_id, asyncio.Event())
         known = await self.get(call_id)
         if known is None or known.reply is not None:
@@ -150,9 +151,11 @@ class AsyncCallStore:
 
     def on_answer(self, call_id: str, function: str, reply: Reply, body: Body) -> None:
         """Store an answer; after a refusal that no worker has seen send the call again."""
+        # The call was cancelled, or has its answer already.
         if self._running.pop(call_id, None) is None:
             return
         if reply.status in _NOT_NOW and not reply.started_seconds:
+            # The slot stays taken during the pause: a busy function is not flooded with retries.
             self._waiting[function].appendleft(call_id)
             self._loop.call_later(_RETRY_SECONDS, self._release, function)
         else:
@@ -165,6 +168,7 @@ class AsyncCallStore:
 
     def _on_closed(self, function: str) -> None:
         """Delete the calls of a removed function; those that it had were answered just before."""
+        # Late releases of this function's calls are ignored without an entry here.
         self._sent.pop(function, None)
         self._start(self._forget_function(function, self._waiting.pop(function, deque())))
 

@@ -73,6 +73,7 @@ class BodyBudget:
             raise NotTakenError(TOO_LARGE)
         for index, (name, most_bytes) in enumerate(accounts):
             held = self._held_bytes[name]
+            # The total (index 0) has no exception: it protects the machine's memory.
             is_alone = index > 0 and held == own_bytes
             if held + more_bytes > most_bytes and not is_alone:
                 raise NotTakenError(_NO_ROOM)

@@ -92,6 +92,7 @@ class TokenCache:
             lookup = asyncio.get_running_loop().create_task(self._look_up(pool, caller, caller.token))
             self._lookups[caller.digest] = lookup
             lookup.add_done_callback(_retrieve_exception)
+        # Shielded: a caller that leaves must not cancel the lookup for the others.
         await asyncio.shield(lookup)
 
     async def _look_up(self, pool: "_LookupPool", caller: Credentials, token: str) -> None:
@@ -103,6 +104,7 @@ class TokenCache:
             del self._lookups[caller.digest]
         kept, other = (self._invalid, self._valid) if bearer == Bearer() else (self._valid, self._invalid)
         kept.put(caller.digest, bearer)
+        # A token was revoked, or an invalid one was created: the caches must not contradict each other.
         other.remove(caller.digest)
 
 
@@ -170,6 +172,7 @@ class GatewayAccess:
         """
         if router is not None and router.declaration.is_public:
             return None
+        # No cached answer counts as no permission: the lookup before this call may have expired.
         bearer = self.tokens.get(caller) or Bearer()
         if caller.uid is None and caller.token is None:
             return NO_TOKEN

@@ -164,6 +164,7 @@ class GatewayApp:
         router = self._routers.get(name)
         is_refused = self._access.refusal(caller, router) is not None
         if is_refused and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
+            # A burst of calls of unknown functions costs the server one request.
             self._refreshed_seconds = math.inf  # other requests do not ask until the server has answered
             try:
                 await self._refresh()

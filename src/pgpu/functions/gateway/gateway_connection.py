@@ -35,6 +35,7 @@ class GatewayConnection(HttpConnection):
         super().connection_made(transport)
         uid = peer_uid(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
+        # Counted even if the connection is aborted below: connection_lost() follows in any case.
         self.held[uid] += 1
         is_one_too_many = self.held[uid] > self.most_descriptors // (2 if uid is None else 4)
         if is_one_too_many or self.held.total() > self.most_descriptors * 7 // 8:

@@ -65,6 +65,7 @@ class GatewayRequestHandler:
     ) -> RoutedRequest:
         """Begin a request; its deadline runs from now on."""
         declared_seconds = router.declaration.timeout_seconds if router else _UNKNOWN_TIMEOUT_SECONDS
+        # Without the token: the function's code could use it elsewhere.
         forwarded = {name: value for name, value in headers.items() if name != "authorization"}
         query = scope["query_string"].decode("latin-1")
         return RoutedRequest(

@@ -68,6 +68,7 @@ def run(control_plane: ControlPlane, settings: GatewaySettings) -> None:
     """
     logging.basicConfig(format="pgpu: %(message)s", level=logging.INFO)
     _, most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Raise the soft limit to the hard one: each caller and each large body needs a descriptor.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_descriptors, most_descriptors))
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
         runner.run(_serve(control_plane, settings))
@@ -88,12 +89,14 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     server = HttpServer(app, type("GatewayHttpConnection", (GatewayConnection,), attributes), _GRACE_SECONDS)
     leaving = _leave_on_signals(settings.parent)
     sockets = _listen(settings)
+    # Device and inode identify this socket at the end, when the path may belong to the next gateway.
     made = settings.unix.lstat()
     while not await controller.open() and not leaving.is_set():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RETRY_SECONDS):
                 await leaving.wait()
     history = LoadHistory(settings.state / "learned.db")
+    # After open(): only functions that exist have a router to restore.
     restore_loads(routers, history.read())
     await store.open()
     app.is_ready = True
@@ -158,6 +161,7 @@ def _unix_socket(path: Path) -> socket.socket:
         made.bind(os.fspath(fresh))
         fresh.chmod(0o666)  # all users: the kernel reports the user of each connection
         made.listen(_BACKLOG)
+        # rename() replaces the old socket in one step: a caller always finds one of the two.
         fresh.rename(path)
     except OSError as error:
         made.close()

@@ -100,6 +100,7 @@ async def serve_body(
         handler.submit(request, *body, call)
         await call.write()
     finally:
+        # receive() would wait until the connection ends, and keep this request alive.
         watch.cancel()
 
 
@@ -132,10 +133,12 @@ async def read_body(receive: Receive, most_bytes: int) -> tuple[bytes, int | Non
                 file.add(piece)
             else:
                 head += piece
+                # Too large for a frame: the rest goes to the file as it arrives, so memory stays bounded by one piece.
                 if len(head) > INLINE_BYTES:
                     file = GrowingFile()
                     file.add(head)
                     head = bytearray()
+            # Checked after each piece: a chunked body has no announced length.
             if size_bytes > most_bytes:
                 return TOO_LARGE
             if not message.get("more_body", False):

@@ -84,6 +84,7 @@ class DirectCall:
     def set(self) -> None:
         """Submit the request if its body is complete; abandon it if the client has left."""
         cycle, request = self._cycle, self._request
+        # uvicorn calls set() both for the end of the body and for a disconnect.
         if cycle.disconnected:
             self._handler.abandon(request)
             if self._writer is not None:
@@ -111,6 +112,7 @@ class DirectCall:
         except (ValueError, KeyError):  # a header that is not one line of Latin-1, or an unknown status
             cycle.transport.close()
             return
+        # The states that uvicorn itself sets in send(); on_response() then starts a pipelined request.
         cycle.response_started = cycle.response_complete = True
         cycle.message_event = _DONE  # type: ignore[assignment] # has the methods that uvicorn calls
         cycle.transport.write(b"".join((*head, reply.body)))
@@ -167,6 +169,7 @@ class HttpConnection(HttpToolsProtocol):
         if scope is None or "method" in scope or self.transport.is_closing():
             self._head_bytes = 0
             return
+        # httptools has no limit for a head that arrives in pieces; "method" is in the scope once the head is complete.
         self._head_bytes += len(data)
         if self._head_bytes > LARGEST_HEAD_BYTES:
             body = bytes(_HEAD_TOO_LARGE.reply("").body)
@@ -187,6 +190,7 @@ class HttpConnection(HttpToolsProtocol):
             if method == b"CONNECT":
                 raise httptools.HttpParserInvalidMethodError("CONNECT is not supported") from None
             head = _head_without_upgrade(b"%b %b HTTP/%b" % (method, self.url, version.encode()), self.headers)
+            # A new parser: the old one is in upgrade mode and would treat the body as another protocol.
             self.parser = httptools.HttpRequestParser(self)
             self.parser.feed_data(head)
             return memoryview(data)[upgrade.args[0] :]
@@ -216,6 +220,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it was quiet for long enough; else set the timer again."""
+        # Infinite during a request: the timer is then set for one more period.
         left_seconds = self._quiet_since_seconds + self.timeout_keep_alive - self.loop.time()
         if left_seconds > 0:
             after = min(left_seconds, self.timeout_keep_alive)
@@ -229,6 +234,7 @@ class HttpConnection(HttpToolsProtocol):
             headers = plain_headers(scope["headers"])
             length = headers.get("content-length")
             is_small = length is not None and length.isdecimal() and int(length) <= LARGEST_DIRECT_BYTES
+            # A paused transport means that the client is slow to read: only a task can wait for it.
             is_direct = is_small and not self.flow.write_paused
             request = self.handler.accept_direct(scope, headers) if is_direct else None
             if request is not None:

@@ -73,6 +73,7 @@ class ResponseWriter:
 
     def start(self, reply: Reply, file: int | None) -> None:
         """Write the response in a task of its own."""
+        # The sink's methods must not block, so a response in pieces gets its own task.
         task = asyncio.get_running_loop().create_task(self.run(reply, file))
         _tasks.add(task)
         task.add_done_callback(self._on_done)
@@ -123,6 +124,7 @@ class ResponseWriter:
             if chunk.is_last:
                 await self._send_piece(b"", more_body=False)
                 return
+            # Only now: the client has taken the piece, or it is in the transport's bounded buffer.
             self._replica.credit(self._request)
 
     async def _send_body(self, body: Body) -> None:

@@ -26,6 +26,7 @@ class _Selector(selectors.DefaultSelector):
         self.deferred: list[Callable[[], None]] = []
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # A callback may defer another one; all run before the poll, or their writes would wait for the next event.
         while self.deferred:
             due, self.deferred = self.deferred, []
             for call in due:
@@ -82,6 +83,7 @@ class AsyncChannel:
         self.waiting_bytes = 0
         self._has_writer = False
         self.is_open = True
+        # From here on `on_frames` may be called in any later iteration of the loop.
         self._loop.add_reader(self._fd, self._read)
 
     def send(self, frame: bytes, file: int | None = None) -> None:
@@ -91,6 +93,7 @@ class AsyncChannel:
                 os.close(file)
             return
         if file is not None:
+            # Earlier frames first: the peer matches descriptors to frames by their order.
             self.flush()
             self._waiting.append((memoryview(frame), file))
             self.waiting_bytes += len(frame)
@@ -107,6 +110,7 @@ class AsyncChannel:
             self._unsent.clear()
             self._waiting.append((memoryview(joined), None))
             self.waiting_bytes += len(joined)
+            # With more than one entry a write is blocked already, and the loop continues it when the socket is writable.
             if len(self._waiting) == 1:
                 self._write_waiting()
 
@@ -160,6 +164,7 @@ class AsyncChannel:
                 if file is not None:
                     os.close(file)
                 self.waiting_bytes -= sent
+                # After a partial write the descriptor is gone; the rest is sent without one.
                 if sent == len(view):
                     self._waiting.popleft()
                 else:
@@ -185,5 +190,6 @@ class AsyncChannel:
 
     def _end_connection(self) -> None:
         if self.is_open:
+            # Closed before the callback: it may create a new channel or inspect `is_open`.
             self.close()
             self._on_end()

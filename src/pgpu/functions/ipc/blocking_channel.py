@@ -57,8 +57,10 @@ class BlockingChannel:
             return []
         except ConnectionError:
             size_bytes, ancillary = 0, []
+        # Descriptors arrive with the first byte of their frame, in order; frames with `has_file` take them in the same order.
         for level, kind, content in ancillary:
             self._files.extend(files_in(level, kind, content))
+        # A stream socket returns 0 bytes only at its end.
         self.is_ended = not size_bytes
         return self._decoder.feed(bytes(self._view[:size_bytes]))
 
@@ -81,6 +83,7 @@ class BlockingChannel:
         Raises:
             GoneError: The peer closed the connection.
         """
+        # Checked without the lock: only the thread that queued a frame depends on its flush.
         if self._queued:
             with self._write_lock:
                 self._send_queued()
@@ -98,6 +101,7 @@ class BlockingChannel:
                 return
             try:
                 self._send_queued()
+                # The descriptor goes with the first bytes; sendmsg may take only a part of the frame, the rest follows without it.
                 sent = socket.send_fds(self._end, [frame], [file])
                 self._end.sendall(memoryview(frame)[sent:])
             except OSError as error:

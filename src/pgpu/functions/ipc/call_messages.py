@@ -153,6 +153,7 @@ def encode_frame(kind: int, number: int, message: object = None, *, has_file: bo
         message: A message, or a tuple of the same fields in the same order, which is cheaper to make.
         has_file: The body travels next to the frame as a memory file.
     """
+    # Tuples and structs with array_like encode to the same msgpack array.
     payload = b"" if message is None else _encode(message)
     return _HEADER.pack(len(payload), kind, HAS_FILE if has_file else 0, number) + payload
 
@@ -177,6 +178,7 @@ class Decoder:
             if size > LONGEST_MESSAGE_BYTES or kind not in _KINDS or flags > HAS_FILE:
                 raise MalformedFrameError(f"kind {kind}, {size} bytes, flags {flags}")
             start = offset + _HEADER.size
+            # The length was checked first: an invalid one would make the decoder buffer without limit.
             if length - start < size:
                 break
             offset = start + size

@@ -31,6 +31,7 @@ class GrowingFile:
 
     def seal(self) -> int:
         """Seal the file against changes and truncation, and return its descriptor, which the caller then owns."""
+        # Without the seals a writer could truncate the file under its reader: SIGBUS.
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALED)
         fd, self.fd = self.fd, -1
         return fd
@@ -71,6 +72,7 @@ def map_body(fd: int) -> memoryview:
         size_bytes = os.fstat(fd).st_size
         if size_bytes == 0:
             return memoryview(b"")
+        # A mapping stays valid after its descriptor is closed.
         return memoryview(mmap.mmap(fd, size_bytes, access=mmap.ACCESS_COPY))
     finally:
         os.close(fd)
@@ -101,6 +103,7 @@ class StartedMark:
 
     def begin(self, number: int) -> None:
         """Record that the handler of this call starts now, and that those of all earlier calls have started."""
+        # Read only after the worker's death. A kill in the middle of the store could tear the number: accepted, it takes nanoseconds.
         _NUMBER.pack_into(self._memory, 0, number)
 
     @property

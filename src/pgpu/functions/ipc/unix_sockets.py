@@ -16,6 +16,7 @@ def listening_socket(path: Path, backlog: int) -> socket.socket:
     """
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    # bind() applies the umask: a later chmod would leave a moment in which other users can connect.
     before = os.umask(_OTHERS)
     try:
         listening.bind(os.fspath(path))

@@ -43,6 +43,7 @@ class CallServer:
         self.connections: set[CallConnection] = set()
         self._is_notifying = False
         self._born_seconds = _born_seconds()
+        # Every change of the state is sent to all gateways that are connected.
         supervisor.on_state = self._on_state
         self._listening = listening_socket(path, _BACKLOG)
         self._loop.add_reader(self._listening, self._accept)
@@ -150,6 +151,7 @@ class CallConnection:
         call: Call = decode_message(frame)
         if frame.number in self._requests:
             raise MalformedFrameError("a number that is in use")
+        # Taken only after the checks above: a refused frame's descriptor is closed with the connection.
         file = self._channel.next_file() if frame.has_file else None
         now = time.monotonic()
         request = PendingRequest(

@@ -51,6 +51,7 @@ class ReplicaSettings:
 def run(function: ServedFunction, settings: ReplicaSettings, first: ZygoteProcess | None = None) -> None:
     """Serve a function until SIGTERM or SIGINT; `first` is its zygote, if that was started already."""
     logging.basicConfig(format="pgpu: %(message)s", level=logging.INFO)
+    # Children of a zygote that dies must become children of this process, which kills them.
     adopt_orphans()
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
         runner.run(_serve(function, settings, first))
@@ -80,11 +81,13 @@ async def _serve(function: ServedFunction, settings: ReplicaSettings, first: Zyg
     serving = loop.create_task(server.serve(sockets))
     try:
         await leaving.wait()
+        # The gateway is notified of the state and sends no more calls; late ones get a 503 that it retries elsewhere.
         supervisor.state, queue.closed = ServingState.DRAINING, DRAINING
         idle = asyncio.Event()
         queue.on_idle = idle.set
         if queue.size:
             await idle.wait()
+        # No request is pending any more; the worker runs its handler's close().
         await supervisor.leave()
         server.should_exit = True
         await serving

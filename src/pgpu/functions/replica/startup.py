@@ -84,6 +84,7 @@ class ZygoteProcess:
 def fork_zygote(function: ServedFunction) -> ZygoteProcess:
     """Fork a zygote, which runs inside this call and ends by SystemExit; for a process with one thread and no sockets."""
     ours, theirs = socket.socketpair()
+    # Before the fork: the child compares it with getppid() to detect that the replica died meanwhile.
     replica_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -124,6 +125,7 @@ def _advise_large(path: Path) -> bool:
     with suppress(OSError):
         if path.is_file() and path.stat().st_size >= LARGE_BYTES:
             with path.open("rb") as file:
+                # Returns at once: the kernel reads in the background.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
             return True
     return False

@@ -85,6 +85,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
+        # Not forked yet, or its pidfd has not arrived: set_process() kills it then.
         if self._pidfd is None:
             self.channel.close()
             self._finish()
@@ -100,6 +101,7 @@ class WorkerProcess:
             self._finish()
 
     def _on_death(self) -> None:
+        # The socket may hold replies that the worker wrote before it died.
         self.channel.drain_input()
         self.channel.close()
         self._finish()
@@ -133,6 +135,7 @@ class WorkerProcess:
             end_process(self._pidfd)
             self._pidfd = None
         self._listener.on_ended(self)
+        # After on_ended(): the queue reads the mark there.
         if self.mark is not None:
             self.mark.close()
 
@@ -170,6 +173,7 @@ class ZygoteConnection:
         self._channel.close()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        # Its workers die with it (PR_SET_PDEATHSIG); what they had started becomes a child of this process.
         self._process.kill()
         self._process.wait()
         end_children()

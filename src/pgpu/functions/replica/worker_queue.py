@@ -105,7 +105,9 @@ class WorkerQueue(RequestQueue[PendingRequest]):
 
     def abandon(self, request: PendingRequest) -> None:
         """Cancel a request after its caller has left; its slot is free once the worker has ended it."""
+        # A late request was answered already, and is still with the worker.
         is_answered, request.sink = request.sink is None, None
+        # The worker still has the call: its entry in `_sent` stays until its reply, so that the slot counts as taken.
         if self._is_sent(request):
             self._cancel(request)
             if not is_answered:
@@ -150,6 +152,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         """Send calls to this worker from now on."""
         self._slot, self.load_seconds, self.hot_since_seconds = slot, load_seconds, time.monotonic()
         self._freed_seconds = self.hot_since_seconds
+        # Numbers start anew: the mark of a new worker is 0.
         self._last_number, self._is_paused = 0, False
         self._pump()
 
@@ -166,8 +169,10 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         """Handle the death of the worker: calls that it had not begun return to the queue, the others are refused."""
         if self._slot is None:
             return
+        # Read after the worker's death: no call can start any more.
         last_begun, self._slot = self._slot.mark.last_begun, None
         lost, self._sent = list(self._sent.values()), {}
+        # In reverse, with appendleft: the requests keep their order at the head of the queue.
         for request in reversed(lost):
             is_harmless = request.number > last_begun or (self._is_idempotent and not request.is_streaming)
             if request.sink is None:
@@ -200,6 +205,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         request.attempts += 1
         self._sent[number] = request
         remaining = request.deadline_seconds - time.monotonic()
+        # A copy of the descriptor: the channel closes it after the send, and a retry needs the original.
         file = None if request.file is None else os.dup(request.file)
         call = (
             request.request_id, request.method, request.path, request.query, request.headers, remaining, request.body,
@@ -219,6 +225,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         if request is None:
             close_file(file)
             return
+        # Also for replies that are not awaited any more: their duration counts the same.
         self.prefetch.learn(reply.exec_seconds)
         if reply.is_last:
             self._freed_seconds = time.monotonic()

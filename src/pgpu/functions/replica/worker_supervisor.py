@@ -138,6 +138,7 @@ class WorkerSupervisor:
         self._limit_start()
         if self._zygote is None:
             self._is_imported = False
+            # Only the first start uses the forked zygote; it is dead at any later start without a zygote.
             first, self.first = self.first, None
             process = first or spawn_zygote(self._function)
             self._zygote = ZygoteConnection(process, self._on_zygote_notification, self._on_zygote_end)
@@ -156,6 +157,7 @@ class WorkerSupervisor:
 
     def park(self) -> None:
         """End the worker and free what it holds, since no calls are expected; the zygote stays. Ignored while requests are pending."""
+        # A request may have arrived since the gateway decided to park.
         if self._queue.size:
             return
         self._rest()
@@ -260,14 +262,17 @@ class WorkerSupervisor:
         """Start the next worker: at once if this one was ready, else after a pause."""
         self._worker = self._probed_seconds = None
         self._cancel_timers()
+        # The exit status of an OOM kill is SIGKILL, as of any other kill: only the count of the control group tells them apart.
         is_short = self._oom_kills.is_another()
         self.reason = NO_HOST_MEMORY if is_short else self.reason
+        # Before the next start: requests that had not begun wait for the next worker, in their order.
         self._queue.unseat(OUT_OF_MEMORY if is_short else WORKER_DIED)
         if self._is_leaving:
             self._worker_ended.set()
             return
         if self._is_parked:
             return
+        # A worker that was never ready failed to start: backoff. One that was ready died while serving: at once.
         if not worker.is_ready:
             self._on_failed_start(worker.failure or self.reason or "the worker died while it started")
             return
@@ -292,6 +297,7 @@ class WorkerSupervisor:
             self._queue.pause()
 
     def _spawn_worker(self, zygote: ZygoteConnection) -> None:
+        # The worker inherits its end through the zygote: it exists before the process, so no call can be lost.
         ours, theirs = socket.socketpair()
         self._worker = WorkerProcess(ours, self)
         self._spawned += 1
@@ -332,6 +338,7 @@ class WorkerSupervisor:
         if not self._queue.closed:
             self._queue.refuse_queue(STARTING_TIMEOUT)
         if self._worker is not None:
+            # on_ended() follows and schedules the next start.
             self._worker.kill()
         elif self._zygote is not None:
             self._zygote.kill()

@@ -159,6 +159,7 @@ class RequestQueue(ABC, Generic[R]):
 
     def watch(self, request: R) -> None:
         """Ensure that the timer goes off at this request's deadline; called for each admitted request."""
+        # Usually false: requests arrive in the order of their deadlines, so one comparison is the whole cost.
         if self._check is not None and request.deadline_seconds < self._next_seconds:
             self._schedule(request.deadline_seconds)
 
@@ -172,12 +173,14 @@ class RequestQueue(ABC, Generic[R]):
     def _check_all(self) -> None:
         assert self._check is not None  # noqa: S101 - the timer is only set with a check
         now, self._timer, self._next_seconds = time.monotonic(), None, math.inf
+        # A copy: a check may answer requests, and so change the queue.
         dues = [self._check(request, now) for request in [*self.pending()]]
         if dues and (first := min(dues)) < math.inf:
             self._schedule(first)
 
     def refuse(self, request: R, refusal: Refusal) -> None:
         """Answer a request that has no answer yet with a refusal; nothing is sent if its caller has left."""
+        # Cleared first: the sink may call back into the queue, where the request must count as answered.
         sink, request.sink = request.sink, None
         self.count_answer(request, refusal.status, refusal.code)
         request.release_body()

@@ -80,6 +80,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
                 self.loads[version.number] = VersionLoad(version)
             self.loads[version.number].version = version
         if self._split.percents != percents:
+            # A new split starts its sequence anew; an unchanged one keeps it, so that small shares get their calls.
             self._split = TrafficSplit(percents)
             for load in self.loads.values():
                 self._redirect(load)
@@ -113,6 +114,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             self.refuse(request, GONE)
             return
         load.note_call(request.admitted_seconds)
+        # Behind waiting requests a new one waits as well: first come, first served.
         replica = None if load.queue else self._free_replica(load, request)
         if replica is not None:
             self._send(replica, request)
@@ -209,6 +211,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             close_file(file)
             self._requeue(request)
             return
+        # 0: no worker has seen the call, so its duration means nothing.
         if reply.started_seconds:
             load.prefetch.learn(reply.exec_seconds)
             if not replica.has_answered:
@@ -234,6 +237,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def on_lost(self, replica: ReplicaConnection, requests: Sequence[RoutedRequest]) -> None:
         """Requeue the requests of a lost replica where a second attempt is harmless, and refuse the others."""
+        # Emptied first: requests are sent to other replicas at once, and must not count as in flight here.
         replica.sent = {}
         for request in reversed(requests):
             may_have_begun = not request.command and not self.loads[replica.version].declaration.is_idempotent
@@ -284,6 +288,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         """Choose a replica; where none is free, request the lease of an evictable one."""
         hot = load.able_replicas(self.loads.values(), self._split.percents, is_exact=request.is_exact)
         best = load.freest_replica(hot)
+        # An evictable replica may lose its lease at any moment: it is used only after its lease was reacquired.
         if best is None:
             for replica in hot:
                 if replica.offered_value is not None and not replica.is_reacquiring:
@@ -293,6 +298,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return best
 
     def _send(self, replica: ReplicaConnection, request: RoutedRequest) -> None:
+        # The store records the call before it is sent: after a crash it counts as begun.
         self.on_send(request)
         replica.send(request)
 
@@ -333,6 +339,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         if load is None:
             self.refuse(request, GONE)
         else:
+            # At the head: the request has waited longest.
             load.queue.appendleft(request)
             self._wake()
             self.pump()

@@ -197,6 +197,7 @@ class ReplicaConnection:
         self.retry_at_seconds = 0.0
         """Before this time it is not woken: the server did not answer the last request for its lease."""
 
+        # asyncio locks are fair: requests take effect in the order in which they were made.
         self.lease_lock = asyncio.Lock()
         """Requests to the server about its lease are sent one after the other."""
 
@@ -266,6 +267,7 @@ class ReplicaConnection:
             self._channel.send(encode_frame(FrameKind.COMMAND, number, Command(request.command)))
             return
         remaining = min(request.timeout_seconds, request.deadline_seconds - time.monotonic())
+        # A copy of the descriptor: the channel closes it after the send, and a retry needs the original.
         file = None if request.file is None else os.dup(request.file)
         call = (
             request.request_id, request.method, request.path, request.query, request.headers, remaining, request.body,
@@ -300,6 +302,7 @@ class ReplicaConnection:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             end.connect(self._path or "")
+            # After connect(), on the connected socket: the path may change at any time, the peer cannot.
             check_peer_owner(end, Path(self._path or "").parent)
         except OSError:
             end.close()
@@ -309,6 +312,7 @@ class ReplicaConnection:
 
     def _on_end(self) -> None:
         self._channel = None
+        # Emptied before the callbacks: the listener sends these requests to other replicas.
         lost, self.sent = list(self.sent.values()), {}
         self._note_idle()
         self.become(Phase.DRAINING)
@@ -329,6 +333,7 @@ class ReplicaConnection:
         if request is None:
             close_file(self._file_of(frame))
             return
+        # Checked before the descriptor is taken: it is closed with the connection if the reply is invalid.
         check_reply(reply, has_file=frame.has_file)
         if request.is_streaming or request.command:
             raise MalformedFrameError("a second reply, or a reply to a command")
@@ -365,6 +370,7 @@ class ReplicaConnection:
         self.reason, self.load_seconds = status.reason, status.load_seconds
         self.import_seconds, self.born_seconds = status.import_seconds, status.born_seconds
         phase = _PHASES.get(status.state, Phase.STARTING)
+        # Sent before the replica saw its wake-up; the lease is on its way.
         if phase is Phase.PARKED and self.is_woken:
             return
         self.is_back = self.is_back or phase is Phase.HOT

@@ -58,6 +58,7 @@ class RouterTable:
         for name in [*self._routers]:
             function = known.get(name)
             if function is None or function.created_at_seconds != self._routers[name].function.created_at_seconds:
+                # Same name, other creation time: the function was removed and deployed anew; its calls belong to the old one.
                 gone = self._routers.pop(name)
                 gone.close()
                 self.metrics.forget(name)

@@ -93,6 +93,7 @@ class VersionLoad:
         best, fewest = None, self.window
         for replica in hot:
             count = len(replica.sent)
+            # Its lease may be taken at any moment; see FunctionRouter._free_replica().
             if replica.offered_value is not None:
                 continue
             if count < self.slots:
@@ -111,6 +112,7 @@ class VersionLoad:
         """Record a replica that became hot so long after its start; None: it was hot before this gateway started."""
         if cold_seconds is not None:
             self.cold_seconds += (_WEIGHT if self.has_been_ready else 1.0) * (cold_seconds - self.cold_seconds)
+        # One success ends the backoff.
         self.has_been_ready, self.failures, self.retry_at_seconds = True, 0, 0.0
 
     def note_failure(self) -> None:

@@ -64,6 +64,7 @@ def mount_application(handler: Handler, name: str) -> Handler:
     config = uvicorn.Config(
         handler.target, interface="asgi3", http=asyncio.Protocol, ws="none", log_config=None, proxy_headers=False
     )
+    # Without uvicorn's server: only its implementation of the lifespan protocol is used.
     lifespan = LifespanOn(config)
 
     async def start() -> None:
@@ -234,6 +235,7 @@ class AsgiExchange:
             self._answer(reply)
 
     async def _send_body(self, head: Reply, body: bytes, *, has_more: bool) -> None:
+        # A body after 204 or 304 would be read as the next response.
         if head.status in BODILESS:
             body = b""
         elif has_more or self._is_streaming:
@@ -245,6 +247,7 @@ class AsgiExchange:
             send_end(self._channel, self._work.number, is_broken=False)
         else:
             self._answer(Reply(head.status, head.headers, body))
+        # A task that waits in receive() gets its `http.disconnect`.
         self._frames_read.notify()
 
     async def _stream(self, head: Reply, piece: bytes) -> None:

@@ -37,6 +37,7 @@ class WakeSignal:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
+        # Replaced, not cleared: tasks that wait later wait for the next notification.
         event, self._event = self._event, asyncio.Event()
         event.set()
 
@@ -70,6 +71,7 @@ class AsyncExecutor:
         while not (self._shutdown.is_set or self._channel.is_ended):
             await self._frames_read.wait()
         if not self._channel.is_ended:
+            # Calls that started are completed; those in the inbox return to the replica's queue.
             await asyncio.gather(*self._running, return_exceptions=True)
             self._channel.flush()
         loop.remove_reader(self._channel.fileno())
@@ -121,6 +123,7 @@ class AsyncExecutor:
         if isinstance(parsed, Reply):
             self._finish(work, parsed, began)
             return
+        # Tasks may start out of order; the mark never goes back.
         self._mark.begin(max(work.number, self._mark.last_begun))
         try:
             reply = await self._answer(work, parsed)
@@ -163,6 +166,7 @@ class AsyncExecutor:
         send_end(self._channel, work.number, is_broken=not is_whole)
 
     async def _send_piece(self, work: WorkItem, piece: bytes) -> None:
+        # A cancelled call has no special case here: its task is cancelled at this await.
         while work.credit <= 0:
             await self._frames_read.wait()
         work.credit -= 1

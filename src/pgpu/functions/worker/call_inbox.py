@@ -66,6 +66,7 @@ class CallInbox:
         body: Body = call.body
         if frame.has_file:
             body = map_body(self.channel.next_file())
+        # The deadline on this process's clock: the frame carries the time left, so both clocks need not agree.
         work = WorkItem(frame.number, call, time.monotonic() + call.timeout_seconds, body)
         self.known[frame.number] = work
         self.calls.append(work)
@@ -105,8 +106,10 @@ class ShutdownSignal:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.is_set = True
+        # Runs in the signal handler, between two bytecodes of the main thread.
         self.on_set()
         if self._is_waiting:
+            # The exception leaves the blocking poll(); outside a wait the flag alone is enough.
             self._is_waiting = False
             raise _Interrupted
 

@@ -29,6 +29,7 @@ _KILL_SECONDS = 0.05
 def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies, also if the parent is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+    # The parent died before prctl(): the kernel will not send the signal any more.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)
 
@@ -69,6 +70,7 @@ def end_children(spared: Collection[int] = ()) -> None:
                 pidfd = os.pidfd_open(pid)
                 try:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    # The pidfd is readable once the process is dead; a process in uninterruptible sleep stays for a later round.
                     select.select([pidfd], [], [], _KILL_SECONDS)
                     os.waitpid(pid, os.WNOHANG)
                 finally:

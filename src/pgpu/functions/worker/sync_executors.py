@@ -41,6 +41,7 @@ class SingleExecutor:
     def __init__(self, channel: BlockingChannel, mark: StartedMark, codec: CallCodec, shutdown: ShutdownSignal) -> None:
         self._channel, self._mark, self._codec, self._shutdown = channel, mark, codec, shutdown
         self._inbox = CallInbox(channel)
+        # 0: the first call polls at once.
         self._polled_seconds = 0.0
 
     def run(self) -> None:
@@ -52,6 +53,7 @@ class SingleExecutor:
         run_next = self._choose_runner()
         inbox = self._inbox
         while True:
+            # Commands first: a health probe must not wait behind a queue of calls.
             if inbox.commands:
                 run_commands(inbox, self._codec.handler, self._shutdown)
             if inbox.calls:
@@ -59,6 +61,7 @@ class SingleExecutor:
             elif self._shutdown.is_set or self._channel.is_ended:
                 break
             else:
+                # Nothing to do: send what was held back before sleeping.
                 self._channel.flush()
                 self._shutdown.wait(self._wait_for_frames)
                 self._polled_seconds = time.monotonic()
@@ -134,6 +137,7 @@ class SingleExecutor:
                 self._send_stream(work, parsed.form.streaming, iter(items))
                 return None
             finally:
+                # A generator that is not exhausted runs its `finally` blocks now, not at a garbage collection.
                 close = getattr(items, "close", None)
                 if close is not None:
                     close()
@@ -230,6 +234,7 @@ class ThreadedExecutor(SingleExecutor):
                 run_commands(inbox, self._codec.handler, self._shutdown)
             with self._frames_read:
                 self._frames_read.notify_all()
+        # One end marker for each thread, behind the calls that are queued.
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
@@ -289,6 +294,7 @@ class BatchExecutor(SingleExecutor):
             if isinstance(parsed, Reply):
                 self._finish(work, parsed, began)
         if valid:
+            # One store for the batch: calls are numbered in order, so the last one covers all.
             self._mark.begin(works[-1].number)
             for (work, _), reply in zip(valid, self._answer_batch(valid), strict=True):
                 self._finish(work, reply, began)

@@ -53,6 +53,7 @@ def run_worker(end: socket.socket, prepared: PreparedFunction) -> int:
             if handler is None:
                 return FAILED
             codec = CallCodec(handler, prepared.interpreter)
+            # An asynchronous executor is a coroutine; a synchronous one has run to its end already.
             complete(_run_executor(channel, mark, codec, prepared.declaration, shutdown))
             if handler.close is not None:
                 try:

@@ -70,6 +70,7 @@ class Zygote:
         Returns:
             The exit status; in a forked worker, that of the worker.
         """
+        # SIGCHLD writes to this pipe, so one select() waits for commands and for dead workers.
         wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -97,9 +98,11 @@ class Zygote:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
+            # Read before prctl(): if the zygote dies in between, die_with_parent() sees another parent.
             zygote_pid = os.getppid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # The worker must not hold the control socket: its end shows the zygote's death.
             self._channel.close()
             die_with_parent(zygote_pid)
             prefer_oom_kill()
@@ -121,6 +124,7 @@ class Zygote:
                 return
             if pid in self._workers:
                 self._workers.remove(pid)
+                # Orphans of the dead worker are now children of the zygote, and may hold GPU memory.
                 end_children(self._module_children | self._workers)
                 ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
                 self._channel.send(encode_frame(FrameKind.NOTIFICATION, 0, Notification("ended", ended)))
@@ -133,6 +137,7 @@ def main(arguments: ZygoteArguments, control: socket.socket) -> int:
         The exit status.
     """
     die_with_parent(arguments.replica_pid)
+    # Children of workers that die become children of the zygote.
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
