@@ -106,7 +106,7 @@ def test_utilisation_is_a_percentage_or_unknown(world: World) -> None:
 
 def test_nvml_says_clearly_that_a_gpu_is_not_there(tmp_path: Path) -> None:
     source = NvmlWorld(tmp_path).source
-    with pytest.raises(NodeError, match="cannot read the memory of GPU-0: NVML says not found"):
+    with pytest.raises(NodeError, match="cannot read the memory of GPU-0: NVML reports not found"):
         source.memory("GPU-0")
 
 

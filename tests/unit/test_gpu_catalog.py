@@ -102,7 +102,7 @@ def test_a_division_by_mig_is_read_and_its_slug_reads_back(text: str) -> None:
         ("H100 mig 1g.5gb", "h100 has no MIG instance '1g.5gb'"),
         ("H100 mig 4g.40gb+4g.40gb", "these instances need 8 compute and 8 memory slices of one h100"),
         ("H100 mig 3g.40gb+3g.40gb+1g.10gb", "these instances need 7 compute and 9 memory slices of one h100"),
-        ("H100 mig 1g.10gb+1g.10gb x 6", "6 GPUs that are divided so cannot be simulated"),
+        ("H100 mig 1g.10gb+1g.10gb x 6", "6 GPUs with these instances cannot be simulated"),
         ("H900 mig 1g.10gb", "no GPU model 'H900' is known"),
     ],
 )

@@ -22,7 +22,7 @@ def test_every_nvml_error_is_mapped_exactly_once(name: str, value: int) -> None:
 @pytest.mark.parametrize(("name", "value"), ERRORS)
 def test_an_nvml_error_says_what_was_attempted_and_who_must_act(name: str, value: int) -> None:
     error = translate_error(pynvml.NVMLError(value), "read the memory of GPU-1")
-    assert str(error).startswith("cannot read the memory of GPU-1: NVML says ")
+    assert str(error).startswith("cannot read the memory of GPU-1: NVML reports ")
     assert isinstance(error, PgpuBug if value in _OUR_FAULT else NodeError), name
     assert (error.hint is None) == (value in _OUR_FAULT)
 

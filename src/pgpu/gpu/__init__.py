@@ -1,6 +1,6 @@
-"""What the machine's GPUs tell of themselves, real or simulated, through one protocol.
+"""Access to the machine's GPUs, real or simulated, through one protocol over NVML.
 
-The only room that imports NVML's binding. It refuses to decide anything: it reads, and it makes simulated GPUs exist.
+The only room that imports NVML's binding. It also creates simulated GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from pgpu.model import Gpu, GpuMemory, GpuProcess, Resource
 
 
 class MetricsWatch(Protocol):
-    """What a GPU used since a moment."""
+    """A running measurement of a GPU's use."""
 
     def finish(self) -> tuple[float, Mapping[Resource, float]]:
-        """Return the seconds since then, and the average use of each resource, 0 to 1; nothing can be asked afterwards.
+        """End the measurement; return its seconds and the average use of each resource, 0 to 1.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -22,18 +22,18 @@ class MetricsWatch(Protocol):
 
 
 class GpuSource(Protocol):
-    """Where GPUs are found."""
+    """A source of GPUs."""
 
     def gpus(self) -> Sequence[Gpu]:
-        """Return every GPU, in NVML index order; empty where there is none.
+        """Return every GPU, in NVML index order; empty if there is none.
 
         Raises:
-            NodeError: There is a driver, and it cannot be asked.
+            NodeError: The driver does not answer.
         """
         ...
 
     def memory(self, gpu_uuid: str) -> GpuMemory:
-        """Read one GPU's memory afresh.
+        """Return one GPU's memory now.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -41,15 +41,15 @@ class GpuSource(Protocol):
         ...
 
     def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
-        """List the processes that hold memory of one GPU, by host PID."""
+        """Return the processes that hold memory of one GPU, by host PID."""
         ...
 
     def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
-        """Return the processes, by host PID, that ran kernels on a GPU lately; None where the driver cannot tell.
+        """Return host PIDs of processes that ran kernels on a GPU recently; None if the driver does not report it.
 
         Args:
             gpu_uuid: The GPU.
-            since_seconds: Samples older than this are left out; since the epoch.
+            since_seconds: Older samples are ignored; since the epoch.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -57,11 +57,11 @@ class GpuSource(Protocol):
         ...
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
-        """Return the share of the last sample period in which a kernel ran, 0–100; None where the driver cannot tell."""
+        """Return the percentage of the last sample period in which a kernel ran, 0–100; None if the driver does not report it."""
         ...
 
     def watch_metrics(self, gpu_uuid: str) -> MetricsWatch | None:
-        """Begin to measure what a GPU uses of its pipes and its memory's bandwidth; None where it does not tell.
+        """Start to measure a GPU's use of its pipes and memory bandwidth; None if the GPU does not support it.
 
         Raises:
             NodeError: The GPU or its driver is gone.

@@ -1,7 +1,7 @@
-"""How users write simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
+"""Parser of the names of simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
-`RTX 3090 cgroup` is one whose driver limits control groups, `GTX 980 Ti paging` one that there never was: that card's
-memory and figures, with the page faults that came a generation later. It refuses to know figures, which are `products`'.
+`RTX 3090 cgroup` has a driver that limits control groups. `GTX 980 Ti paging` is an imaginary card: its memory and figures, with
+page faults, which real GPUs have since the next generation.
 """
 
 import re
@@ -13,13 +13,13 @@ from pgpu.gpu.mig_profiles import parse_division
 from pgpu.gpu.products import MODELS, GpuModel
 
 LARGEST_COUNT = 16
-"""As many GPUs as a limit file names (native/include/meter_abi.h)."""
+"""Most GPUs in a limit file (native/include/meter_abi.h)."""
 
 _FIRST_THAT_PAGES = 6
 """Major compute capability. Source: CUDA C Programming Guide, "Unified Memory"."""
 
 _PASCAL = 4
-"""NVML's nvmlDeviceArchitecture_t of it."""
+"""NVML's nvmlDeviceArchitecture_t."""
 
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
 _DIVIDED = re.compile(
@@ -30,20 +30,20 @@ _PAGING = re.compile(r"(?P<model>.+?)[\s-]+paging(?:\s*[x×]\s*(?P<count>\d+))?\
 _COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
 
 IMAGINARY = " with paging (imaginary)"
-"""Ends the name of a card that there never was."""
+"""Suffix of the name of an imaginary card."""
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:
-    """Read what users write for simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
+    """Parse model and count of simulated GPUs.
 
-    Case, spaces, hyphens and NVIDIA's brand names do not matter. `cgroup` behind the model means that its driver limits
-    control groups, `paging` that it moves memory while kernels run, which GPUs before Pascal did not.
+    Case, spaces, hyphens and NVIDIA's brand names are ignored. `cgroup` behind the model means that its driver limits control
+    groups, `paging` that it moves memory while kernels run, which GPUs before Pascal do not.
 
     Returns:
-        The model, divided as asked, and how many of it, 1-16.
+        The model, with its MIG instances if any, and the count, 1-16.
 
     Raises:
-        RequestError: Unknown model (the known ones are listed), or not 1 to 16 of it; instances that it does not have.
+        RequestError: Unknown model (the known ones are listed), a count out of range, or unknown instances.
     """
     limiting = _LIMITING.fullmatch(text.strip())
     if limiting:
@@ -65,12 +65,12 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
 
 
 def model_named(name: str) -> GpuModel | None:
-    """Return the product that NVML calls so; None where it is not among those that can be simulated."""
+    """Return the product with this NVML name; None if it cannot be simulated."""
     return next((model for model in MODELS if model.name == name), None)
 
 
 def known_models() -> Sequence[str]:
-    """Return every model as users may write it, such as `rtx-3090`."""
+    """Return the slug of every model, such as `rtx-3090`."""
     return [model.slug for model in MODELS]
 
 
@@ -83,7 +83,7 @@ def _divided(word: str, instances: str, count: int) -> tuple[GpuModel, int]:
     model = replace(whole, slug=slug, instances=found)
     most = LARGEST_COUNT // (1 + len(found))
     if not 1 <= count <= most:
-        raise RequestError(f"{count} GPUs that are divided so cannot be simulated", hint=f"ask for 1 to {most}")
+        raise RequestError(f"{count} GPUs with these instances cannot be simulated", hint=f"ask for 1 to {most}")
     return model, count
 
 

@@ -1,7 +1,7 @@
-"""The MIG instances that NVIDIA's products can be divided into, as data.
+"""MIG profiles of NVIDIA's products, as data.
 
-Memory and multiprocessors as `nvidia-smi mig -lgip` prints them in NVIDIA's MIG User Guide. It refuses media profiles
-(`+me`), which differ in nothing that is simulated, and judges a division by its slices alone, not by their places.
+Memory and multiprocessors as `nvidia-smi mig -lgip` prints them in NVIDIA's MIG User Guide. Media profiles (`+me`) are left out,
+since they differ in nothing that is simulated. A division is checked by its number of slices, not by their placement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pgpu.errors import RequestError
 from pgpu.units import MIB
 
 COMPUTE_SLICES = 7
-"""Of every GPU that has MIG."""
+"""Of every GPU with MIG."""
 
 MEMORY_SLICES = 8
 
@@ -21,7 +21,7 @@ class MigProfile:
     """One kind of instance."""
 
     name: str
-    """As NVIDIA writes it: compute slices, and memory in round gigabytes."""
+    """NVIDIA's name: compute slices, and memory in rounded gigabytes."""
 
     memory_slices: int
     """Of 8."""
@@ -31,7 +31,7 @@ class MigProfile:
 
     @property
     def compute_slices(self) -> int:
-        """Of 7: what the name begins with."""
+        """Of 7: the number at the beginning of the name."""
         return int(self.name.partition("g")[0])
 
 
@@ -77,7 +77,7 @@ PROFILES: Mapping[str, Mapping[str, MigProfile]] = {
 
 
 def parse_division(slug: str, text: str) -> tuple[MigProfile, ...]:
-    """Read the instances that one GPU is divided into, such as `1g.10gb+2g.20gb+3g.40gb`, in that order.
+    """Parse the instances of one GPU, such as `1g.10gb+2g.20gb+3g.40gb`, in that order.
 
     Raises:
         RequestError: This model has no MIG or no such instance, or they do not fit on it together.

@@ -1,8 +1,11 @@
-"""The one GpuSource: NVML through pynvml, for real GPUs and for simulated ones.
+"""The GpuSource for real and simulated GPUs: NVML through pynvml.
 
-NVML's library is global to a process, so this module is the one place that loads it. A process that asks simulated
-GPUs first loads the simulated libnvidia-ml.so.1 by its path; pynvml then finds it by its SONAME. The module refuses to
-mix: a process that has loaded one kind of library cannot ask the other.
+NVML's library is global to a process, so only this module loads it. For simulated GPUs it first loads the simulated
+libnvidia-ml.so.1 by its path; pynvml then finds it by its SONAME. A process can use only one of the two libraries.
+
+A GPU with MIG on is reported as its instances. Instances that share memory (several compute instances of one GPU instance) are
+left out, since nothing isolates them. MIG is never switched, and no instance is created. Source: NVML API reference, Multi
+Instance GPU Management.
 """
 
 import ctypes
@@ -37,7 +40,7 @@ def is_divided(handle: Any) -> bool:
 
 
 def instances(handle: Any) -> Sequence[tuple[int, Any]]:
-    """Return index and handle of every instance of a GPU that has its memory for itself, in NVML's order."""
+    """Return index and handle of every instance of a GPU with memory of its own, in NVML's order."""
     found = []
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
@@ -60,27 +63,27 @@ _PROCESS_QUERIES: tuple[tuple[_Query, ...], ...] = (
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
 )
-"""Three lists of processes, of those that draw the last; drivers before r510 know the older call alone."""
+"""Three lists of processes, that of graphics processes last; drivers before r510 have the older call only."""
 
 
 class NvmlSource:
-    """GPUs as NVML tells of them."""
+    """GPUs from NVML."""
 
     def __init__(self, simulated_state_directory: Path | None = None) -> None:
-        """Ask nothing yet.
+        """Take the kind of GPUs; NVML is opened at first use.
 
         Args:
-            simulated_state_directory: Where `start_simulated` put simulated GPUs; None for real ones.
+            simulated_state_directory: State directory of `start_simulated`; None for real GPUs.
         """
         self._directory = simulated_state_directory
 
     def gpus(self) -> Sequence[Gpu]:
-        """Return every GPU, in NVML index order, with its MIG instances in the place of one that has MIG on.
+        """Return every GPU, in NVML index order; a GPU with MIG on is replaced by its instances.
 
-        Empty where no NVIDIA driver is installed.
+        Empty if no NVIDIA driver is installed.
 
         Raises:
-            NodeError: There is a driver, and it cannot be asked.
+            NodeError: The driver does not answer.
         """
         try:
             with _library.opened(self._directory), nvml_errors_translated("list the GPUs"):
@@ -91,10 +94,10 @@ class NvmlSource:
             return ()
 
     def cuda_version(self) -> int | None:
-        """Return the newest CUDA that the driver serves, as 1000 · major + 10 · minor; None without a driver.
+        """Return the newest CUDA version that the driver supports, as 1000 · major + 10 · minor; None without a driver.
 
         Raises:
-            NodeError: There is a driver, and it cannot be asked.
+            NodeError: The driver does not answer.
         """
         try:
             with _library.opened(self._directory), nvml_errors_translated("read the CUDA version"):
@@ -103,7 +106,7 @@ class NvmlSource:
             return None
 
     def memory(self, gpu_uuid: str) -> GpuMemory:
-        """Read what all processes hold of one GPU, without what the driver reserves.
+        """Return the memory held by all processes on one GPU, without what the driver reserves.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -112,52 +115,52 @@ class NvmlSource:
             return GpuMemory(uuid=gpu_uuid, used_bytes=_memory(handle).used)
 
     def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
-        """List the processes that hold memory of one GPU, by host PID, each once.
+        """Return the processes that hold memory of one GPU, by host PID, each once.
 
         Raises:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "processes") as handle:
-            *computing, drawing = (_first_told(queries, handle) for queries in _PROCESS_QUERIES)
+            *computing, drawing = (_first_supported(queries, handle) for queries in _PROCESS_QUERIES)
             return _merged(gpu_uuid, [entry for entries in computing for entry in entries], drawing)
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
-        """Return the share of the last sample period in which a kernel ran, 0-100; None where the driver cannot tell.
+        """Return the percentage of the last sample period in which a kernel ran, 0-100; None if the driver does not report it.
 
         Raises:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "utilisation") as handle:
-            rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            rates = _if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
 
     def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
-        """Return the processes, by host PID, that ran kernels on a GPU lately; None where the driver cannot tell.
+        """Return host PIDs of processes that ran kernels on a GPU recently; None if the driver does not report it.
 
         Args:
             gpu_uuid: The GPU.
-            since_seconds: Samples older than this are left out; since the epoch.
+            since_seconds: Older samples are ignored; since the epoch.
 
         Raises:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "processes' utilisation") as handle:
-            samples = _told(lambda each: _samples(each, since_seconds), handle)
+            samples = _if_supported(lambda each: _samples(each, since_seconds), handle)
             return None if samples is None else frozenset(sample.pid for sample in samples if sample.smUtil > 0)
 
     def watch_metrics(self, gpu_uuid: str) -> nvml_watch.GpmWatch | None:
-        """Begin to measure what a GPU uses of its pipes and its memory's bandwidth; None where it does not tell.
+        """Start to measure a GPU's use of its pipes and memory bandwidth; None if the GPU does not support it.
 
         Raises:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "performance metrics") as handle:
-            if gpu_uuid.startswith("MIG-") or not _told(nvml_watch.is_supported, handle):
+            if gpu_uuid.startswith("MIG-") or not _if_supported(nvml_watch.is_supported, handle):
                 return None
         return nvml_watch.GpmWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
 
     def watch_xids(self) -> XidWatch:
-        """Return what tells of the GPUs' fatal errors from its first look on."""
+        """Return a watch for fatal errors of the GPUs."""
         return XidWatch(lambda: _library.opened(self._directory), self._directory)
 
     def is_divided(self, gpu_uuid: str) -> bool:
@@ -170,7 +173,7 @@ class NvmlSource:
             return is_divided(handle)
 
     def can_limit_cgroups(self, gpu_uuid: str) -> bool:
-        """Whether this driver limits the memory of control groups: r615 and newer, asked by root, no MIG.
+        """Whether this driver limits the memory of control groups: r615 and newer, as root, without MIG.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -186,12 +189,12 @@ class NvmlSource:
             return True
 
     def limit_cgroup(self, gpu_uuid: str, cgroup: Path, limit_bytes: int) -> None:
-        """Let the driver refuse what the processes of a control group allocate past a limit on one GPU.
+        """Limit the memory of a control group's processes on one GPU, enforced by the driver.
 
-        Soft and hard limit are the same, so that a job is refused and not put under pressure. It ends with the group.
+        Soft and hard limit are equal, so that allocations fail instead of causing memory pressure. The limit ends with the group.
 
         Raises:
-            NodeError: The driver does not, or may not.
+            NodeError: The driver does not support it, or a privilege is missing.
 
         Source: NVML API reference, nvmlDeviceSetMemoryLimits_v1.
         """
@@ -217,11 +220,11 @@ class NvmlSource:
             uuid=pynvml.nvmlDeviceGetUUID(handle),
             name=pynvml.nvmlDeviceGetName(handle),
             index=index,
-            memory_bytes=memory.total - _reserved_bytes(memory),
+            memory_bytes=memory.total - int(getattr(memory, "reserved", 0)),
             driver_version=driver_version,
             is_simulated=self._directory is not None,
-            compute_capability=_told(_compute_capability, handle),
-            link_bytes_per_second=_told(_link_bytes_per_second, handle),
+            compute_capability=_if_supported(_compute_capability, handle),
+            link_bytes_per_second=_if_supported(_link_bytes_per_second, handle),
         )
 
     @contextmanager
@@ -238,7 +241,7 @@ class _NoDriverError(NodeError):
 
 
 class _Library:
-    """NVML of this process: which library is loaded, and for which directory it was initialised."""
+    """State of NVML in this process: the loaded library, and the directory for which it was initialised."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -267,7 +270,7 @@ class _Library:
 
     def _load(self, *, wants_simulated: bool) -> None:
         if self._is_simulated not in {None, wants_simulated}:
-            raise PgpuBug("this process asks both real and simulated GPUs; NVML can be only one of them")
+            raise PgpuBug("this process uses both real and simulated GPUs, but can load only one NVML")
         if wants_simulated:
             ctypes.CDLL(str(library_path(SIMULATED_NVML)))
             self._is_simulated = True
@@ -284,7 +287,7 @@ _library = _Library()
 
 @contextmanager
 def _environment(directory: Path | None) -> Iterator[None]:
-    """Tell the simulated driver its directory while it starts, and leave no trace for the processes that we start."""
+    """Set the simulated driver's directory while it is initialised; child processes must not inherit the variable."""
     before = os.environ.get(_DIRECTORY_VARIABLE)
     if directory is not None:
         os.environ[_DIRECTORY_VARIABLE] = str(directory)
@@ -298,15 +301,11 @@ def _environment(directory: Path | None) -> Iterator[None]:
 
 
 def _memory(handle: Any) -> Any:
-    """Read memory with the driver's reserve apart; drivers before r510 cannot tell it from what programs hold."""
+    """Return memory with the driver's reserve apart; drivers before r510 do not separate it from programs' memory."""
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except CANNOT_TELL:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
-
-
-def _reserved_bytes(memory: Any) -> int:
-    return int(getattr(memory, "reserved", 0))
 
 
 def _compute_capability(handle: Any) -> tuple[int, int]:
@@ -319,9 +318,9 @@ _LANE_BITS_PER_SECOND = (2_500_000_000, 5_000_000_000, 8_000_000_000, 16_000_000
 
 
 def _link_bytes_per_second(handle: Any) -> int | None:
-    """Three quarters of what the lanes carry: headers and flow control take the rest.
+    """Return three quarters of the lanes' raw rate: headers and flow control take the rest.
 
-    The most that device and slot do together: an idle link runs at a lower generation.
+    By the maximum generation that device and slot support, since an idle link runs at a lower one.
     """
     generation = int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     lanes = int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
@@ -337,20 +336,20 @@ def _samples(handle: Any, since_seconds: float) -> Sequence[Any]:
         return []
 
 
-def _told(query: Callable[[Any], Any], handle: Any) -> Any | None:
+def _if_supported(query: Callable[[Any], Any], handle: Any) -> Any | None:
     try:
         return query(handle)
     except CANNOT_TELL:
         return None
 
 
-def _first_told(queries: Sequence[_Query], handle: Any) -> Sequence[Any]:
-    answers = (_told(query, handle) for query in queries)
+def _first_supported(queries: Sequence[_Query], handle: Any) -> Sequence[Any]:
+    answers = (_if_supported(query, handle) for query in queries)
     return next((answer for answer in answers if answer is not None), ())
 
 
 def _merged(gpu_uuid: str, computing: Sequence[Any], drawing: Sequence[Any]) -> Sequence[GpuProcess]:
-    """One entry for each PID: a process that computes and draws stands in two of NVML's lists."""
+    """Return one entry per PID: a process that computes and draws is in two of NVML's lists."""
     used: dict[int, int | None] = {}
     for entry in (*computing, *drawing):
         told = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]

@@ -1,6 +1,6 @@
-"""Turns NVML's errors into ours: who must act, and how.
+"""Translation of NVML's errors into ours, with a hint for each code.
 
-It refuses to hide one: an error code that is not in the table is reported as a bug of pgpu.
+A code that is not in the table is reported as a bug of pgpu.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ CANNOT_TELL = (
     pynvml.NVMLError_NoData,
     pynvml.NVMLError_ArgumentVersionMismatch,
 )
-"""This driver, GPU or user has no answer to one question; the GPU works."""
+"""Errors of a query that this driver, GPU or user does not support, while the GPU works."""
 
 
 def translate_error(error: pynvml.NVMLError, doing: str) -> PgpuError:
@@ -72,9 +72,9 @@ def translate_error(error: pynvml.NVMLError, doing: str) -> PgpuError:
         doing: What was attempted, such as `read the memory of GPU-…`.
 
     Returns:
-        A NodeError where the machine must be mended; a PgpuBug where the call was wrong or the code is unknown.
+        A NodeError if the machine must be fixed; a PgpuBug if the call was wrong or the code is unknown.
     """
-    message = f"cannot {doing}: NVML says {str(error).lower()}"
+    message = f"cannot {doing}: NVML reports {str(error).lower()}"
     hint = _HINTS.get(error.value)
     if hint is None:
         known = "" if error.value in _OUR_FAULT else f" (code {error.value})"
@@ -84,7 +84,7 @@ def translate_error(error: pynvml.NVMLError, doing: str) -> PgpuError:
 
 @contextmanager
 def nvml_errors_translated(doing: str) -> Iterator[None]:
-    """Raise our error for any of NVML's inside the block."""
+    """Translate every NVML error raised inside the block."""
     try:
         yield
     except pynvml.NVMLError as error:

@@ -1,9 +1,14 @@
-"""NVML's GPU performance metrics: how much of each pipe and of the memory's bandwidth a GPU used between two moments.
+"""Measurements of a GPU over time through NVML: performance metrics (GPM), and fatal errors (Xids).
 
-Hopper and newer have them, and NVML documents no privilege for them. They are the whole GPU's, so they tell of a job only
-while it is alone. This module refuses MIG instances: a sample of one needs another call and other rights.
+GPM gives the use of each pipe and of memory bandwidth between two samples. Hopper and newer support it, without documented
+privileges. The metrics are those of the whole GPU, so they describe a job only while it runs alone. MIG instances are not
+supported: their samples need another call and other privileges.
 
-Source: NVML API reference, "GPM Functions"; samples lie at least 100 ms apart.
+Xids are events of the driver. Those caused by a program's own errors are ignored. A GPU with a fatal Xid stays marked until
+the process starts to watch anew, since only an operator can repair it.
+
+Sources: NVML API reference, "GPM Functions"; samples must be at least 100 ms apart. NVIDIA, "XID Errors"; which of them are a
+program's own is as in NVIDIA's k8s-device-plugin.
 """
 
 import contextlib
@@ -33,14 +38,14 @@ Asking = Callable[[], AbstractContextManager[Any]]
 
 
 class GpmWatch:
-    """What a GPU used since this was made."""
+    """Use of a GPU since this object was created."""
 
     def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the first sample.
 
         Args:
-            asking: Gives the GPU's handle, with NVML held open and its errors made ours.
-            clock: Seconds, from any beginning.
+            asking: Returns a context with the GPU's handle, in which NVML is open and its errors are translated.
+            clock: Seconds.
         """
         self._asking = asking
         self._clock = clock
@@ -49,11 +54,11 @@ class GpmWatch:
             self._first: Any = pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
 
     def finish(self) -> tuple[float, Mapping[Resource, float]]:
-        """Take the last sample; nothing can be asked afterwards.
+        """Take the last sample; the object cannot be used afterwards.
 
         Returns:
-            Seconds between both, and the average of each resource over them, 0 to 1, without what NVML does not tell; none
-            where both lie too close together.
+            Seconds between both samples, and the average use of each resource, 0 to 1, without metrics that NVML does not
+            report; empty if the samples are too close together.
 
         Raises:
             NodeError: The GPU or its driver is gone.
@@ -75,16 +80,16 @@ class GpmWatch:
         for place, metric in enumerate(_METRICS):
             question.metrics[place].metricId = metric
         answer = pynvml.nvmlGpmMetricsGet(question)
-        told = zip(_METRICS.values(), answer.metrics, strict=False)
+        values = zip(_METRICS.values(), answer.metrics, strict=False)
         return {
             resource: min(1.0, max(0.0, float(metric.value) / _PERCENT))
-            for resource, metric in told
+            for resource, metric in values
             if metric.nvmlReturn == pynvml.NVML_SUCCESS
         }
 
 
 def is_supported(handle: Any) -> bool:
-    """Whether a GPU has such metrics."""
+    """Whether a GPU supports GPM."""
     return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
 
 
@@ -94,10 +99,10 @@ _NO_WAIT_MILLISECONDS = 0
 
 
 class XidWatch:
-    """Listens from its first look on. Safe for many threads."""
+    """Collects Xids from the first call of `seen` on. Safe for use by many threads."""
 
     def __init__(self, opened: Callable[[], AbstractContextManager[None]], simulated_directory: Path | None) -> None:
-        """Args: what holds NVML open, and where simulated GPUs lie, of which a file `xid-UUID` tells (None: real GPUs)."""
+        """Take a context that holds NVML open, and the directory of simulated GPUs, whose Xids are files `xid-UUID` (None: real)."""
         self._opened = opened
         self._directory = simulated_directory
         self._guard = threading.Lock()
@@ -108,7 +113,7 @@ class XidWatch:
         """Return the last fatal Xid of each GPU that had one, by UUID.
 
         Raises:
-            NodeError: The driver cannot be asked.
+            NodeError: The driver does not answer.
         """
         if self._directory is not None:
             return _written(self._directory)
@@ -138,7 +143,7 @@ def _listening() -> Any:
 
 
 def _written(directory: Path) -> dict[str, int]:
-    """Read what somebody wrote to try an error out: the number alone."""
+    """Read Xids of simulated GPUs, which are written for tests: files with the number alone."""
     found = {}
     for path in directory.glob(f"{_FILE_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):

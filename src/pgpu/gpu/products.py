@@ -1,7 +1,4 @@
-"""GPU products as data, so that a machine without one can simulate the GPU that its users will meet.
-
-Every figure carries its source. This module refuses to read or write anything: `simulated` makes products exist, and
-`catalog` knows how users write their names.
+"""GPU products as data, so that a machine without a GPU can simulate one. Every figure carries its source.
 
 Sources named below:
 

@@ -1,7 +1,6 @@
-"""Makes simulated GPUs exist: writes `gpus.conf`, which the simulated driver reads, into a state directory.
+"""Creation of simulated GPUs: writes `gpus.conf`, which the simulated driver reads, into a state directory.
 
-The driver itself (simgpu) makes everything else in that directory. This module refuses to start or stop
-anything: simulated GPUs exist as long as their directory does.
+The driver creates everything else in that directory. Simulated GPUs exist as long as their directory does; there is no process.
 """
 
 import os
@@ -19,13 +18,13 @@ from pgpu.model.text import escape_undecodable
 CONFIGURATION_NAME = "gpus.conf"
 
 DRIVER_VERSION = "615.42.01"
-"""The first NVML that limits memory by cgroup is r615's, so that is the driver that is simulated."""
+"""r615 is the first driver that limits memory by cgroup."""
 
 CUDA_VERSION = 13040
 """CUDA 13.4, which came with r615: 1000 · major + 10 · minor."""
 
 _DIRECTORY_MODE = 0o1777
-"""Jobs of any user make the driver's state in it; the sticky bit keeps them from replacing each other's files."""
+"""Jobs of all users create the driver's state in it; the sticky bit prevents them from replacing each other's files."""
 
 _FILE_MODE = 0o644
 _UUID_NAMESPACE = uuid.UUID("6b1f2f0e-6f0c-5d4e-9d8c-3f1e2a7b9c10")
@@ -33,23 +32,25 @@ _IDENTITY_KEYS = ("uuid", "name", "memory_bytes")
 
 
 def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
-    """Make `count` simulated GPUs of one model exist in a directory, on a tmpfs so that they end with the machine.
+    """Create `count` simulated GPUs of one model in a directory, on a tmpfs so that they end with the machine.
 
-    Doing it again does nothing, and several callers at once are safe. A description that an older pgpu wrote stays as
-    it is, since running jobs use it.
+    Idempotent, and safe for concurrent callers. A description written by an older pgpu is kept, since running jobs use it.
 
     Args:
-        state_directory: Made if it is missing; its parent must exist.
+        state_directory: Created if missing; its parent must exist.
         model: From the catalog.
         count: 1-16.
 
     Raises:
-        NodeError: The directory cannot be written, or simulates other GPUs already.
+        NodeError: The directory cannot be written, or contains other simulated GPUs.
     """
     text = _configuration(state_directory, model, count)
     target = state_directory / CONFIGURATION_NAME
     try:
-        _make_directory(state_directory)
+        state_directory.mkdir(exist_ok=True)
+        found = state_directory.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
+            state_directory.chmod(_DIRECTORY_MODE)  # the mode of mkdir is subject to the umask
         if not target.exists():
             _publish_once(target, text)
         existing = target.read_text()
@@ -65,29 +66,22 @@ def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
 
 
 def simulated_uuid(state_directory: Path, index: int) -> str:
-    """Return the UUID of a simulated GPU as NVML writes it; two state directories never share one."""
+    """Return the UUID of a simulated GPU in NVML's form; unique over all state directories."""
     return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}')}"
 
 
 def _place(state_directory: Path) -> str:
-    """Return where a directory really lies, in words: UUIDs are made of UTF-8."""
+    """Return the real path of a directory as UTF-8, from which UUIDs are derived."""
     return escape_undecodable(os.path.realpath(state_directory))
 
 
 def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -> str:
-    """Return the UUID of a MIG instance of a simulated GPU as NVML writes it."""
+    """Return the UUID of a MIG instance of a simulated GPU in NVML's form."""
     return f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}:{mig_index}')}"
 
 
-def _make_directory(path: Path) -> None:
-    path.mkdir(exist_ok=True)
-    found = path.stat()
-    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
-        path.chmod(_DIRECTORY_MODE)  # mkdir's own mode is cut by the umask
-
-
 def _publish_once(target: Path, text: str) -> None:
-    """Let the target appear complete, and only if nobody else was first."""
+    """Create the target atomically with its whole content, unless it exists: write a temporary file, then link it."""
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -100,13 +94,17 @@ def _publish_once(target: Path, text: str) -> None:
 
 
 def _configuration(state_directory: Path, model: GpuModel, count: int) -> str:
-    """Whole GPUs first, then all instances, as simgpu/README.md wants them."""
+    """Return the text: whole GPUs first, then all instances, as simgpu/README.md requires."""
     wholes = [_facts(state_directory, model, index) for index in range(count)]
     sections = [_section("gpu", whole) for whole in wholes]
     for index, whole in enumerate(wholes):
         for mig_index, instance in enumerate(model.instances):
             facts = _instance_facts(model, instance)
-            place = _instance_place(state_directory, index, mig_index)
+            place: dict[str, str | int] = {
+                "uuid": simulated_instance_uuid(state_directory, index, mig_index),
+                "parent": index,
+                "gpu_instance": mig_index + 1,
+            }
             sections.append(_section("mig", whole | facts | place))
     return f"driver_version={DRIVER_VERSION}\ncuda_version={CUDA_VERSION}\n\n" + "\n".join(sections)
 
@@ -151,7 +149,7 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
 
 
 def _instance_facts(model: GpuModel, instance: MigProfile) -> dict[str, str | int]:
-    """What differs from the whole GPU: memory, cache and bandwidth go by memory slices."""
+    """Return what differs from the whole GPU: memory, cache and bandwidth are proportional to memory slices."""
     return {
         "name": f"{model.name} MIG {instance.name}",
         "memory_bytes": instance.memory_bytes,
@@ -161,14 +159,6 @@ def _instance_facts(model: GpuModel, instance: MigProfile) -> dict[str, str | in
         "l2_bytes_per_second": model.l2_bytes_per_second * instance.memory_slices // MEMORY_SLICES,
         "bandwidth_bytes_per_second": model.bandwidth_bytes_per_second * instance.memory_slices // MEMORY_SLICES,
         "mig": 0,
-    }
-
-
-def _instance_place(state_directory: Path, parent: int, mig_index: int) -> dict[str, str | int]:
-    return {
-        "uuid": simulated_instance_uuid(state_directory, parent, mig_index),
-        "parent": parent,
-        "gpu_instance": mig_index + 1,
     }
 
 

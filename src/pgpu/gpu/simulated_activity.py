@@ -1,9 +1,7 @@
-"""Reads how much of a simulated GPU's time each process really got, which no real GPU tells.
+"""Reader of the GPU time that each process really got on a simulated GPU, which no real GPU reports.
 
-It is the truth against which tests and benchmarks hold what pgpu measures itself.
-
-Slots are those of the file `memory` beside it, a usage file that names the process of each. This module refuses to write,
-and to guess: a file of another size is none of ours.
+Tests and benchmarks compare pgpu's own measurements with it. Slots are those of the file `memory` beside it, a usage file that
+names the process of each. A file of another size is rejected.
 """
 
 import struct
@@ -28,31 +26,31 @@ _GPU_BYTES = _HEADER.size + _SLOTS * _SLOT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """What one process used of one GPU since it claimed its slot."""
+    """GPU time of one process on one GPU since it took its slot."""
 
     slot: int
     """Of the files `activity` and `memory`."""
 
     consumed_ns: int
-    """What its finished work takes on a GPU that it has alone: work done, whoever else was there."""
+    """Time that its finished work takes alone on a GPU: work done, regardless of other processes."""
 
     busy_ns: int
-    """Real time in which its work was running: turns of others left out."""
+    """Real time in which its work was running, without turns of others."""
 
     pending_ns: int
-    """Queued and not yet done, as `consumed_ns`."""
+    """Queued work, measured as `consumed_ns`."""
 
 
 def read_device_times(state_directory: Path, gpu_index: int, now_ns: int | None = None) -> list[DeviceTime]:
-    """Read what every process that ever claimed a slot has used of a GPU.
+    """Return the GPU time of every process that ever took a slot.
 
     Args:
         state_directory: Of the simulated GPUs.
         gpu_index: In the order of gpus.conf, 0-15.
-        now_ns: CLOCK_MONOTONIC; by default now. What a process wrote is carried on to this moment.
+        now_ns: CLOCK_MONOTONIC; by default now. The last written state is extrapolated to this moment.
 
     Raises:
-        NodeError: The file is not there (no program has begun yet), or is none of the simulated driver's.
+        NodeError: The file does not exist (no program has started yet), or is not of this simulated driver.
     """
     path = state_directory / ACTIVITY_NAME
     content = _content(path)
@@ -66,14 +64,14 @@ def read_device_times(state_directory: Path, gpu_index: int, now_ns: int | None 
 
 
 def read_lost_ns(state_directory: Path, gpu_index: int) -> int:
-    """Read how long no process had a GPU that some wanted: switches between them, and windows that were kept for nothing.
+    """Return how long a GPU was idle although processes had work: context switches, and unused turns.
 
     Args:
         state_directory: Of the simulated GPUs.
         gpu_index: In the order of gpus.conf, 0-15.
 
     Raises:
-        NodeError: The file is not there (no program has begun yet), or is none of the simulated driver's.
+        NodeError: The file does not exist (no program has started yet), or is not of this simulated driver.
     """
     path = state_directory / TURNS_NAME
     content = _content(path)
