@@ -124,7 +124,7 @@ def _memory_bytes(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Antagonist:
-    """`l2_sweep` or `dram_stream` as a workload."""
+    """Reads as much as the L2 cache holds (`l2_sweep`), or memory that no cache holds (`dram_stream`)."""
 
     kernel: str
     usual_bytes: Callable[[Device], int]
@@ -203,7 +203,7 @@ def all_room(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """`fma_chains` or `crowd` as a workload."""
+    """Keeps all arithmetic lanes busy (`fma_chains`), or fills the room for threads (`crowd`)."""
 
     kernel: str
     whole: Callable[[Device], int]
