@@ -5,16 +5,15 @@ Steps are not fused, since the cost of launches is the purpose of these programs
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.programs.problem import Buffers, Problem
+from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _BLOCK_THREADS = 256
 _WORD_BYTES = 4
@@ -31,18 +30,14 @@ class Path(Problem):
 
     name: ClassVar[str] = "pathfinder"
     kernels: ClassVar[str] = "dynamic"
+    options: ClassVar[Mapping[str, Option]] = {
+        "rows": Option("--rows", 100, "rows, a launch for each (100)"),
+        "columns": Option("--columns", 100_000, "columns (100000)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"rows": 9, "columns": 301}
 
     rows: int
     columns: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--rows", type=int, default=100, help="rows, a launch for each (100)")
-        parser.add_argument("--columns", type=int, default=100_000, help="columns (100000)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(rows=9, columns=301)
 
     @property
     def fillings(self) -> Sequence[Filling]:
@@ -72,16 +67,12 @@ class Alignment(Problem):
 
     name: ClassVar[str] = "nw"
     kernels: ClassVar[str] = "dynamic"
+    options: ClassVar[Mapping[str, Option]] = {
+        "length": Option("--length", 512, "letters of each sequence (512)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"length": 37}
 
     length: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--length", type=int, default=512, help="letters of each sequence (512)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(length=37)
 
     @property
     def fillings(self) -> Sequence[Filling]:

@@ -5,16 +5,15 @@ The number of launches never depends on a kernel's result, so that the programs 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pgpu.workloads.cuda_driver import Argument, Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.programs.problem import Buffers, Problem
+from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _BLOCK_THREADS = 256
 _NOT_REACHED = -1
@@ -36,20 +35,16 @@ class Clusters(Problem):
 
     name: ClassVar[str] = "kmeans"
     kernels: ClassVar[str] = "irregular"
+    options: ClassVar[Mapping[str, Option]] = {
+        "points": Option("--points", 500_000, "points (500000)"),
+        "features": Option("--features", 34, "numbers that a point has (34)"),
+        "clusters": Option("--clusters", 5, "centres (5)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"points": 301, "features": 7, "clusters": 5}
 
     points: int
     features: int
     clusters: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--points", type=int, default=500_000, help="points (500000)")
-        parser.add_argument("--features", type=int, default=34, help="numbers that a point has (34)")
-        parser.add_argument("--clusters", type=int, default=5, help="centres (5)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(points=301, features=7, clusters=5)
 
     @property
     def _sizes(self) -> list[Argument]:
@@ -94,20 +89,16 @@ class Levels(Problem):
 
     name: ClassVar[str] = "bfs"
     kernels: ClassVar[str] = "irregular"
+    options: ClassVar[Mapping[str, Option]] = {
+        "nodes": Option("--nodes", 1_000_000, "nodes (1000000)"),
+        "degree": Option("--degree", 6, "edges of each node (6)"),
+        "levels": Option("--levels", 12, "levels, a launch for each (12)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"nodes": 501, "degree": 3, "levels": 4}
 
     nodes: int
     degree: int
     levels: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--nodes", type=int, default=1_000_000, help="nodes (1000000)")
-        parser.add_argument("--degree", type=int, default=6, help="edges of each node (6)")
-        parser.add_argument("--levels", type=int, default=12, help="levels, a launch for each (12)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(nodes=501, degree=3, levels=4)
 
     @property
     def fillings(self) -> Sequence[Filling]:

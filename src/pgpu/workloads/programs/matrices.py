@@ -6,16 +6,15 @@ card has. All values are small whole numbers, whose sums are exact in any order.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pgpu.workloads.cuda_driver import Argument, Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.programs.problem import Buffers, Problem
+from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _TILE = 64
 _TILE_THREADS = 256
@@ -35,22 +34,14 @@ class RowWalk(Problem):
 
     name: ClassVar[str] = "matvec"
     kernels: ClassVar[str] = "matrices"
+    options: ClassVar[Mapping[str, Option]] = {
+        "rows": Option("--size", 10_240, "rows, one for each thread (10240)"),
+        "columns": Option("--columns", 4096, "columns (4096)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"rows": 67, "columns": 35}
 
     rows: int
     columns: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--size", type=int, default=10_240, help="rows, one for each thread (10240)")
-        parser.add_argument("--columns", type=int, default=4096, help="columns (4096)")
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        return cls(rows=arguments.size, columns=arguments.columns)
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(rows=67, columns=35)
 
     @property
     def fillings(self) -> Sequence[Filling]:
@@ -96,24 +87,16 @@ class TiledProduct(Problem):
 
     name: ClassVar[str] = "gemm"
     kernels: ClassVar[str] = "matrices"
+    options: ClassVar[Mapping[str, Option]] = {
+        "rows": Option("--size", 10_240, "rows of the left matrix (10240)"),
+        "inner": Option("--inner", 512, "columns of the left, rows of the right (512)"),
+        "columns": Option("--columns", 256, "columns of the right matrix (256)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"rows": 67, "inner": 37, "columns": 70}
 
     rows: int
     inner: int
     columns: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--size", type=int, default=10_240, help="rows of the left matrix (10240)")
-        parser.add_argument("--inner", type=int, default=512, help="columns of the left, rows of the right (512)")
-        parser.add_argument("--columns", type=int, default=256, help="columns of the right matrix (256)")
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        return cls(rows=arguments.size, inner=arguments.inner, columns=arguments.columns)
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(rows=67, inner=37, columns=70)
 
     @property
     def fillings(self) -> Sequence[Filling]:

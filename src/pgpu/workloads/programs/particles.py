@@ -5,16 +5,15 @@ The particles do not move, so each iteration computes the same.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.programs.problem import Buffers, Problem
+from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _BLOCK_THREADS = 256
 _NUMBERS = 4
@@ -31,20 +30,12 @@ class Particles(Problem):
     name: ClassVar[str] = "nbody"
     kernels: ClassVar[str] = "particles"
     tolerance: ClassVar[float] = 1e-3
+    options: ClassVar[Mapping[str, Option]] = {
+        "particles": Option("--size", 10_240, "particles (10240)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"particles": 301}
 
     particles: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--size", type=int, default=10_240, help="particles (10240)")
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        return cls(particles=arguments.size)
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(particles=301)
 
     @property
     def fillings(self) -> Sequence[Filling]:

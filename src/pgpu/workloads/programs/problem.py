@@ -11,10 +11,10 @@ import argparse
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
@@ -24,6 +24,14 @@ _ALIGNMENT_BYTES = 256
 
 Buffers: TypeAlias = "Sequence[array[Any]]"
 """Host copies of a problem's buffers, in its order."""
+
+
+class Option(NamedTuple):
+    """An option of the command line for one size."""
+
+    flag: str
+    default: int
+    help: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +48,31 @@ class Problem(ABC):
     tolerance: ClassVar[float] = 0.0
     """Relative difference to the host's solution that is allowed; 0 for sums of whole numbers."""
 
+    options: ClassVar[Mapping[str, Option]]
+    """The option of each size, by field."""
+
+    fixed: ClassVar[Mapping[str, int]] = {}
+    """Sizes without an option."""
+
+    small_sizes: ClassVar[Mapping[str, int]]
+    """A size that the host solves quickly and that is no multiple of a block."""
+
     @classmethod
-    @abstractmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         """Add the options for the sizes."""
+        for option in cls.options.values():
+            parser.add_argument(option.flag, type=int, default=option.default, help=option.help)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Take the sizes from the options of the same names."""
-        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
+        """Take the sizes from the options."""
+        given = {size: getattr(arguments, option.flag.removeprefix("--")) for size, option in cls.options.items()}
+        return cls(**given, **cls.fixed)
 
     @classmethod
-    @abstractmethod
     def small(cls) -> Self:
-        """Return a size that the host solves quickly and that is no multiple of a block."""
+        """Return the problem of `small_sizes`."""
+        return cls(**cls.small_sizes)
 
     @property
     @abstractmethod

@@ -6,16 +6,15 @@ with a fixed speckle scale q0, so that no reduction hides the stencils.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.programs.problem import Buffers, Problem
+from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _FLOW = 0.125
 _GAIN = 0.0625
@@ -32,20 +31,16 @@ class Stack(Problem):
     kernels: ClassVar[str] = "stencils"
     result: ClassVar[int] = 0
     tolerance: ClassVar[float] = 1e-5
+    options: ClassVar[Mapping[str, Option]] = {
+        "layers": Option("--layers", 8, "layers (8; a layer of 512 × 512 takes 3 MiB)"),
+        "rows": Option("--rows", 512, "rows of a layer (512)"),
+        "columns": Option("--columns", 512, "columns of a layer (512)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"layers": 3, "rows": 11, "columns": 13}
 
     layers: int
     rows: int
     columns: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--layers", type=int, default=8, help="layers (8; a layer of 512 × 512 takes 3 MiB)")
-        parser.add_argument("--rows", type=int, default=512, help="rows of a layer (512)")
-        parser.add_argument("--columns", type=int, default=512, help="columns of a layer (512)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(layers=3, rows=11, columns=13)
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -98,19 +93,12 @@ class Chip(Stack):
 
     __slots__ = ()
     name: ClassVar[str] = "hotspot"
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--rows", type=int, default=2048, help="rows (2048)")
-        parser.add_argument("--columns", type=int, default=2048, help="columns (2048)")
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        return cls(layers=1, rows=arguments.rows, columns=arguments.columns)
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(layers=1, rows=17, columns=19)
+    options: ClassVar[Mapping[str, Option]] = {
+        "rows": Option("--rows", 2048, "rows (2048)"),
+        "columns": Option("--columns", 2048, "columns (2048)"),
+    }
+    fixed: ClassVar[Mapping[str, int]] = {"layers": 1}
+    small_sizes: ClassVar[Mapping[str, int]] = {"layers": 1, "rows": 17, "columns": 19}
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -124,18 +112,14 @@ class Speckle(Problem):
     name: ClassVar[str] = "srad"
     kernels: ClassVar[str] = "stencils"
     tolerance: ClassVar[float] = 1e-4
+    options: ClassVar[Mapping[str, Option]] = {
+        "rows": Option("--rows", 2048, "rows (2048)"),
+        "columns": Option("--columns", 2048, "columns (2048)"),
+    }
+    small_sizes: ClassVar[Mapping[str, int]] = {"rows": 17, "columns": 19}
 
     rows: int
     columns: int
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--rows", type=int, default=2048, help="rows (2048)")
-        parser.add_argument("--columns", type=int, default=2048, help="columns (2048)")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(rows=17, columns=19)
 
     @property
     def _pixels(self) -> int:
