@@ -18,7 +18,7 @@ from typing import Any
 import pgpu.workloads
 from pgpu.workloads.cuda_driver import Argument, ContextSize, Device, Module
 from pgpu.workloads.kernels import Kernels
-from pgpu.workloads.workload_run import HeldMemory, Run
+from pgpu.workloads.workload_run import HeldMemory, WorkloadRun
 
 ROOM = Path(pgpu.workloads.__file__).parent
 COMPILER = shutil.which("c++")
@@ -109,7 +109,7 @@ class HostDevice(Device):
         return HostModule(build(source, self._folder))
 
 
-class HostRun(Run):
+class HostRun(WorkloadRun):
     """A workload's run on such a device."""
 
     def __init__(self, workload: str, folder: Path) -> None:

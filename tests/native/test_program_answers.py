@@ -14,7 +14,7 @@ from tests.native.kernels_on_host import COMPILER, HostDevice, HostRun
 from pgpu.workloads.__main__ import PROBLEMS
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling, Kernels
-from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP, Antagonist, Sweep
+from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP, MemoryAntagonist, Sweep
 from pgpu.workloads.programs.problem import Buffers, Problem, solve
 from pgpu.workloads.programs.stencils import Stack
 from pgpu.workloads.workload_run import WorkloadError
@@ -80,7 +80,7 @@ def test_the_gpu_fills_buffers_as_the_host_says(filling: Filling, folder: Path) 
 
 
 @pytest.mark.parametrize("antagonist", [L2_SWEEP, DRAM_STREAM], ids=lambda antagonist: antagonist.kernel)
-def test_an_antagonist_reads_its_buffer_to_the_end(antagonist: Antagonist, folder: Path) -> None:
+def test_an_antagonist_reads_its_buffer_to_the_end(antagonist: MemoryAntagonist, folder: Path) -> None:
     run = HostRun(antagonist.kernel, folder)
     sweep = Sweep(run, antagonist.kernel, 5000 * 16, blocks=2, block_threads=antagonist.block_threads)
     beyond_zero = array("f", [-1.0])

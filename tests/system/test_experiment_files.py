@@ -8,7 +8,7 @@ import pytest
 
 from pgpu.errors import NodeError
 from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import JobOutcome, Trial
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
 
 GIB = 1 << 30
 SAMPLES = ((1000.5, 5 * GIB), (1001.0, 7 * GIB))
@@ -25,8 +25,10 @@ def job(name: str = "job", *, seconds: float = 8.0, refusals: int = 0, exit_code
     return JobOutcome(name, 100.0, 100.0 + seconds, exit_code, result, "")
 
 
-def trial(*jobs: JobOutcome, is_with_pgpu: bool = False, samples: tuple[tuple[float, int], ...] = ()) -> Trial:
-    return Trial(is_with_pgpu, 1, jobs, 24 * GIB, samples)
+def trial(
+    *jobs: JobOutcome, is_with_pgpu: bool = False, samples: tuple[tuple[float, int], ...] = ()
+) -> ExperimentTrial:
+    return ExperimentTrial(is_with_pgpu, 1, jobs, 24 * GIB, samples)
 
 
 def test_every_job_becomes_a_line_of_csv(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from pgpu.lab import paper_figures
-from pgpu.lab.job_outcome import JobOutcome, Trial, last_line, last_result, mean_seconds, spread
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome, last_line, last_result, mean_seconds, spread
 
 GIB = 1 << 30
 
@@ -19,8 +19,10 @@ def job(name: str = "job", *, seconds: float = 8.0, refusals: int = 0, exit_code
     return JobOutcome(name, 100.0, 100.0 + seconds, exit_code, result, "")
 
 
-def trial(*jobs: JobOutcome, is_with_pgpu: bool = False, samples: tuple[tuple[float, int], ...] = ()) -> Trial:
-    return Trial(is_with_pgpu, 1, jobs, 24 * GIB, samples)
+def trial(
+    *jobs: JobOutcome, is_with_pgpu: bool = False, samples: tuple[tuple[float, int], ...] = ()
+) -> ExperimentTrial:
+    return ExperimentTrial(is_with_pgpu, 1, jobs, 24 * GIB, samples)
 
 
 def test_a_job_without_an_exit_code_counts_as_failed() -> None:

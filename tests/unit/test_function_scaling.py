@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 
 from pgpu.functions.scaling import (
     ArrivalHistory,
-    Drain,
-    Fail,
+    DrainReplica,
+    FailVersion,
     FunctionView,
     MarkEvictable,
-    Park,
+    ParkReplica,
     Phase,
     ReplicaView,
-    Start,
-    Stop,
+    StartReplica,
+    StopReplica,
     TrafficSplit,
     ValueClock,
     VersionView,
-    Wake,
+    WakeReplica,
     WarmWindow,
     excess_parked,
     plan_steps,
@@ -71,20 +71,22 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
     steps = plan_steps(view)
     by_id = {each.job_id: each for each in view.replicas}
     for step in steps:
-        if isinstance(step, Stop):
+        if isinstance(step, StopReplica):
             assert by_id[step.job_id].phase in {Phase.DRAINING, Phase.PARKED}
             assert not by_id[step.job_id].in_flight
-        if isinstance(step, Wake):
+        if isinstance(step, WakeReplica):
             assert by_id[step.job_id].phase is Phase.PARKED
-        if isinstance(step, MarkEvictable | Park):
+        if isinstance(step, MarkEvictable | ParkReplica):
             assert by_id[step.job_id].phase is Phase.HOT
             assert not by_id[step.job_id].in_flight
     for version in view.versions:
         own = [each for each in view.replicas if each.version == version.number]
         there = [each for each in own if each.phase not in {Phase.DRAINING, Phase.PARKED}]
-        woken = {step.job_id for step in steps if isinstance(step, Wake)} & {each.job_id for each in own}
-        starts = sum(step == Start(version.number) for step in steps) + len(woken)
-        drained = {step.job_id for step in steps if isinstance(step, Drain | Park)} & {each.job_id for each in there}
+        woken = {step.job_id for step in steps if isinstance(step, WakeReplica)} & {each.job_id for each in own}
+        starts = sum(step == StartReplica(version.number) for step in steps) + len(woken)
+        drained = {step.job_id for step in steps if isinstance(step, DrainReplica | ParkReplica)} & {
+            each.job_id for each in there
+        }
         offered = {step.job_id for step in steps if isinstance(step, MarkEvictable)} & {each.job_id for each in there}
         assert not starts or len(there) + starts <= version.maximum
         assert not drained or len(there) - len(drained) >= version.minimum
@@ -99,7 +101,7 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
 def test_the_same_view_gives_the_same_steps_and_none_twice(view: FunctionView) -> None:
     steps = plan_steps(view)
     assert steps == plan_steps(view)
-    named = [step.job_id for step in steps if not isinstance(step, Start | Fail)]
+    named = [step.job_id for step in steps if not isinstance(step, StartReplica | FailVersion)]
     assert len(named) == len(set(named))
 
 
@@ -200,14 +202,14 @@ class Machine:
         for step in plan_steps(
             FunctionView(self.now, self.versions, tuple(self.replicas), has_fallback=self.has_fallback)
         ):
-            if isinstance(step, Start):
+            if isinstance(step, StartReplica):
                 self.ids += 1
                 self.replicas.append(ReplicaView(str(self.ids), step.version, Phase.WAITING, self.now))
-            elif isinstance(step, Drain):
+            elif isinstance(step, DrainReplica):
                 self._become(step.job_id, Phase.DRAINING)
-            elif isinstance(step, Stop):
+            elif isinstance(step, StopReplica):
                 self.replicas = [each for each in self.replicas if each.job_id != step.job_id]
-            elif isinstance(step, Fail):
+            elif isinstance(step, FailVersion):
                 self.given_up.append(step.version)
                 self.versions = (VersionView(1, has_been_ready=True, minimum=1),)
         self.now += seconds
@@ -297,7 +299,7 @@ def test_an_idle_replica_is_offered_after_a_second_and_sooner_where_somebody_wai
 def test_a_replica_that_waits_for_memory_leaves_the_queue_once_nobody_wants_it_any_more() -> None:
     waiting = ReplicaView("it", 1, Phase.WAITING, 0.0)
     version = VersionView(1, has_been_ready=True, last_call_seconds=NOW - 11)
-    assert plan_steps(FunctionView(NOW, (version,), (waiting,))) == (Drain("it"),)
+    assert plan_steps(FunctionView(NOW, (version,), (waiting,))) == (DrainReplica("it"),)
     assert plan_steps(FunctionView(NOW, (replace(version, last_call_seconds=NOW - 9),), (waiting,))) == ()
     assert plan_steps(FunctionView(NOW, (replace(version, queued=1),), (waiting,))) == ()
     assert plan_steps(FunctionView(NOW, (replace(version, minimum=1),), (waiting,))) == ()
@@ -308,13 +310,17 @@ def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idl
     parked = tuple(
         ReplicaView(name, 1, Phase.PARKED, NOW - 10, idle_since_seconds=at) for name, at in (("a", 1), ("b", 2))
     )
-    assert plan_steps(FunctionView(NOW, (version,), parked)) == (Wake("b"),)
-    assert plan_steps(FunctionView(NOW, (replace(version, queued=3),), parked)) == (Wake("b"), Wake("a"), Start(1))
+    assert plan_steps(FunctionView(NOW, (version,), parked)) == (WakeReplica("b"),)
+    assert plan_steps(FunctionView(NOW, (replace(version, queued=3),), parked)) == (
+        WakeReplica("b"),
+        WakeReplica("a"),
+        StartReplica(1),
+    )
     late = tuple(replace(each, retry_at_seconds=NOW + 0.1) for each in parked)
     assert plan_steps(FunctionView(NOW, (version,), late)) == ()
     idle = replace(version, queued=0, warmth=WarmWindow(0, 0.9))
-    assert plan_steps(FunctionView(NOW, (idle,), parked)) == (Stop("a"), Stop("b"))
-    assert plan_steps(FunctionView(NOW, (), parked)) == (Stop("a"), Stop("b"))
+    assert plan_steps(FunctionView(NOW, (idle,), parked)) == (StopReplica("a"), StopReplica("b"))
+    assert plan_steps(FunctionView(NOW, (), parked)) == (StopReplica("a"), StopReplica("b"))
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 100)), st.booleans(), st.integers(0, 5))

@@ -5,12 +5,12 @@ import pytest
 from pgpu.cli.verbs.lab import _networks
 from pgpu.errors import RequestError
 from pgpu.lab.p5.experiment import Measured, compared, findings
-from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, Shape, default_boxes
+from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, DetectorShape, default_boxes
 
 SCALES_OF_ITS_NORMALISATION = 512
 
 
-def boxes_of(shape: Shape) -> list[tuple[float, float, float, float]]:
+def boxes_of(shape: DetectorShape) -> list[tuple[float, float, float, float]]:
     heads = list(shape.heads())
     return default_boxes([head.output_pixels for head, _ in heads], [count for _, count in heads])
 
@@ -28,7 +28,7 @@ def test_mobilenets_trunk_has_the_published_cost() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=str)
-def test_every_place_of_every_feature_has_its_default_boxes_in_the_image(shape: Shape) -> None:
+def test_every_place_of_every_feature_has_its_default_boxes_in_the_image(shape: DetectorShape) -> None:
     boxes = boxes_of(shape)
     assert len(boxes) == sum(head.output_pixels**2 * count for head, count in shape.heads())
     assert all(0 < across < 1 and 0 < down < 1 and width > 0 < height for across, down, width, height in boxes)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgpu.workloads.inference import Plan
+from pgpu.workloads.inference import InferencePlan
 from pgpu.workloads.training import kept_for_system_bytes
 
 MIB = 1 << 20
@@ -10,8 +10,8 @@ DEVICE_BYTES = 24_265 * MIB
 CONTEXT_BYTES = 300 * MIB
 
 
-def plan(memory_mib: int = 1205) -> Plan:
-    return Plan(memory_mib * MIB, batches=10, batch_size=32, gpu_seconds=0, host_seconds=0, load_seconds=0)
+def plan(memory_mib: int = 1205) -> InferencePlan:
+    return InferencePlan(memory_mib * MIB, batches=10, batch_size=32, gpu_seconds=0, host_seconds=0, load_seconds=0)
 
 
 def startup_bytes(context_bytes: int = CONTEXT_BYTES) -> int:

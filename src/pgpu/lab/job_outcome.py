@@ -67,7 +67,7 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ExperimentTrial:
     """Jobs that were submitted at one moment, and the device while they ran."""
 
     is_with_pgpu: bool
@@ -134,7 +134,7 @@ def last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def mean_seconds(trials: Sequence[Trial]) -> float | None:
+def mean_seconds(trials: Sequence[ExperimentTrial]) -> float | None:
     """Return the mean run time of all jobs that did not fail; None if all failed."""
     seconds = [each for trial in trials for each in trial.completed_seconds]
     return statistics.fmean(seconds) if seconds else None

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import JobOutcome, Trial, mean_seconds, spread
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome, mean_seconds, spread
 from pgpu.lab.paper_figures import P1_JOB_MIB, p1_row
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
@@ -83,7 +83,7 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
     return report.write_report("p1", bed, asdict(plan), trials, directory, table, _findings(trials), figures)
 
 
-def _trials(bed: Testbed, plan: P1Plan) -> Iterator[Trial]:
+def _trials(bed: Testbed, plan: P1Plan) -> Iterator[ExperimentTrial]:
     arrivals = random.Random(plan.seed)  # noqa: S311 - an order of arrival, not a secret
     for is_with in plan.with_pgpu:
         for count in plan.job_counts:
@@ -99,7 +99,7 @@ def _trials(bed: Testbed, plan: P1Plan) -> Iterator[Trial]:
                 yield trial
 
 
-def _report_progress(bed: Testbed, trial: Trial) -> None:
+def _report_progress(bed: Testbed, trial: ExperimentTrial) -> None:
     how = "with" if trial.is_with_pgpu else "without"
     bed.progress(
         f"{len(trial.jobs)} jobs {how} pgpu, run {trial.repetition}: {trial.failed} failed, "
@@ -110,13 +110,13 @@ def _report_progress(bed: Testbed, trial: Trial) -> None:
             bed.progress(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'no output'}")
 
 
-def _groups(trials: Sequence[Trial]) -> Iterator[Sequence[Trial]]:
+def _groups(trials: Sequence[ExperimentTrial]) -> Iterator[Sequence[ExperimentTrial]]:
     """Yield the repetitions of each number of jobs, without pgpu first."""
     for count, is_with in sorted({(len(trial.jobs), trial.is_with_pgpu) for trial in trials}):
         yield [trial for trial in trials if (len(trial.jobs), trial.is_with_pgpu) == (count, is_with)]
 
 
-def _rows(trials: Sequence[Trial]) -> Iterator[tuple[Cell, ...]]:
+def _rows(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[Cell, ...]]:
     for group in _groups(trials):
         first = group[0]
         paper = p1_row(len(first.jobs))
@@ -137,7 +137,7 @@ def _rows(trials: Sequence[Trial]) -> Iterator[tuple[Cell, ...]]:
         )
 
 
-def _findings(trials: Sequence[Trial]) -> Iterator[str]:
+def _findings(trials: Sequence[ExperimentTrial]) -> Iterator[str]:
     for is_with in (False, True):
         mine = [trial for trial in trials if trial.is_with_pgpu is is_with]
         if not mine:
@@ -152,7 +152,7 @@ def _findings(trials: Sequence[Trial]) -> Iterator[str]:
     yield f"the device held more than it has in {over} of {samples} samples"
 
 
-def _draw(trials: Sequence[Trial], directory: Path, note: str) -> Iterator[Path]:
+def _draw(trials: Sequence[ExperimentTrial], directory: Path, note: str) -> Iterator[Path]:
     yield plots.mean_time_by_jobs(trials, directory / "p1-mean-time.png", note)
     # P1's box plots are of the two largest numbers of jobs, 24 and 25.
     largest = sorted({len(trial.jobs) for trial in trials})[-2:]
@@ -168,7 +168,7 @@ def _draw(trials: Sequence[Trial], directory: Path, note: str) -> Iterator[Path]
         yield plots.memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
 
 
-def _failed_beside_completed(trials: Sequence[Trial]) -> Sequence[JobOutcome]:
+def _failed_beside_completed(trials: Sequence[ExperimentTrial]) -> Sequence[JobOutcome]:
     for trial in trials:
         failed = [job for job in trial.jobs if job.is_failed and job.memory_timeline]
         completed = [job for job in trial.jobs if not job.is_failed]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import JobOutcome, Trial
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
 from pgpu.lab.paper_figures import P1_DEVICE_MIB, P2_GROWTH_COST_PERCENT, P2_HELD_MIB, P2_USED_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
@@ -51,14 +51,14 @@ class P2Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    alone: Trial
-    growing: Trial
-    together: Trial
+    alone: ExperimentTrial
+    growing: ExperimentTrial
+    together: ExperimentTrial
     """Default jobs that start at one moment, without slices."""
 
-    sliced: Trial | None
+    sliced: ExperimentTrial | None
 
-    def all(self) -> Sequence[Trial]:
+    def all(self) -> Sequence[ExperimentTrial]:
         return [trial for trial in (self.alone, self.growing, self.together, self.sliced) if trial]
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import JobOutcome, Trial
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
 from pgpu.lab.paper_figures import P1_JOB_MIB, P4_BEFORE, P4_WITH
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
@@ -54,13 +54,13 @@ class P4Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    bare: Trial
-    quiet: Trial | None
+    bare: ExperimentTrial
+    quiet: ExperimentTrial | None
     """The neighbours in their slices, without the hog."""
 
-    sliced: Trial | None
+    sliced: ExperimentTrial | None
 
-    def all(self) -> Sequence[Trial]:
+    def all(self) -> Sequence[ExperimentTrial]:
         return [trial for trial in (self.bare, self.quiet, self.sliced) if trial]
 
 
@@ -92,11 +92,11 @@ def _run_all(bed: Testbed, plan: P4Plan) -> _Trials:
     return _Trials(bare, quiet, sliced)
 
 
-def _hog(trial: Trial) -> JobOutcome:
+def _hog(trial: ExperimentTrial) -> JobOutcome:
     return next(job for job in trial.jobs if job.name == _HOG)
 
 
-def _neighbours(trial: Trial) -> Sequence[JobOutcome]:
+def _neighbours(trial: ExperimentTrial) -> Sequence[JobOutcome]:
     return [job for job in trial.jobs if job.name != _HOG]
 
 
@@ -118,7 +118,7 @@ def _rows(trials: _Trials) -> Iterator[tuple[Cell, ...]]:
         yield ("the same without a hog", None, None, None, _mean_text(trials.quiet))
 
 
-def _fate_of_hog(trial: Trial | None) -> str | None:
+def _fate_of_hog(trial: ExperimentTrial | None) -> str | None:
     if trial is None:
         return None
     hog = _hog(trial)
@@ -128,14 +128,14 @@ def _fate_of_hog(trial: Trial | None) -> str | None:
     )
 
 
-def _fate_of_neighbours(trial: Trial) -> str:
+def _fate_of_neighbours(trial: ExperimentTrial) -> str:
     neighbours = _neighbours(trial)
     failed = sum(job.is_failed for job in neighbours)
     refused = sum(job.saw_refusal for job in neighbours)
     return f"{failed} of {len(neighbours)} failed, {refused} saw an out of memory"
 
 
-def _mean_text(trial: Trial | None) -> str | None:
+def _mean_text(trial: ExperimentTrial | None) -> str | None:
     seconds = [job.seconds for job in _neighbours(trial) if not job.is_failed] if trial else []
     return f"{statistics.fmean(seconds):.2f} s" if seconds else None
 

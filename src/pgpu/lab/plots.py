@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pgpu.lab.job_outcome import JobOutcome, Trial
+    from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -49,7 +49,7 @@ def _figure(path: Path, title: str, horizontal: str, vertical: str) -> Iterator[
     figure.savefig(path, dpi=120)
 
 
-def mean_time_by_jobs(trials: Sequence[Trial], path: Path, note: str) -> Path:
+def mean_time_by_jobs(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
     """P1's first figure: mean time by number of jobs."""
     with _figure(path, f"Mean time of the jobs that completed\n{note}", "jobs started together", "seconds") as axes:
         paper = [(row.jobs, (row.shortest_seconds + row.longest_seconds) / 2) for row in P1_TABLE]
@@ -63,13 +63,13 @@ def mean_time_by_jobs(trials: Sequence[Trial], path: Path, note: str) -> Path:
     return path
 
 
-def _mean_points(trials: Sequence[Trial]) -> Sequence[tuple[int, float]]:
+def _mean_points(trials: Sequence[ExperimentTrial]) -> Sequence[tuple[int, float]]:
     counts = sorted({len(trial.jobs) for trial in trials})
     means = [(count, mean_seconds([trial for trial in trials if len(trial.jobs) == count])) for count in counts]
     return [(count, mean) for count, mean in means if mean is not None]
 
 
-def time_of_each_job(trial: Trial, path: Path, note: str) -> Path:
+def time_of_each_job(trial: ExperimentTrial, path: Path, note: str) -> Path:
     """P1's second figure: each job of one run, failed ones in red."""
     with _figure(path, f"Each of {len(trial.jobs)} jobs\n{note}", "job, in order of arrival", "seconds") as axes:
         colours = [_FAILED_COLOUR if job.is_failed else _OURS_COLOUR for job in trial.jobs]
@@ -77,7 +77,7 @@ def time_of_each_job(trial: Trial, path: Path, note: str) -> Path:
     return path
 
 
-def box_of_times(trials: Sequence[Trial], path: Path, note: str) -> Path:
+def box_of_times(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
     """P1's box plots: run times of completed and of failed jobs, by number of jobs."""
     boxes = list(_boxes(trials))
     with _figure(path, f"Run times\n{note}", "", "seconds") as axes:
@@ -85,7 +85,7 @@ def box_of_times(trials: Sequence[Trial], path: Path, note: str) -> Path:
     return path
 
 
-def _boxes(trials: Sequence[Trial]) -> Iterator[tuple[str, Sequence[float]]]:
+def _boxes(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[str, Sequence[float]]]:
     kinds = sorted({(trial.is_with_pgpu, len(trial.jobs)) for trial in trials})
     for is_with, count in kinds:
         jobs = [
@@ -110,7 +110,7 @@ def memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:
     return path
 
 
-def memory_of_device(trials: Sequence[Trial], path: Path, note: str) -> Path:
+def memory_of_device(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
     """Memory in use on the device over time, beside its capacity."""
     with _figure(path, f"Memory in use on the device\n{note}", "seconds", "GiB") as axes:
         for trial in trials:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import NodeError
-from pgpu.lab.job_outcome import Trial
+from pgpu.lab.job_outcome import ExperimentTrial
 from pgpu.lab.testbed import Testbed
 
 Cell = str | int | float | None
@@ -80,7 +80,7 @@ def write_report(  # noqa: PLR0917 - one for each part of a report
     experiment: str,
     bed: Testbed,
     settings: dict[str, Any],
-    trials: Sequence[Trial],
+    trials: Sequence[ExperimentTrial],
     directory: Path,
     table: Table,
     findings: Iterable[str],
@@ -123,7 +123,7 @@ def write_table(table: Table, path: Path) -> Path:
     return _write_csv(path, table.columns, table.rows)
 
 
-def write_jobs(trials: Iterable[Trial], path: Path) -> Path:
+def write_jobs(trials: Iterable[ExperimentTrial], path: Path) -> Path:
     """Write every job of every trial as CSV."""
     columns = (
         *("with_pgpu", "jobs", "repetition", "arrival", "name", "exit_code", "failed", "saw_refusal", "seconds"),
@@ -141,7 +141,7 @@ def write_jobs(trials: Iterable[Trial], path: Path) -> Path:
     return _write_csv(path, columns, rows)
 
 
-def write_device(trials: Iterable[Trial], path: Path) -> Path:
+def write_device(trials: Iterable[ExperimentTrial], path: Path) -> Path:
     """Write every sample of the device's memory as CSV, in seconds since its trial began."""
     rows = [
         (trial.is_with_pgpu, len(trial.jobs), trial.repetition, round(at - trial.device_samples[0][0], 3), used_bytes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pgpu.client import Client
 from pgpu.errors import NodeError, PgpuError
-from pgpu.lab.job_outcome import JobOutcome, Sample, Trial, last_line, last_result
+from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome, Sample, last_line, last_result
 from pgpu.lab.testbed import Testbed
 from pgpu.model import Job, JobSpec, Request
 
@@ -58,7 +58,7 @@ def sampled(read_used_bytes: Callable[[], int]) -> Iterator[list[Sample]]:
         raise failures[0]
 
 
-def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repetition: int = 1) -> Trial:
+def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repetition: int = 1) -> ExperimentTrial:
     """Run jobs without pgpu, all started at one moment, and wait for all.
 
     Args:
@@ -82,7 +82,7 @@ def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repet
     finally:
         for process in processes:
             process.kill()
-    return Trial(
+    return ExperimentTrial(
         is_with_pgpu=False,
         repetition=repetition,
         jobs=outcomes,
@@ -150,7 +150,7 @@ class SlicedJob:
     """Whether its memory may be moved to the host while others use the GPU."""
 
 
-def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) -> Trial:
+def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) -> ExperimentTrial:
     """Submit jobs to pgpu in the given order and wait for all.
 
     Args:
@@ -178,7 +178,7 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
         ]
         with ThreadPoolExecutor(len(submitted)) as waiters:
             ended = list(waiters.map(lambda job: (client.wait(job.id), time.time()), submitted))
-    return Trial(
+    return ExperimentTrial(
         is_with_pgpu=True,
         repetition=repetition,
         jobs=tuple(_outcome_of(client, job, at, peak_bytes.get(job.id)) for job, at in ended),

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgpu.workloads.cuda_driver import CudaError
-from pgpu.workloads.workload_run import MIB, Run, WorkloadError, wait_seconds, whole_granules
+from pgpu.workloads.workload_run import MIB, WorkloadError, WorkloadRun, wait_seconds, whole_granules
 
 PIXELS = 28 * 28
 CLASSES = 10
@@ -41,7 +41,7 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InferencePlan:
     """One job."""
 
     memory_bytes: int
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Classify all batches and report; return the exit code."""
-    plan = Plan(
+    plan = InferencePlan(
         memory_bytes=arguments.memory,
         batches=arguments.batches,
         batch_size=arguments.batch_size,
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         host_seconds=arguments.host_ms / 1000,
         load_seconds=arguments.load_ms / 1000,
     )
-    this = Run("inference")
+    this = WorkloadRun("inference")
     try:
         network = _start_up(this, plan)
     except CudaError as error:
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _start_up(this: Run, plan: Plan) -> _Network:
+def _start_up(this: WorkloadRun, plan: InferencePlan) -> _Network:
     first_pool_bytes = plan.first_pool_bytes(this.context.context_bytes)
     if first_pool_bytes < _Network.buffer_bytes(plan.batch_size):
         raise WorkloadError(f"--memory leaves no room: the context alone takes {this.context.context_bytes // MIB} MiB")
@@ -122,7 +122,7 @@ def _start_up(this: Run, plan: Plan) -> _Network:
     return _Network(this, pool, plan.batch_size)
 
 
-def _classify_all(network: _Network, plan: Plan) -> None:
+def _classify_all(network: _Network, plan: InferencePlan) -> None:
     memory = network.run.memory
     steps = list(plan.growth_bytes(memory.held_bytes))
     for batch in range(plan.batches):
@@ -137,7 +137,7 @@ def _classify_all(network: _Network, plan: Plan) -> None:
 class _Network:
     """A dense layer in the framework's pool, and a spin kernel in place of the other layers."""
 
-    def __init__(self, this: Run, pool: int, batch_size: int) -> None:
+    def __init__(self, this: WorkloadRun, pool: int, batch_size: int) -> None:
         self.run = this
         self._batch_size = batch_size
         self._inputs_address = pool

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 from pgpu.workloads.cuda_driver import CudaError
-from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, Run, wait_seconds
+from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, WorkloadRun, wait_seconds
 
 _BEAT_SECONDS = 0.1
 _COPY_BYTES = 8 * MIB
@@ -31,7 +31,7 @@ class Hog:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Allocate until refused, go on, and report; return the exit code."""
-        this = Run("hog")
+        this = WorkloadRun("hog")
         scratch = this.memory.take(GRANULE_BYTES)
         while True:
             try:
@@ -66,7 +66,7 @@ class Link:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Copy until the time is over; return the exit code."""
-        this = Run("link")
+        this = WorkloadRun("link")
         address, host = this.memory.take(_COPY_BYTES), this.device.pinned(_COPY_BYTES)
         to_device = _fastest(this, lambda: this.device.begin_copy_in(address, host, _COPY_BYTES), arguments.seconds)
         to_host = _fastest(this, lambda: this.device.begin_copy_out(host, address, _COPY_BYTES), arguments.seconds)
@@ -78,7 +78,7 @@ class Link:
         return 0
 
 
-def _fastest(this: Run, copy: Callable[[], None], seconds: float) -> float:
+def _fastest(this: WorkloadRun, copy: Callable[[], None], seconds: float) -> float:
     """Return the shortest time of some copies in seconds."""
     until_seconds = this.elapsed_seconds() + seconds
 
@@ -106,7 +106,7 @@ class Spin:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Launch, wait for each kernel, and report; return the exit code."""
-        this = Run("spin")
+        this = WorkloadRun("spin")
         elapsed_address = this.memory.take(GRANULE_BYTES)
         is_computed = this.kernels.compute_here(elapsed_address)
         gpu_nanoseconds = 0

@@ -14,7 +14,7 @@ from array import array
 from dataclasses import dataclass
 
 from pgpu.workloads.inference import CLASSES, FLOAT_BYTES, LIBRARIES_MIB, PIXELS, STEP_BYTES
-from pgpu.workloads.workload_run import MIB, Run, WorkloadError, wait_seconds, whole_granules
+from pgpu.workloads.workload_run import MIB, WorkloadError, WorkloadRun, wait_seconds, whole_granules
 
 _SMALL_DEVICE_BYTES = 2048 * MIB
 _SYSTEM_BYTES_WHEN_SMALL = 225 * MIB
@@ -24,7 +24,7 @@ _LEARNING_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """One training."""
 
     needs_bytes: int
@@ -65,7 +65,7 @@ def kept_for_system_bytes(free_bytes: int, compute_major: int) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and report; return the exit code."""
-    plan = Plan(
+    plan = TrainingPlan(
         needs_bytes=arguments.memory,
         epochs=arguments.epochs,
         batches_per_epoch=arguments.batches,
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         host_seconds=arguments.host_ms / 1000,
         may_grow=arguments.grow,
     )
-    this = Run("training")
+    this = WorkloadRun("training")
     pool, used_bytes = _take_pool(this, plan)
     this.memory.take(whole_granules(LIBRARIES_MIB * MIB))
     model = _Model(this, pool, plan.batch_size)
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _take_pool(this: Run, plan: Plan) -> tuple[int, int]:
+def _take_pool(this: WorkloadRun, plan: TrainingPlan) -> tuple[int, int]:
     """Return the pool's address, and the part of all allocated memory that the training uses."""
     outside_bytes = this.context.context_bytes + LIBRARIES_MIB * MIB
     needed_bytes = whole_granules(plan.needs_bytes - outside_bytes)
@@ -107,7 +107,7 @@ def _take_pool(this: Run, plan: Plan) -> tuple[int, int]:
     return this.memory.take(pool_bytes), outside_bytes + needed_bytes
 
 
-def _train_epoch(model: _Model, plan: Plan) -> float:
+def _train_epoch(model: _Model, plan: TrainingPlan) -> float:
     losses = 0.0
     for _ in range(plan.batches_per_epoch):
         wait_seconds(plan.host_seconds)
@@ -118,7 +118,7 @@ def _train_epoch(model: _Model, plan: Plan) -> float:
 class _Model:
     """Softmax regression on images whose class can be read from their pixels."""
 
-    def __init__(self, this: Run, pool: int, batch_size: int) -> None:
+    def __init__(self, this: WorkloadRun, pool: int, batch_size: int) -> None:
         self._run = this
         self._rows = batch_size
         sizes = (batch_size * PIXELS, PIXELS * CLASSES, batch_size * CLASSES, batch_size * CLASSES, batch_size * 2)

@@ -92,7 +92,7 @@ class HeldMemory:
         return True
 
 
-class Run:
+class WorkloadRun:
     """A workload from its first CUDA call to its result."""
 
     def __init__(self, workload: str) -> None:

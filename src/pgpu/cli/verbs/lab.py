@@ -28,14 +28,16 @@ _MOST_JOBS = 200
 _LARGEST_SIZE = 1_000_000
 
 
-class Runtime(StrEnum):
+class ExperimentRuntime(StrEnum):
     """How jobs run."""
 
     PROCESS = "process"
     DOCKER = "docker"
 
 
-RuntimeOption = Annotated[Runtime, typer.Option("--runtime", help="Run the jobs as processes or in containers.")]
+RuntimeOption = Annotated[
+    ExperimentRuntime, typer.Option("--runtime", help="Run the jobs as processes or in containers.")
+]
 ImageOption = Annotated[
     str | None,
     typer.Option("--image", help="With docker: an image in which `python3 -m pgpu.workloads` runs [pgpu-test:latest]."),
@@ -55,7 +57,7 @@ def p1(
     jobs: Annotated[
         str, typer.Option("--jobs", metavar="N[-M]", help="How many start together, such as 25 or 2-25.")
     ] = "2-25",
-    runtime: RuntimeOption = Runtime.PROCESS,
+    runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
     is_both: Annotated[bool, typer.Option("--both", help="Run without pgpu, then with it, in one table.")] = False,
     repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each number of jobs.")] = 1,
@@ -87,7 +89,7 @@ def p2(
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Take-all jobs side by side.")] = 10,
     memory: Annotated[str, typer.Option("--memory", help="Slice of each.")] = "2GiB",
     batches: BatchesOption = 60,
-    runtime: RuntimeOption = Runtime.PROCESS,
+    runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
     image: ImageOption = None,
     output: OutputOption = _DEFAULT_OUTPUT,
@@ -116,7 +118,7 @@ def p3(
     asks_beforehand: Annotated[
         bool, typer.Option("--advise", help="Of the MPS table: profile each program and ask for advice beforehand.")
     ] = False,
-    runtime: RuntimeOption = Runtime.PROCESS,
+    runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
     image: ImageOption = None,
     output: OutputOption = _DEFAULT_OUTPUT,
@@ -150,7 +152,7 @@ def p4(
     neighbours: Annotated[int, typer.Option("--neighbours", min=1, max=15, help="Jobs beside the hog.")] = 3,
     memory: Annotated[str, typer.Option("--memory", help="Slice of the hog.")] = "4GiB",
     batches: BatchesOption = 60,
-    runtime: RuntimeOption = Runtime.PROCESS,
+    runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
     image: ImageOption = None,
     output: OutputOption = _DEFAULT_OUTPUT,
@@ -183,7 +185,14 @@ def p5(
     plan = experiment.P5Plan(
         requests=requests, networks=_networks(networks, tuple(shapes.SHAPES)), with_gpu=not is_cpu_only
     )
-    _run(context, lambda bed, place: experiment.run(bed, plan, place), Runtime.PROCESS, None, output, as_json=as_json)
+    _run(
+        context,
+        lambda bed, place: experiment.run(bed, plan, place),
+        ExperimentRuntime.PROCESS,
+        None,
+        output,
+        as_json=as_json,
+    )
 
 
 def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -245,7 +254,7 @@ def _parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
 def _run(
     context: typer.Context,
     experiment: "Callable[[Testbed, Path], Report]",
-    runtime: Runtime,
+    runtime: ExperimentRuntime,
     image: str | None,
     output: Path,
     *,

@@ -21,7 +21,18 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import ReplicaConnection
 from pgpu.functions.router.router_table import RouterTable
-from pgpu.functions.scaling import Drain, Fail, Park, Phase, Start, Step, Stop, Wake, excess_parked, plan_steps
+from pgpu.functions.scaling import (
+    DrainReplica,
+    FailVersion,
+    ParkReplica,
+    Phase,
+    StartReplica,
+    Step,
+    StopReplica,
+    WakeReplica,
+    excess_parked,
+    plan_steps,
+)
 from pgpu.model import JobState, ReplicaState
 
 _POLL_SECONDS = 1.0
@@ -225,7 +236,7 @@ class ReplicaController:
             for job_id, (router, replica) in parked.items()
         }
         for job_id in excess_parked(values, is_host_short=bool(parked) and _is_host_short()):
-            self._apply(parked[job_id][0], Stop(job_id))
+            self._apply(parked[job_id][0], StopReplica(job_id))
 
     def _decide(self, router: FunctionRouter) -> None:
         if not router.is_closed:
@@ -233,26 +244,26 @@ class ReplicaController:
                 self._apply(router, step)
 
     def _apply(self, router: FunctionRouter, step: Step) -> None:
-        if isinstance(step, Start):
+        if isinstance(step, StartReplica):
             replica = ReplicaConnection(f"{_UNKNOWN_JOB}{next(self._ids)}", step.version, router)
             router.add(replica)
             self._metrics.starts[router.name] += 1
             self._threads.start(self._start_replica(router, replica))
             return
-        if isinstance(step, Fail):
+        if isinstance(step, FailVersion):
             self._threads.start(self._fail_version(router, step))
             return
         replica = router.replicas[step.job_id]
-        if isinstance(step, Drain):
+        if isinstance(step, DrainReplica):
             replica.offered_value = None  # ended by the gateway, not taken by the engine
             replica.become(Phase.DRAINING)
-        elif isinstance(step, Stop):
+        elif isinstance(step, StopReplica):
             self._remove(router, replica)
             if not replica.job_id.startswith(_UNKNOWN_JOB):
                 self._stop(replica.job_id)
-        elif isinstance(step, Park):
+        elif isinstance(step, ParkReplica):
             self._leases.park(router, replica)
-        elif isinstance(step, Wake):
+        elif isinstance(step, WakeReplica):
             replica.wake()
             self._leases.reacquire(router, replica)
         else:
@@ -300,7 +311,7 @@ class ReplicaController:
         finally:
             self._stopping.discard(job_id)
 
-    async def _fail_version(self, router: FunctionRouter, step: Fail) -> None:
+    async def _fail_version(self, router: FunctionRouter, step: FailVersion) -> None:
         _log.info("%s@%d is given up: %s", router.name, step.version, step.reason)
         await self._threads.call(self._control_plane.fail, router.function.version(step.version), step.reason)
         await self._update_functions()

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pathspec
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploy.bundle import BundleMember, MemberKind, PackedBundle, pack
+from pgpu.functions.deploy.source_bundle import BundleMember, MemberKind, PackedBundle, pack
 from pgpu.units import quoted
 
 IGNORE_FILE = ".pgpuignore"

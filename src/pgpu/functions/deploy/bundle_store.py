@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from pgpu.errors import CapacityError, NodeError, RequestError
-from pgpu.functions.deploy.bundle import MOST_BYTES, MOST_MEMBERS, unpack
+from pgpu.functions.deploy.source_bundle import MOST_BYTES, MOST_MEMBERS, unpack
 from pgpu.units import GIB, KIB, MIB
 
 MOST_OWNER_BYTES = 10 * GIB
@@ -124,8 +124,8 @@ class BundleStore:
             )
 
     @contextlib.contextmanager
-    def receiving(self, owner_uid: int) -> Iterator["BundleUpload"]:
-        """Receive a bundle into a temporary file, which is removed at the end; `BundleUpload.keep` stores the bundle.
+    def receiving(self, owner_uid: int) -> Iterator["IncomingBundle"]:
+        """Receive a bundle into a temporary file, which is removed at the end; `IncomingBundle.keep` stores the bundle.
 
         Raises:
             CapacityError: The user has no room left, or too many uploads at once.
@@ -141,7 +141,7 @@ class BundleStore:
                     hint="pgpu function undeploy NAME",
                 )
             with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
-                yield BundleUpload(shelf, cast("BinaryIO", file), self._most_sent_bytes)
+                yield IncomingBundle(shelf, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:
             raise NodeError(f"a bundle cannot be written to {shelf}: {exc.strerror or exc}") from exc
 
@@ -183,7 +183,7 @@ class BundleStore:
         return self._directory / "bundles" / str(owner_uid) / _check_digest(digest)
 
 
-class BundleUpload:
+class IncomingBundle:
     """A bundle that is being received."""
 
     def __init__(self, shelf: Path, file: BinaryIO, most_bytes: int) -> None:

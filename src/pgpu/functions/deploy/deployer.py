@@ -15,7 +15,7 @@ from pathlib import Path
 from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.api import check_name, dump_declaration, parse_declaration
-from pgpu.functions.deploy.bundle_store import BundleStore, BundleUpload, remove_tree
+from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
 from pgpu.functions.deploy.package_layers import (
     LOCK_NAME,
     build_spec,
@@ -112,7 +112,7 @@ class Deployer:
         """Whether the store has this bundle of the user."""
         return self.store.has(owner_uid, digest)
 
-    def receiving(self, owner_uid: int) -> AbstractContextManager[BundleUpload]:
+    def receiving(self, owner_uid: int) -> AbstractContextManager[IncomingBundle]:
         """Receive a bundle; see `BundleStore.receiving`."""
         return self.store.receiving(owner_uid)
 

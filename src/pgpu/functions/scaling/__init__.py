@@ -6,18 +6,18 @@ the same view always gives the same steps.
 
 from pgpu.functions.scaling.arrival_history import ArrivalHistory, WarmWindow
 from pgpu.functions.scaling.function_view import (
-    Drain,
-    Fail,
+    DrainReplica,
+    FailVersion,
     FunctionView,
     MarkEvictable,
-    Park,
+    ParkReplica,
     Phase,
     ReplicaView,
-    Start,
+    StartReplica,
     Step,
-    Stop,
+    StopReplica,
     VersionView,
-    Wake,
+    WakeReplica,
 )
 from pgpu.functions.scaling.replica_policy import excess_parked, plan_steps
 from pgpu.functions.scaling.replica_value import ValueClock
@@ -25,20 +25,20 @@ from pgpu.functions.scaling.traffic_split import TrafficSplit
 
 __all__ = [
     "ArrivalHistory",
-    "Drain",
-    "Fail",
+    "DrainReplica",
+    "FailVersion",
     "FunctionView",
     "MarkEvictable",
-    "Park",
+    "ParkReplica",
     "Phase",
     "ReplicaView",
-    "Start",
+    "StartReplica",
     "Step",
-    "Stop",
+    "StopReplica",
     "TrafficSplit",
     "ValueClock",
     "VersionView",
-    "Wake",
+    "WakeReplica",
     "WarmWindow",
     "excess_parked",
     "plan_steps",

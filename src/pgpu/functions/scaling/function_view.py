@@ -106,35 +106,35 @@ class FunctionView:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartReplica:
     """Submit the job of one more replica."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainReplica:
     """Send no more calls to this replica."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopReplica:
     """End the job of this replica, which has no calls."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
+class ParkReplica:
     """Take the slice from this idle replica and keep its process."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class WakeReplica:
     """Let this parked replica wait for its slice again."""
 
     job_id: str
@@ -150,11 +150,11 @@ class MarkEvictable:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailVersion:
     """Give up this new version and restore the earlier traffic split."""
 
     version: int
     reason: str
 
 
-Step = Start | Drain | Stop | Park | Wake | MarkEvictable | Fail
+Step = StartReplica | DrainReplica | StopReplica | ParkReplica | WakeReplica | MarkEvictable | FailVersion

@@ -9,18 +9,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pgpu.functions.scaling.function_view import (
-    Drain,
-    Fail,
+    DrainReplica,
+    FailVersion,
     FunctionView,
     MarkEvictable,
-    Park,
+    ParkReplica,
     Phase,
     ReplicaView,
-    Start,
+    StartReplica,
     Step,
-    Stop,
+    StopReplica,
     VersionView,
-    Wake,
+    WakeReplica,
 )
 
 FITS_WITHIN_SECONDS = 1.0
@@ -67,14 +67,14 @@ def plan_steps(view: FunctionView) -> tuple[Step, ...]:
         steps += _steps_of_version(view, version)
     # Versions without traffic are drained once none of the others depends on them, or once they stand in the way.
     if not given_up and all(_can_do_without_retired(view, version) for version in serving):
-        steps += [Drain(each.job_id) for each in _retired(view)]
-    steps += [Stop(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
+        steps += [DrainReplica(each.job_id) for each in _retired(view)]
+    steps += [StopReplica(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
     longest_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
-    woken = {step.job_id for step in steps if isinstance(step, Wake)}
+    woken = {step.job_id for step in steps if isinstance(step, WakeReplica)}
     for each in view.replicas:
         is_over = view.now_seconds - each.since_seconds >= longest_seconds.get(each.version, 0.0)
         if each.phase is Phase.PARKED and not each.in_flight and is_over and each.job_id not in woken:
-            steps.append(Stop(each.job_id))
+            steps.append(StopReplica(each.job_id))
     return tuple(steps)
 
 
@@ -123,11 +123,11 @@ def _retired(view: FunctionView) -> list[ReplicaView]:
     return [each for each in view.replicas if each.version not in numbers and each.phase in _COMING]
 
 
-def _failures(view: FunctionView) -> Iterator[Fail]:
+def _failures(view: FunctionView) -> Iterator[FailVersion]:
     """Find new versions that do not come up, if there is an earlier traffic split to return to."""
     for version in view.versions if view.has_fallback else ():
         if not version.has_been_ready and (reason := _failure(view, version)) is not None:
-            yield Fail(version.number, reason)
+            yield FailVersion(version.number, reason)
 
 
 def _failure(view: FunctionView, version: VersionView) -> str | None:
@@ -153,7 +153,7 @@ def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step
         return
     surplus = [each for each in _longest_idle(there) if _may_go(view, version, each)][: len(there) - wanted]
     for each in surplus:
-        yield Park(each.job_id) if version.can_park and each.phase is Phase.HOT else Drain(each.job_id)
+        yield ParkReplica(each.job_id) if version.can_park and each.phase is Phase.HOT else DrainReplica(each.job_id)
     # Of the others, the idle ones beyond the pinned number become evictable, the longest idle first.
     hot = [each for each in hot if each not in surplus]
     after_seconds = OFFERED_AT_ONCE_AFTER_SECONDS if view.is_memory_short else OFFERED_AFTER_SECONDS
@@ -168,10 +168,10 @@ def _more(view: FunctionView, version: VersionView, there: Sequence[ReplicaView]
     """Wake parked replicas, the most recently used first, and start the rest."""
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
-    yield from (Wake(each.job_id) for each in woken if view.now_seconds >= each.retry_at_seconds)
+    yield from (WakeReplica(each.job_id) for each in woken if view.now_seconds >= each.retry_at_seconds)
     is_any_failed = any(each.phase is Phase.FAILED for each in there)
     if view.now_seconds >= version.retry_at_seconds and not is_any_failed:
-        yield from [Start(version.number)] * (count - len(woken))
+        yield from [StartReplica(version.number)] * (count - len(woken))
 
 
 def _floor(view: FunctionView, version: VersionView) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pgpu.errors import NodeError, PgpuError
 from pgpu.gpu.catalog import IMAGINARY
 from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import Trial
+from pgpu.lab.job_outcome import ExperimentTrial
 from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS
 from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
@@ -64,7 +64,7 @@ class WallJob:
 class _Labelled:
     how: str
     paper: str
-    trial: Trial
+    trial: ExperimentTrial
 
     @property
     def side_by_side(self) -> int:
@@ -150,7 +150,9 @@ def _with_pgpu(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled
         yield f"{TOGETHER}: left out: {exc}"
 
 
-def _run_sliced(bed: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool) -> Trial:
+def _run_sliced(
+    bed: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool
+) -> ExperimentTrial:
     """Submit all jobs; the granted ones begin at one moment, as without pgpu, and times count from then."""
     begin_at_seconds = time.time() + load_seconds
     words = (*job.words(plan), "--start-at", f"{begin_at_seconds:.3f}")

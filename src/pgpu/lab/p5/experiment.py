@@ -28,7 +28,7 @@ from pgpu.functions.dev import DevReplica, front_command, socket_directory
 from pgpu.lab import plots, report
 from pgpu.lab.job_outcome import last_line
 from pgpu.lab.p5 import network
-from pgpu.lab.p5.shapes import SHAPES, Shape
+from pgpu.lab.p5.shapes import SHAPES, DetectorShape
 from pgpu.lab.paper_figures import P5_TABLE
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
@@ -79,7 +79,7 @@ class Measured:
     kind: str
     """`cpu` or `gpu`."""
 
-    shape: Shape
+    shape: DetectorShape
     structure: str
     seconds: tuple[float, ...]
 
@@ -124,7 +124,7 @@ class Served:
         return DevReplica(process, directory)
 
 
-class Caller:
+class FunctionConnection:
     """One connection to a function."""
 
     def __init__(self, path: Path) -> None:
@@ -154,7 +154,7 @@ class Caller:
 
 
 @contextmanager
-def serve(served: Served) -> Iterator[Caller]:
+def serve(served: Served) -> Iterator[FunctionConnection]:
     """Start a replica, wait until it is ready, and end it with the block.
 
     Raises:
@@ -164,7 +164,7 @@ def serve(served: Served) -> Iterator[Caller]:
         replica = served.start(log)
         try:
             _wait_until_ready(replica, log)
-            with closing(Caller(replica.http_socket)) as caller:
+            with closing(FunctionConnection(replica.http_socket)) as caller:
                 yield caller
         finally:
             replica.end()
@@ -216,7 +216,7 @@ def run(bed: Testbed, plan: P5Plan, directory: Path) -> Report:
     return _report(bed, plan, directory, cpu, gpu)
 
 
-def _measure_cpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Measured]:
+def _measure_cpu(bed: Testbed, plan: P5Plan, shape: DetectorShape, place: Path) -> list[Measured]:
     weights = network.write(shape, place / f"{shape.name}.onnx", seed=plan.seed)
     arguments = {"weights": str(weights)}
     image = _image(plan, shape)
@@ -230,7 +230,7 @@ def _measure_cpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[
     return [found[1], Measured("cpu", shape, _PROCESS, alone), found[0]]
 
 
-def _measure_gpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Measured]:
+def _measure_gpu(bed: Testbed, plan: P5Plan, shape: DetectorShape, place: Path) -> list[Measured]:
     """Measure the simulated GPU function, in a slice; empty on a real GPU."""
     if not (plan.with_gpu and bed.is_simulated):
         return []
@@ -249,7 +249,7 @@ def _measure_gpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[
     return [found[1], Measured("gpu", shape, _PROCESS, alone), found[0]]
 
 
-def _image(plan: P5Plan, shape: Shape) -> bytes:
+def _image(plan: P5Plan, shape: DetectorShape) -> bytes:
     return random.Random(plan.seed).randbytes(shape.pixels**2 * 3)  # noqa: S311 - any picture will do
 
 

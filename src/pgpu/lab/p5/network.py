@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.distribution import require_modules
-from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, Shape, default_boxes
+from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, DetectorShape, default_boxes
 
 SEED = 2019
 """The year of P5."""
@@ -35,7 +35,7 @@ def require_onnx() -> None:
     require_modules("the detector of p5 needs", ("onnx", "onnxruntime"), "lab")
 
 
-def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:
+def write(shape: DetectorShape, path: Path, *, seed: int = SEED) -> Path:
     """Write a detector; the same shape and seed give the same bytes.
 
     Its input `image` is uint8, 1 × pixels × pixels × 3. Its outputs are `boxes` (N × 4: left, top, right, bottom, as parts
@@ -53,7 +53,7 @@ def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:
     return path
 
 
-def write_layers(shape: Shape, path: Path) -> Path:
+def write_layers(shape: DetectorShape, path: Path) -> Path:
     """Write the sizes of each layer as a product of matrices, for a program without a framework."""
     layers = [
         {"rows": each.layer.outputs, "inner": each.inner, "columns": each.output_pixels**2}
@@ -81,7 +81,7 @@ class _Writer:
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
 
-    def model(self, shape: Shape) -> Any:
+    def model(self, shape: DetectorShape) -> Any:
         from onnx import TensorProto, helper  # noqa: PLC0415 - an extra that may be missing
 
         self._image()
@@ -103,7 +103,7 @@ class _Writer:
         self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
         self._node("Transpose", ["image_scaled"], "image_planes", perm=[0, 3, 1, 2])
 
-    def _trunk(self, shape: Shape) -> list[str]:
+    def _trunk(self, shape: DetectorShape) -> list[str]:
         features, value = [], "image_planes"
         for each in shape.convolutions():
             value = self._node("Relu", [self._convolve(each, value)], f"{each.name}_out")
@@ -138,7 +138,7 @@ class _Writer:
         name = f"{each.name}_pooled"
         return self._node("MaxPool", [value], name, kernel_shape=kernel, strides=strides, auto_pad="SAME_UPPER")
 
-    def _answers(self, shape: Shape, heads: list[str]) -> None:
+    def _answers(self, shape: DetectorShape, heads: list[str]) -> None:
         """Convert the heads' outputs to boxes, scores and detections."""
         rows = [self._rows(head) for head in heads]
         self._node("Concat", rows, "all_rows", axis=1)
@@ -161,7 +161,7 @@ class _Writer:
         shape = self._constant(f"{head}_shape", self._numpy.array([1, -1, CLASSES + 4], self._numpy.int64))
         return self._node("Reshape", [planes_last, shape], f"{head}_rows")
 
-    def _decode(self, shape: Shape) -> None:
+    def _decode(self, shape: DetectorShape) -> None:
         """Shift and scale the default boxes by the predicted offsets, and convert them to corners."""
         heads = list(shape.heads())
         boxes = default_boxes([head.output_pixels for head, _ in heads], [count for _, count in heads])

@@ -82,7 +82,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DetectorShape:
     """A detector."""
 
     name: str
@@ -186,19 +186,19 @@ _VGG16 = (
     *(Layer(1024, dilation=6, pool_stride=1), Layer(1024, 1, is_feature=True)),
 )
 
-WIDE = Shape(
+WIDE = DetectorShape(
     "wide",
     "MobileNet v1's trunk at 192 × 192 and three extra features of 1,024 channels: much to load, little to compute",
     192,
     (*_MOBILENET, *_extra(1024, 1024), *_extra(512, 1024), *_extra(512, 1024)),
 )
-MOBILENET = Shape(
+MOBILENET = DetectorShape(
     "mobilenet",
     "SSD with MobileNet v1 at 300 × 300, as it is commonly shipped",
     300,
     (*_MOBILENET, *_extra(256, 512), *_extra(128, 256), *_extra(128, 256), *_extra(64, 128)),
 )
-VGG16 = Shape(
+VGG16 = DetectorShape(
     "vgg16",
     "SSD300 with VGG-16, the original: much to load, and far more to compute",
     300,
@@ -210,7 +210,7 @@ VGG16 = Shape(
         *(Layer(128, 1), Layer(256, 3, is_unpadded=True, is_feature=True)),
     ),
 )
-SMALL = Shape(
+SMALL = DetectorShape(
     "small",
     "for tests: the same kinds of layers at 64 × 64",
     64,
@@ -220,4 +220,4 @@ SMALL = Shape(
     ),
 )
 
-SHAPES: Mapping[str, Shape] = {shape.name: shape for shape in (WIDE, MOBILENET, VGG16, SMALL)}
+SHAPES: Mapping[str, DetectorShape] = {shape.name: shape for shape in (WIDE, MOBILENET, VGG16, SMALL)}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pgpu.workloads.cuda_driver import Argument, Device, Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, Run
+from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, WorkloadRun
 
 LAUNCH_SECONDS = 0.002
 """Duration of a launch: short beside a time slice, long beside the cost of a launch."""
@@ -56,7 +56,7 @@ def add_usual_arguments(parser: argparse.ArgumentParser, *, usual_percent: int) 
     )
 
 
-def take(this: Run, launch: Callable[[int], None], seconds: float, amount: int | None = None) -> Done:
+def take(this: WorkloadRun, launch: Callable[[int], None], seconds: float, amount: int | None = None) -> Done:
     """Write `running` to standard error, and launch until the time is over.
 
     Args:
@@ -71,7 +71,7 @@ def take(this: Run, launch: Callable[[int], None], seconds: float, amount: int |
     return keep_going(this, lambda: launch(amount), seconds, amount)
 
 
-def keep_going(this: Run, start: Callable[[], None], seconds: float, amount: int) -> Done:
+def keep_going(this: WorkloadRun, start: Callable[[], None], seconds: float, amount: int) -> Done:
     """Start the same work repeatedly; the next launches are queued before the last ones are waited for, so the GPU is never idle.
 
     Args:
@@ -95,7 +95,7 @@ def keep_going(this: Run, start: Callable[[], None], seconds: float, amount: int
     return Done(done, this.elapsed_seconds() - began_seconds)
 
 
-def _amount_for(this: Run, launch: Callable[[int], None]) -> int:
+def _amount_for(this: WorkloadRun, launch: Callable[[int], None]) -> int:
     """Return a power of two with which a launch takes at least `LAUNCH_SECONDS`."""
     amount = 1
     while amount < _MOST_AT_ONCE and _shortest_seconds(this, launch, amount) < LAUNCH_SECONDS:
@@ -103,7 +103,7 @@ def _amount_for(this: Run, launch: Callable[[int], None]) -> int:
     return amount
 
 
-def _shortest_seconds(this: Run, launch: Callable[[int], None], amount: int) -> float:
+def _shortest_seconds(this: WorkloadRun, launch: Callable[[int], None], amount: int) -> float:
     """Return the time of the fastest of some launches, since a busy host makes single ones slow."""
     shortest = float("inf")
     for _ in range(_TRIES):
@@ -123,7 +123,7 @@ def _memory_bytes(device: Device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Antagonist:
+class MemoryAntagonist:
     """Reads as much as the L2 cache holds (`l2_sweep`), or memory that no cache holds (`dram_stream`)."""
 
     kernel: str
@@ -139,7 +139,7 @@ class Antagonist:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Use the resource until the time is over; return the exit code."""
-        this = Run(self.kernel)
+        this = WorkloadRun(self.kernel)
         size_bytes = round((arguments.size_mib or 0.0) * MIB) // _SECTOR_BYTES * _SECTOR_BYTES
         size_bytes = size_bytes or self.usual_bytes(this.device)
         blocks = blocks_for(this.device.sm_count, arguments.sms_percent)
@@ -155,10 +155,10 @@ class Antagonist:
         return 0
 
 
-L2_SWEEP = Antagonist("l2_sweep", _l2_bytes, 512)
+L2_SWEEP = MemoryAntagonist("l2_sweep", _l2_bytes, 512)
 """Its blocks leave room for another program's on each multiprocessor."""
 
-DRAM_STREAM = Antagonist("dram_stream", _memory_bytes, 1024)
+DRAM_STREAM = MemoryAntagonist("dram_stream", _memory_bytes, 1024)
 """Few multiprocessors, with the most requests that one block can have."""
 
 
@@ -170,7 +170,7 @@ def blocks_for(sm_count: int, percent: int) -> int:
 class Sweep:
     """The kernel with its buffer `data` of zeros and the word `sink`, which it never changes."""
 
-    def __init__(self, this: Run, kernel: str, size_bytes: int, blocks: int, block_threads: int) -> None:
+    def __init__(self, this: WorkloadRun, kernel: str, size_bytes: int, blocks: int, block_threads: int) -> None:
         self._kernel, self._blocks, self._block_threads = kernel, blocks, block_threads
         self.sink = this.memory.take(GRANULE_BYTES)
         self.data = this.memory.take(size_bytes)
@@ -202,7 +202,7 @@ def all_room(device: Device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class ComputeAntagonist:
     """Keeps all arithmetic lanes busy (`fma_chains`), or fills the room for threads (`crowd`)."""
 
     kernel: str
@@ -221,7 +221,7 @@ class Occupant:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Use the resource until the time is over; return the exit code."""
-        this = Run(self.kernel)
+        this = WorkloadRun(self.kernel)
         sink = this.memory.take(GRANULE_BYTES)
         module = this.device.load((Path(__file__).parent / "occupants.ptx").read_bytes())
         percent = min(arguments.sms_percent, _MOST_SHARE_PERCENT)
@@ -236,10 +236,10 @@ class Occupant:
         return 0
 
 
-FMA_CHAINS = Occupant(
+FMA_CHAINS = ComputeAntagonist(
     "fma_chains", one_block_each, lambda rounds, sink: [(rounds, ctypes.c_uint), (sink, None)], amount=None
 )
-CROWD = Occupant(
+CROWD = ComputeAntagonist(
     "crowd",
     all_room,
     lambda nanoseconds, _: [(nanoseconds, ctypes.c_ulonglong)],

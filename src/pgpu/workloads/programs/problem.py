@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, Run, WorkloadError, wait_seconds, whole_granules
+from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, WorkloadError, WorkloadRun, wait_seconds, whole_granules
 
 _ALIGNMENT_BYTES = 256
 
@@ -132,11 +132,11 @@ class Program:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Check, solve and report; return the exit code."""
-        solve(Run(self.problem.name), self.problem.from_arguments(arguments), arguments)
+        solve(WorkloadRun(self.problem.name), self.problem.from_arguments(arguments), arguments)
         return 0
 
 
-def solve(this: Run, problem: Problem, arguments: argparse.Namespace) -> None:
+def solve(this: WorkloadRun, problem: Problem, arguments: argparse.Namespace) -> None:
     """Check, solve repeatedly, and write the JSON line.
 
     Raises:
@@ -156,7 +156,7 @@ def solve(this: Run, problem: Problem, arguments: argparse.Namespace) -> None:
     )
 
 
-def _iterations(this: Run, arguments: argparse.Namespace) -> Iterator[None]:
+def _iterations(this: WorkloadRun, arguments: argparse.Namespace) -> Iterator[None]:
     began_seconds = this.elapsed_seconds()
     done = 0
     while True:
@@ -183,7 +183,7 @@ def _padded(amount_bytes: int) -> int:
 class _Arena:
     """The allocation that holds first the small problem, then the real one."""
 
-    def __init__(self, this: Run, problem: Problem, memory_bytes: int | None) -> None:
+    def __init__(self, this: WorkloadRun, problem: Problem, memory_bytes: int | None) -> None:
         self._run = this
         self._small = type(problem).small()
         self._start = this.memory.take(_arena_bytes(this, problem, self._small, memory_bytes))
@@ -232,7 +232,7 @@ class _Arena:
         return True
 
 
-def _arena_bytes(this: Run, problem: Problem, small: Problem, memory_bytes: int | None) -> int:
+def _arena_bytes(this: WorkloadRun, problem: Problem, small: Problem, memory_bytes: int | None) -> int:
     needs_bytes = max(needed_bytes(problem.fillings), needed_bytes(small.fillings))
     if memory_bytes is None:
         return needs_bytes
