@@ -1,4 +1,4 @@
-"""Exit codes, in one place: the job's own where there was a job, and Docker's for everything else."""
+"""Exit codes: the job's own if it ran, else those of Docker."""
 
 from pgpu.errors import (
     CancelledError,
@@ -11,23 +11,23 @@ from pgpu.model import Job, JobState
 
 OK = 0
 CHECK_FAILED = 1
-"""`pgpu doctor` found something that does not work."""
+"""`pgpu doctor` found a fault."""
 
 CALL_FAILED = 1
-"""The function that `pgpu function invoke` called failed itself."""
+"""`pgpu function invoke`: the function failed."""
 
 CALL_REFUSED = 2
-"""It was called with what it does not take: another request may do. Nothing of pgpu's failed."""
+"""`pgpu function invoke`: the function refused the request; neither it nor pgpu failed."""
 
 NOT_GRANTED_IN_TIME = 124
 PGPU_FAILED = 125
-"""Every error of pgpu's own, wrong options included, so that it is never taken for the job's."""
+"""Every error of pgpu, wrong options included: 1 and 2 are often codes of jobs."""
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 CANCELLED = 130
 READER_GONE = 141
-"""128 + SIGPIPE: whoever read our output closed it."""
+"""128 + SIGPIPE: the reader of the output closed it."""
 
 _BY_ERROR: tuple[tuple[type[PgpuError], int], ...] = (
     (CommandNotFoundError, NOT_FOUND),

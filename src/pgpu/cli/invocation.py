@@ -1,6 +1,6 @@
-"""What the global options chose, and the client made from them when a verb first needs it.
+"""One call of `pgpu`: its global options, and the clients made from them on first use.
 
-Start-up time is why this is late: `pgpu version` and `pgpu --help` never load the engine.
+`pgpu version` and `pgpu --help` never import the engine.
 """
 
 from collections.abc import Callable
@@ -36,19 +36,19 @@ class Invocation:
     """One invocation of `pgpu`."""
 
     flags: dict[str, str | None] = field(default_factory=dict)
-    """Text of the global flags that were given, by setting name."""
+    """Texts of the global flags that were given, by setting name."""
 
     make_client: ClientFactory = _embedded
-    """How the client is made; tests hand in their own."""
+    """Makes the client; tests pass their own."""
 
     make_functions: FunctionsFactory = _served
-    """Likewise what answers about functions."""
+    """Likewise the client for functions."""
 
     as_json: bool = False
-    """Whether the verb was given --json, known once its words were read."""
+    """Whether --json was given; set while the verb's options are parsed."""
 
     def settings(self, **verb_flags: str | None) -> "Settings":
-        """Join files, environment, global flags and a verb's own flags.
+        """Read the settings: files, environment, global flags and the verb's flags.
 
         Raises:
             PgpuError: One of them cannot be read.
@@ -58,7 +58,7 @@ class Invocation:
         return load_settings({**self.flags, **verb_flags})
 
     def client(self) -> Client:
-        """Make the client that answers this invocation.
+        """Make the client of this call.
 
         Raises:
             PgpuError: The machine or its settings do not allow one.
@@ -66,7 +66,7 @@ class Invocation:
         return self.make_client(self.settings())
 
     def functions(self) -> "HttpFunctions":
-        """Make what answers this invocation about functions.
+        """Make the client for functions of this call.
 
         Raises:
             PgpuError: There is no server, or the settings do not allow one.
@@ -75,7 +75,7 @@ class Invocation:
 
 
 def invocation_of(context: typer.Context) -> Invocation:
-    """Return what `main` made of this command line."""
+    """Return the invocation that `main` passed to Typer."""
     invocation = context.find_object(Invocation)
     if invocation is None:
         raise LookupError("a verb was called outside of main()")

@@ -1,4 +1,1 @@
-"""How results and complaints look: tables for people, documents for programs, and the streams that they go to.
-
-It refuses to ask anybody for anything: it shows what it is given.
-"""
+"""How results and errors look: tables for people, JSON documents for programs, and the streams that they go to."""

@@ -1,4 +1,4 @@
-"""What advice says to people: one line for each job, and what to do with them together; and what calibration found."""
+"""Tables, lines and JSON documents of `pgpu advise` and `pgpu calibrate`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,8 +12,13 @@ from pgpu.advising.contention import Constants
 from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.gpu.catalog import model_named
-from pgpu.gpu.products import GpuModel
 from pgpu.model import Bandwidths, Gpu, SharingMode
+
+_FASTER = {SharingMode.MPS: "under MPS", SharingMode.TIME_SLICE: "in turns"}
+_DOES = {
+    SharingMode.TIME_SLICE: "pgpu shares this GPU by time slices",
+    SharingMode.EXCLUSIVE: "pgpu runs one after the other",
+}
 
 
 def of_advice(advice: Advice) -> Table:
@@ -33,7 +38,7 @@ def of_advice(advice: Advice) -> Table:
 
 
 def verdict_of(advice: Advice) -> Sequence[str]:
-    """Say in lines which mode it should be and why, and what stands against it."""
+    """Return lines with the best mode, its reasons, and the confidence."""
     constants = "fitted on this GPU" if advice.is_calibrated else "defaults; `pgpu calibrate` fits them on this GPU"
     found = [
         f"faster: {_FASTER[advice.faster_mode]} (MPS is {advice.gain:.2f} times as fast as taking turns)",
@@ -43,13 +48,6 @@ def verdict_of(advice: Advice) -> Sequence[str]:
     if advice.reasons:
         found[1] += f"; {_DOES[advice.mode]}: {'; '.join(advice.reasons)}"
     return found
-
-
-_FASTER = {SharingMode.MPS: "under MPS", SharingMode.TIME_SLICE: "in turns"}
-_DOES = {
-    SharingMode.TIME_SLICE: "pgpu shares this GPU by time slices",
-    SharingMode.EXCLUSIVE: "pgpu lets one after the other have the GPU",
-}
 
 
 def document_of(advice: Advice) -> Document:
@@ -77,7 +75,7 @@ def document_of(advice: Advice) -> Document:
 
 
 def lines_of_calibration(constants: Constants, before: Errors, after: Errors, pairs: int) -> Sequence[str]:
-    """Say what was fitted, and what it is worth."""
+    """Return lines with the fitted constants and the errors of predictions before and after."""
     values = ", ".join(f"{name} {getattr(constants, name):.3f}" for name in BOUNDS)
     off = f"off by {before.mean:.1%} on average and {before.worst:.1%} at worst"
     now = f"{after.mean:.1%} and {after.worst:.1%} on the pairs that they are fitted on"
@@ -85,8 +83,8 @@ def lines_of_calibration(constants: Constants, before: Errors, after: Errors, pa
 
 
 def lines_of_bandwidths(found: Bandwidths, gpu: Gpu) -> Sequence[str]:
-    """Say how fast bytes move on a GPU, beside what its data sheet and its link promise."""
-    sheet = _sheet(gpu)
+    """Return lines with measured bandwidths, beside those of the link and of the data sheet."""
+    sheet = model_named(gpu.name)
     link, memory = gpu.link_bytes_per_second, None if sheet is None else sheet.bandwidth_bytes_per_second
     return (
         f"host to device: {_gigabytes(found.to_device)}; {_beside(found.to_device, link, 'what the link allows')}",
@@ -96,23 +94,21 @@ def lines_of_bandwidths(found: Bandwidths, gpu: Gpu) -> Sequence[str]:
     )
 
 
-def _sheet(gpu: Gpu) -> GpuModel | None:
-    return model_named(gpu.name)
-
-
 def _gigabytes(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.1f} GB/s"
 
 
-def _beside(found: float, told: float | None, whose: str) -> str:
-    return f"{whose} is not known" if told is None else f"{whose}: {_gigabytes(told)} ({found / told:.0%} of it)"
+def _beside(found: float, nominal: float | None, source: str) -> str:
+    if nominal is None:
+        return f"{source} is not known"
+    return f"{source}: {_gigabytes(nominal)} ({found / nominal:.0%} of it)"
 
 
-def document_of_calibration(  # noqa: PLR0917 - what came of it
+def document_of_calibration(  # noqa: PLR0917 - the parts of one result
     constants: Constants, before: Errors, after: Errors, pairs: int, bandwidths: Bandwidths, gpu: Gpu
 ) -> Document:
     """Describe a calibration for `--json`."""
-    sheet = _sheet(gpu)
+    sheet = model_named(gpu.name)
     return document(
         constants=asdict(constants),
         error_before=asdict(before),

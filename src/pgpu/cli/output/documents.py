@@ -1,6 +1,6 @@
-"""What `--json` prints: plain dictionaries, as the JSON Schemas in `schemas/` promise them.
+"""The objects that `--json` prints, according to the JSON Schemas in `schemas/`.
 
-Fields are only ever added. A job's environment is never among them: it may hold secrets.
+Fields are only ever added. A job's environment is never included: it may hold secrets.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ Document = dict[str, Any]
 
 
 def document(**content: Any) -> Document:
-    """Put the schema's version before what a verb has to say."""
+    """Return an object with the schema's version first."""
     return {"schema_version": SCHEMA_VERSION, **content}
 
 
 def of_error(error: PgpuError) -> Document:
-    """Describe an error, with the exit code that goes with it."""
+    """Describe an error, with its exit code."""
     nearest_bytes = error.nearest_bytes if isinstance(error, RequestError) else None
     return document(
         error={
@@ -65,12 +65,12 @@ def of_history(calls: Iterable[CallHistory]) -> Document:
 
 
 def of_waste(found: Iterable[Waste]) -> Document:
-    """Describe what jobs reserved and used, in the order given."""
+    """Describe reserved and used memory of jobs, in the order given."""
     return document(jobs=[{**dataclasses.asdict(each), "factor": each.factor} for each in found])
 
 
 def of_pods(seen: "Iterable[SeenShare]") -> Document:
-    """Describe slices with the containers that have them, in the order given."""
+    """Describe slices with their containers, in the order given."""
     return document(slices=[{**dataclasses.asdict(each.share), "gpu": each.gpu} for each in seen])
 
 
@@ -151,5 +151,5 @@ def _gpu(report: GpuReport) -> Document:
 
 
 def final(job: Job) -> Document:
-    """Describe a job that ended and holds nothing any more."""
+    """Describe a job that ended and has no lease."""
     return of_job(JobReport(job, ()))

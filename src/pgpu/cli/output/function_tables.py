@@ -1,4 +1,4 @@
-"""How functions are shown: tables for people, and the documents of `--json`. Fields are only ever added."""
+"""Tables and JSON documents of functions. Fields are only ever added."""
 
 import dataclasses
 import json
@@ -18,7 +18,6 @@ from pgpu.model import (
     FunctionToken,
     Replica,
     ReplicaState,
-    Share,
     Version,
     VersionState,
 )
@@ -29,7 +28,7 @@ _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionS
 
 
 def of_functions(served: Iterable[Served]) -> Table:
-    """Lay functions out, one a line."""
+    """Lay out functions, one on each line."""
     table = PlainTable("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
     for function, replicas in served:
         last = function.versions[-1]
@@ -40,7 +39,7 @@ def of_functions(served: Iterable[Served]) -> Table:
 
 
 def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
-    """Lay a function's versions out, the newest first."""
+    """Lay out a function's versions, the newest first."""
     table = PlainTable("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
     shares = {share.version: f"{share.percent} %" for share in function.traffic}
     for version in reversed(function.versions):
@@ -52,7 +51,7 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
 
 
 def of_starts(starts: Sequence[ColdStart]) -> Table:
-    """Lay cold starts out, the newest first, a column for each phase."""
+    """Lay out cold starts, the newest first, with a column for each phase."""
     seen = {name for start in starts for name, _ in start.phases}
     phases = [name for name in COLD_START_PHASES if name in seen]
     table = PlainTable("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
@@ -65,7 +64,7 @@ def of_starts(starts: Sequence[ColdStart]) -> Table:
 
 
 def of_tokens(tokens: Iterable[FunctionToken]) -> Table:
-    """Lay tokens out, one a line."""
+    """Lay out tokens, one on each line."""
     table = PlainTable("ID", "LABEL", "AGE")
     for token in tokens:
         table.add_row(token.id, token.label, format_duration(max(time.time() - token.created_at_seconds, 0)))
@@ -73,7 +72,7 @@ def of_tokens(tokens: Iterable[FunctionToken]) -> Table:
 
 
 def traffic(function: Function) -> str:
-    """Say who gets how much: `@2 90 %, @1 10 %`."""
+    """Format the parts of the traffic: `@2 90 %, @1 10 %`."""
     return ", ".join(f"@{share.version} {share.percent} %" for share in function.traffic)
 
 
@@ -103,7 +102,7 @@ def _function(function: Function, replicas: Sequence[Replica]) -> dict[str, Any]
         "owner_uid": function.owner_uid,
         "created_at_seconds": function.created_at_seconds,
         "versions": [_version(version) for version in function.versions],
-        "traffic": [_share(share) for share in function.traffic],
+        "traffic": [{"version": share.version, "percent": share.percent} for share in function.traffic],
         "replicas": [dataclasses.asdict(replica) for replica in replicas],
     }
 
@@ -112,19 +111,15 @@ def _version(version: Version) -> dict[str, Any]:
     return {**dataclasses.asdict(version), "declaration": json.loads(version.declaration)}
 
 
-def _share(share: Share) -> dict[str, int]:
-    return {"version": share.version, "percent": share.percent}
-
-
 def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
-    """Say how a version is and why, as its replicas show it: one that nothing came up of is not ready."""
+    """Return a version's state and its reason; if all its replicas failed, it is failing whatever the state says."""
     if replicas and all(replica.state is ReplicaState.FAILED for replica in replicas):
         return Text("failing", style="red"), f"it does not start: pgpu logs {version.function}"
     return Text(version.state.value, style=_STYLES[version.state]), version.reason or ""
 
 
 def _declares(version: Version) -> str:
-    """Write a declaration for people, with units: `memory 2 GiB, timeout 30s`."""
+    """Format a declaration with units: `memory 2 GiB, timeout 30s`."""
     words = json.loads(version.declaration)
     return ", ".join(f"{name} {_FORMATS.get(name, _plain)(value)}" for name, value in words.items())
 
@@ -146,7 +141,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "startup_timeout": _duration,
     "idle": _duration,
 }
-"""Of words whose numbers have units."""
+"""How numbers with units are formatted."""
 
 
 def _counted(replicas: Sequence[Replica]) -> str:

@@ -1,4 +1,4 @@
-"""Tables for people: jobs and GPUs, with units written out."""
+"""Tables of jobs, of the queue and of GPUs, and the notes below them."""
 
 import shlex
 import time
@@ -30,7 +30,7 @@ _STATE_STYLES = {
 
 
 def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
-    """Lay out jobs, one a line; columns that would be empty are left out."""
+    """Lay out jobs, one on each line, without empty columns."""
     now = time.time() if now_seconds is None else now_seconds
     turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
     rows = [_job_cells(report, now, turns, is_uncut=is_uncut) for report in reports]
@@ -59,7 +59,7 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
 
 
 def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[str, Text | str]:
-    """Say which share was asked for and which was got; `turns` are the GPUs on which somebody is held."""
+    """Return requested and actual shares; `turns` are the GPUs on which a job waits for its turn."""
     request, lease = report.job.request, report.job.lease
     share = "" if request.compute_share is None else format_share(request.compute_share)
     mode = request.sharing.value if lease is None else lease.sharing.value
@@ -87,7 +87,7 @@ def _turn(time_: GpuTime, job: Job, turns: set[str], now_seconds: float) -> str:
 
 
 def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
-    """Lay out waiting jobs, one a line."""
+    """Lay out waiting jobs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
     table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
     for report in reports:
@@ -106,8 +106,7 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
 
 
 def _start(expected_seconds: float | None, now_seconds: float) -> str:
-    """`?` where nothing known would let it start."""
-    if expected_seconds is None:
+    if expected_seconds is None:  # no known event would let it start
         return "?"
     return (
         "soon" if expected_seconds - now_seconds < 1 else f"in about {format_duration(expected_seconds - now_seconds)}"
@@ -115,7 +114,7 @@ def _start(expected_seconds: float | None, now_seconds: float) -> str:
 
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
-    """Lay out GPUs, one a line."""
+    """Lay out GPUs, one on each line."""
     table = PlainTable(
         *("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE"),
         *("BUSY", "COMPUTE", "MODE", "JOBS", "ENFORCER"),
@@ -142,14 +141,14 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
 
 
 def _outside(report: GpuReport) -> str:
-    """What is held outside of every lease, and by how many; empty where nobody does."""
+    """Format memory that processes hold without a lease, and their number; empty without any."""
     known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
     amount = format_memory(sum(known)) if len(known) == len(report.outsiders) else "?"
     return f"{amount} ({len(report.outsiders)})" if report.outsiders else ""
 
 
 def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
-    """Say who holds memory outside of every lease."""
+    """Return a line for each process that holds memory without a lease."""
     return [
         f"process {each.process.pid} ({each.program or '?'}) of user {each.uid} holds "
         f"{'memory' if each.used_bytes is None else format_memory(each.used_bytes)} of {each.gpu_uuid} "
@@ -159,7 +158,7 @@ def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
 
 
 def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
-    """Say once for each enforcer what gets past it."""
+    """Return a line for each enforcer with what it does not limit."""
     return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
 
 
@@ -208,7 +207,7 @@ def _where(job: Job) -> str:
 
 
 def _command(spec: JobSpec, *, is_uncut: bool) -> str:
-    """Write what a job runs; of a function's replica that, since its command is pgpu's own and of no use to who reads it."""
+    # The command of a replica is pgpu's own; its function is more useful.
     if spec.serves is not None and not is_uncut:
         return f"serves {spec.serves}"
     line = shlex.join(spec.command)

@@ -1,4 +1,4 @@
-"""What `pgpu profile` tells: tables for people, one document for programs, a page and a trace."""
+"""The output of `pgpu profile`: tables, a JSON document, an HTML page and a trace."""
 
 import dataclasses
 import shlex
@@ -12,7 +12,6 @@ from pgpu.cli.output.plain_table import PlainTable
 from pgpu.profiling.measurement import GpuUse, Measurement, MemoryPoint, thinned
 from pgpu.profiling.perfetto import trace_events
 from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
-from pgpu.profiling.sensitivity import Loss
 from pgpu.units import format_memory
 
 _MOST_KERNELS = 20
@@ -20,7 +19,7 @@ _MICROSECONDS = 1000
 
 
 def tables_of(finding: ProfileResult) -> Iterator[Table]:
-    """Lay out a finding: facts, kernels, copies, sensitivities."""
+    """Lay out facts, kernels, counters, copies and sensitivities."""
     yield _of_rows([("program", finding.profile.signature), *facts(finding.measurement, finding.profile)])
     if finding.profile.kernels:
         yield _of_kernels(finding)
@@ -34,7 +33,7 @@ def tables_of(finding: ProfileResult) -> Iterator[Table]:
 
 
 def document_of(finding: ProfileResult) -> dict[str, Any]:
-    """Describe a finding, as profile.schema.json promises it."""
+    """Describe a profile, according to profile.schema.json."""
     measurement = finding.measurement
     return {
         "job_id": finding.job.id,
@@ -59,12 +58,12 @@ def document_of(finding: ProfileResult) -> dict[str, Any]:
 
 
 def page_of(finding: ProfileResult) -> str:
-    """Write the page with plots."""
+    """Return the HTML page with plots."""
     return page(finding.measurement, finding.profile, _title(finding), finding.counters)
 
 
 def trace_of(finding: ProfileResult) -> str:
-    """Write the trace that Perfetto opens."""
+    """Return the trace for Perfetto."""
     return trace_events(finding.measurement, _title(finding))
 
 
@@ -87,7 +86,7 @@ def _by_kind(point: MemoryPoint) -> dict[str, int]:
 
 
 def _shapes(measurement: Measurement) -> list[dict[str, Any]]:
-    """What of each kernel and shape the profile itself does not keep."""
+    """Describe launch shapes, which the stored profile lacks."""
     return [
         {
             "name": each.name,
@@ -106,12 +105,9 @@ def _shapes(measurement: Measurement) -> list[dict[str, Any]]:
 def _sensitivity(finding: ProfileResult) -> list[Row]:
     rows = sensitivity_rows(finding.profile)
     if finding.cache is not None:
-        rows.append(("spread of the L1 runs", _spread(finding.cache)))
+        loss = finding.cache
+        rows.append(("spread of the L1 runs", f"{100 * loss.spread:.1f} % between {loss.runs} runs of a kind"))
     return rows
-
-
-def _spread(found: Loss) -> str:
-    return f"{100 * found.spread:.1f} % between {found.runs} runs of a kind"
 
 
 def _of_rows(rows: Sequence[Row]) -> Table:

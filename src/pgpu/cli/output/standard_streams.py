@@ -1,7 +1,4 @@
-"""The three standard streams where their caller left something to be desired: closed, full, or strict about bytes.
-
-It refuses to touch streams that work.
-"""
+"""Repairs of the three standard streams that a caller closed, or whose encoding cannot take every byte."""
 
 import errno
 import io
@@ -13,15 +10,15 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def prepare() -> None:
-    """Make all three usable, whatever the caller closed and whatever bytes a job's own words hold."""
+    """Open closed streams on /dev/null, and let stdout replace characters that it cannot encode."""
     _replace_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A command may hold bytes that are no text; raw, they would make a line of JSON that nobody can read.
+        # A command may hold bytes that are not UTF-8; unreplaced, they would make invalid JSON.
         sys.stdout.reconfigure(errors="replace")
 
 
 def _replace_closed() -> None:
-    """Put an empty file in the place of each closed stream, so that no file of ours gets its number."""
+    """Without this, the next opened file would get the number of a closed stream."""
     if sys.stdin is None:
         sys.stdin = open(_null(0), encoding="utf-8")  # noqa: SIM115 - to the end of the process
     if sys.stdout is None:
@@ -39,10 +36,10 @@ def _null(number: int) -> int:
 
 
 def is_full(error: Exception) -> TypeGuard[OSError]:
-    """Whether a stream, which has no file name of ours, could not be written for lack of room."""
+    """Whether a write to a stream failed for lack of space; errors of files name their files."""
     return isinstance(error, OSError) and error.errno in _FULL and error.filename is None
 
 
 def silence_output() -> None:
-    """Let Python's last flush at its end go nowhere."""
+    """Send Python's flush at exit to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

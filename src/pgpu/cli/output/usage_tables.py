@@ -1,4 +1,4 @@
-"""Tables for people of what programs held and of what was reserved for nothing."""
+"""Tables of `pgpu history` and `pgpu waste`."""
 
 import pwd
 import statistics
@@ -30,7 +30,7 @@ _BASES = {
 
 
 def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:
-    """Lay out what is known of each call, one a line."""
+    """Lay out programs with the summary of their runs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
     table = PlainTable(
         "PROGRAM",
@@ -59,7 +59,7 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
 
 
 def of_runs(call: CallHistory) -> Table:
-    """Lay out every run of one call, one a line."""
+    """Lay out the runs of one program, one on each line."""
     table = PlainTable(
         "JOB",
         "SLICE",
@@ -84,7 +84,7 @@ def of_runs(call: CallHistory) -> Table:
 
 
 def of_waste(found: Sequence[Waste]) -> Table:
-    """Lay out the newest jobs, one a line."""
+    """Lay out the newest jobs, one on each line."""
     table = PlainTable(
         "JOB",
         "USER",
@@ -109,7 +109,7 @@ def of_waste(found: Sequence[Waste]) -> Table:
 
 
 def of_users(found: Sequence[Waste]) -> Table:
-    """Lay out each user's memory over time, one a line."""
+    """Lay out each user's memory over time, one on each line."""
     table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_ONE_LINE)
     for uid in sorted({each.owner_uid for each in found}):
         theirs = [each for each in found if each.owner_uid == uid]
@@ -120,7 +120,7 @@ def of_users(found: Sequence[Waste]) -> Table:
 
 
 def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
-    """Return what ended jobs reserved and used at their peaks, in GiB times hours."""
+    """Return the reserved memory of ended jobs and their peaks, both multiplied by their durations, in GiB h."""
     ended = [(each, each.duration_seconds / 3600 / 2**30) for each in found if each.duration_seconds is not None]
     return sum(each.reserved_bytes * scale for each, scale in ended), sum(
         each.peak_bytes * scale for each, scale in ended
@@ -128,7 +128,7 @@ def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number of one without."""
+    """Return a user's name, or the number of a user without one."""
     if uid in OWNER_NAMES:
         return OWNER_NAMES[uid]
     try:

@@ -1,4 +1,1 @@
-"""What each verb of `pgpu` does, one module for each group of them, and what only they need.
-
-It refuses to lay out results: it asks a client and hands what it hears to `output`.
-"""
+"""The verbs of `pgpu`: each reads its options, calls a client, and passes the results to `output`."""
