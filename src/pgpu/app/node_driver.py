@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pgpu.kubernetes.dra.dra_driver import Companion
     from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
     from pgpu.kubernetes.pod_resources import KubeletPods
+    from pgpu.kubernetes.resource_slices import PoolPlanner
     from pgpu.model import Delivery
 
 _log = logging.getLogger("pgpu.kubernetes.driver")
@@ -155,7 +156,7 @@ class _DraMode(_Parts):
         from pgpu.kubernetes.dra.orphaned_claims import OrphanCollector
         from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
         from pgpu.kubernetes.node_health import DriverReadiness, HealthChangeNotifier
-        from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner, Publisher
+        from pgpu.kubernetes.resource_slices import Publisher
 
         options, node_name = self.options, self.options.node_name
         readiness = DriverReadiness(SUBJECTS)
@@ -168,8 +169,7 @@ class _DraMode(_Parts):
         preparer = ClaimPreparer(
             claims, self.cluster, self.files, node=node_name, events=events, gpu_edits=self.gpu_edits
         )
-        kinds = tuple(names.DeviceKind) if options.oversubscribes else USUAL_KINDS
-        planner = PoolPlanner(claims, self.health, options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
+        planner = self._planner(claims)
         publisher = Publisher(self.cluster, node_name, planner, events=recorder, readiness=readiness)
         services = (ClaimService(preparer, events), HealthService(self.health, node_name, self.stop))
         versions = (*(each.name for each in DRA_VERSIONS), HEALTH_VERSION)
@@ -187,6 +187,13 @@ class _DraMode(_Parts):
             slow_chores={"forgotten claims": orphans.collect},
             stop=self.stop,
         ).run()
+
+    def _planner(self, claims: "Claims") -> "PoolPlanner":
+        from pgpu.kubernetes.names import DeviceKind
+        from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner
+
+        kinds = tuple(DeviceKind) if self.options.oversubscribes else USUAL_KINDS
+        return PoolPlanner(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
 
 
 class _DevicePluginMode(_Parts):

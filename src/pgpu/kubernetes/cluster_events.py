@@ -81,6 +81,7 @@ class EventRecorder:
 
     def _record(self, text: _EventText) -> None:
         if self._is_due(text):
+            # Full only if the server has not answered for long: then events are dropped.
             with contextlib.suppress(queue.Full):
                 self._waiting.put_nowait(text)
 
@@ -89,6 +90,7 @@ class EventRecorder:
         with self._guard:
             if now - self._last.get(text, float("-inf")) < REPEAT_SECONDS:
                 return False
+            # Refill by the time since the last event, then take one token.
             self._tokens = min(float(BURST), self._tokens + now - self._tokens_at)
             self._tokens_at = now
             if self._tokens < 1:
@@ -103,6 +105,7 @@ class EventRecorder:
 
     def _write_all(self) -> None:
         while (text := self._waiting.get()) is not None:
+            # A lost event is no reason for an action: the log has the same line.
             with contextlib.suppress(ClusterError):
                 self._cluster.create_event(self._event(text))
 

@@ -157,9 +157,11 @@ class DriverHttpServer:
         self._address = address
         self._view = view
         self._readiness = readiness
+        # Creation times of counters would be the time of the scrape: all series are made anew for each.
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no type for it
         self._registry = CollectorRegistry()
         self._registry.register(_NodeCollector(view, readiness))
+        # A registry of its own: the default one has metrics of any imported library.
         ProcessCollector(registry=self._registry)
         self._server: _Server | None = None
 

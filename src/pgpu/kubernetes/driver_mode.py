@@ -38,6 +38,7 @@ def alone_on_node(state_directory: Path) -> Iterator[None]:
     except OSError as exc:
         raise NodeError(f"{path} cannot be opened: {exc.strerror}") from exc
     try:
+        # The kernel releases the lock when the process ends, however it ends.
         if not try_flock(descriptor):
             raise NodeError(f"another driver runs on this node ({path})", hint="is its pod still ending?")
         yield

@@ -50,6 +50,7 @@ def add_service(
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
+    # Only names and bytes appear on the wire: a service may be served under another version's name.
     name = full_name or service.full_name
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
@@ -115,6 +116,7 @@ class SocketServer:
         self._add_services(server)
         try:
             server.add_insecure_port(f"unix:{hidden}")
+            # Before the rename, while no other process knows the name. gRPC binds with the umask's mode.
             hidden.chmod(_MODE)
             server.start()
             identity = _identity(hidden)
@@ -130,6 +132,7 @@ class SocketServer:
 
     def stop(self) -> None:
         """Remove the socket first, so that no new call arrives, then wait for the calls that run."""
+        # Another driver may have replaced the socket already: its file is left alone.
         if self.is_in_place:
             with contextlib.suppress(OSError):
                 self.path.unlink()

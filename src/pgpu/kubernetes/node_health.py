@@ -68,6 +68,7 @@ class GpuHealth:
     def health(self) -> Mapping[str, HealthReport]:
         """See `HealthSource.health`."""
         with self._guard:
+            # One reading at a time: `_last` must follow the order of the readings.
             found = {}
             for uuid, now in self._read().items():
                 last = self._last.get(uuid)
@@ -82,6 +83,7 @@ class GpuHealth:
             listed, xids = {gpu.uuid: gpu for gpu in self._gpus()}, self._xids()
         except NodeError as exc:
             return {uuid: HealthReport(uuid, HealthState.UNKNOWN, str(exc)) for uuid in self._last}
+        # GPUs seen before stay in the result: a lost GPU is unhealthy, not absent.
         return {uuid: _health(uuid, listed.get(uuid), xids) for uuid in [*self._last, *listed]}
 
 

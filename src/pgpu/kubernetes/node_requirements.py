@@ -28,6 +28,7 @@ def check_runtime(runtime: str) -> str | None:
         NodeError: That runtime does not read CDI files.
     """
     match = _RUNTIME.match(runtime)
+    # Other runtimes and forks of these are neither refused nor trusted.
     if match is None or match["name"] not in _LEAST:
         return f"whether {runtime or 'the container runtime'} reads CDI files is not known: see that it does"
     name, version = match["name"], _version(match)

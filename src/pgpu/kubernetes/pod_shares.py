@@ -139,6 +139,7 @@ def shares(
         uses: Meter readings of the slices, by claim uid.
     """
     found = [(uid, pod, container) for pod in pods for container in pod.containers for uid in _claim_uids(container)]
+    # Claims that no listed container uses: prepared ones, and those of init containers.
     listed = {uid for uid, _, _ in found}
     holders: list[tuple[str, Pod | None, PodContainer | None]] = [*found]
     holders += [(each.claim.uid, None, None) for each in held if each.claim.uid not in listed]

@@ -112,6 +112,7 @@ def connect(
         chosen = source.get(context)
         if chosen is None:
             raise ConfigError("the kubeconfig has no current context")
+        # A kubeconfig may have no user, for a server that accepts anonymous requests; lightkube requires one.
         if chosen.user is None:
             chosen = chosen._replace(user=User())
         # trust_env=False: proxy variables of the pod must not redirect requests that carry a token.
@@ -160,6 +161,8 @@ def request_with_retries(send: Callable[[], _Answer], pause: Callable[[float], b
         except ClusterUnavailableError as exc:
             after_seconds = exc.after_seconds if isinstance(exc, _RetryAfterError) else 0.0
             growing_seconds: float = FIRST_PAUSE_SECONDS * 2 ** (number - 1)
+            # Clients that failed together would otherwise repeat together; a time that the server named is kept as it
+            # is.
             spread = 1.0 if after_seconds else random.uniform(0.5, 1)  # noqa: S311 - spreads clients, keeps no secret
             if pause(min(after_seconds or growing_seconds, LONGEST_PAUSE_SECONDS) * spread):
                 raise
@@ -188,8 +191,10 @@ def _translated(exc: httpx.HTTPStatusError) -> ClusterError:
     status = exc.status if isinstance(exc, ApiError) else Status()
     code = int(status.code or exc.response.status_code)
     text = status.message or _first_line(exc)
+    # A validation error may quote the whole object.
     if len(text) > _LONGEST_QUOTE:
         text = f"{text[:_LONGEST_QUOTE]}…"
+    # Checked before the code: this error has status 500 and would be retried.
     if _UNKNOWN_FIELD in text:
         return ObjectRefusedError(f"Kubernetes' API server finds the object invalid ({code}): {text}")
     if code == _TOO_MANY_REQUESTS or code >= _SERVER_ERROR:
@@ -225,6 +230,7 @@ def prepare_type(kind: type[object] = Status) -> None:
         for each in (Status, decoders.WatchEvent, kind):
             with contextlib.suppress(msgspec.ValidationError):  # `{}` lacks required fields; the type is known now
                 msgspec.convert({}, each)
+        # The list decoder builds another type around the kind.
         if issubclass(kind, Resource):
             decoders.decode_list(b'{"items": []}', kind)
         _PREPARED.add(kind)
@@ -232,6 +238,7 @@ def prepare_type(kind: type[object] = Status) -> None:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
+    # The collector visits half-built type information of msgspec, which is where the crash was seen.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

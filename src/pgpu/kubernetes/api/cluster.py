@@ -111,6 +111,7 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close the connections; threads that wait between two attempts wake up at once."""
+        # First: a thread between two attempts must not begin another one on a closed client.
         self._closing.set()
         self._client.close()  # type: ignore[no-untyped-call]
 
@@ -185,6 +186,7 @@ class ClusterClient:
 
     def _read_pages(self, kind: type[_Resource], field_selector: str | None, note: Callable[[_Resource], None]) -> str:
         prepare_type(kind)
+        # Pages bound the memory of server and client; the list is of one version all the same.
         parameters = {**_parameters(field_selector), "limit": str(_PAGE)}
         request = self._client.prepare_request("list", kind, namespace=_all_namespaces(kind), params=parameters)
         version = None
@@ -274,6 +276,8 @@ class ObjectWatch(Generic[_Resource]):
         parameters = {
             **self._parameters,
             "resourceVersion": self._version,
+            # Bookmarks advance the version while nothing changes, so that the next watch does not begin at an expired
+            # one.
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
@@ -286,9 +290,11 @@ class ObjectWatch(Generic[_Resource]):
         with self._lock:
             self._response = response
             is_closed = self._is_closed
+        # A streamed body is not read yet, and the error message is in it.
         if response.is_error:
             response.read()
         self._client.raise_for_status(response)  # type: ignore[no-untyped-call]
+        # `close` found no response to shut down: do it here, so that the reader ends at once.
         if is_closed:
             _shut_down(response)
         return response
@@ -297,15 +303,18 @@ class ObjectWatch(Generic[_Resource]):
         try:
             return next(lines, None)
         except httpx.HTTPError as exc:
+            # The connection was shut down on purpose.
             if self._is_closed:
                 return None
             raise ClusterUnavailableError("Kubernetes' API server broke off a watch") from exc
 
     def _decode(self, line: str) -> WatchEvent[_Resource] | None:
         event = decoders.decode_watch_event(line.encode())
+        # An error within a watch has status 200 of HTTP: its code is in the event.
         if event.type == "ERROR":
             raise ApiError(status=decoders.decode_status(bytes(event.object)))
         metadata = msgspec.json.decode(event.object, type=_VersionedObject).metadata
+        # Stored before the change is returned: a change that a caller fails on is not delivered twice.
         self._version = metadata.resourceVersion or self._version
         if event.type == "BOOKMARK":
             return None

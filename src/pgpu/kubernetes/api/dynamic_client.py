@@ -113,6 +113,7 @@ class DynamicClient:
         """List like `all`; empty if the cluster has no such kind."""
         try:
             return self.all(kind, selector, namespace)
+        # 404 for a list means that the group or kind is not served, such as Knative where it is not installed.
         except ObjectNotFoundError:
             return ()
 

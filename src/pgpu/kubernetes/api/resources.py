@@ -132,6 +132,7 @@ def claim_of(found: ClaimObject) -> ResourceClaim:
         ClusterError: An amount in it is no quantity.
     """
     metadata, status = found.metadata, found.status
+    # All absent until the scheduler has allocated the claim.
     allocated = status.allocation.devices if status is not None and status.allocation is not None else None
     results = (allocated.results if allocated else None) or []
     configurations = (allocated.config if allocated else None) or []

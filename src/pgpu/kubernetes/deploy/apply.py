@@ -103,8 +103,11 @@ def deploy(objects: DynamicClient, workload: Workload, namespace: str, options: 
     platform, choice_remark = _choose_platform(objects, workload, namespace, options.platform)
     if platform is not Platform.DEPLOYMENT:
         wanted = manifests(workload, platform)
+    # Everything is tried before anything is stored: a conflict in the last object must not leave the first one
+    # behind.
     for manifest in wanted:
         _apply(objects, manifest, namespace, options, DryRun.ALL)
+    # In order: the Deployment refers to the ConfigMap and the claim template, whose names change with their content.
     done = [_store(objects, manifest, namespace, options) for manifest in wanted]
     try:
         done += _remove_unused(objects, workload, namespace, platform, wanted)
@@ -200,6 +203,7 @@ def _present_platform(objects: DynamicClient, name: str, namespace: str, *, has_
 
     if has_knative and find_own(KNATIVE_SERVICES):
         return Platform.KNATIVE
+    # The Service of a Deployment may exist without it, made by another manager: it must not be overwritten.
     find_own(SERVICES)
     return Platform.DEPLOYMENT if find_own(DEPLOYMENTS) else None
 
@@ -230,6 +234,7 @@ def _apply(
 
 def _store(objects: DynamicClient, manifest: Manifest, namespace: str, options: DeployOptions) -> ObjectChange:
     kind, name = _kind_of(manifest), str(manifest["metadata"]["name"])
+    # Read only for the report: server-side apply itself needs no former state.
     before = objects.find(kind, name, namespace)
     after = _apply(objects, manifest, namespace, options, DryRun.NO)
     if before is None:
@@ -242,6 +247,7 @@ def _remove_unused(
     objects: DynamicClient, workload: Workload, namespace: str, platform: Platform, wanted: Sequence[Manifest]
 ) -> list[ObjectChange]:
     """Remove objects that neither this version nor one that the platform may roll back to refers to."""
+    # Old ReplicaSets and Revisions can be rolled back to, and their pods may restart: they keep what they refer to.
     owned = _REPLICA_SETS if platform is Platform.DEPLOYMENT else _REVISIONS
     used = {str(manifest["metadata"]["name"]) for manifest in wanted}
     for version in objects.all(owned, selector(workload.name), namespace):
@@ -260,6 +266,7 @@ def _referenced_names(version: dict[str, Any]) -> Iterator[str]:
     """Yield the names of the ConfigMaps and claim templates of a version's pods."""
     spec = version["spec"]
     pod = spec["template"]["spec"] if "template" in spec else spec
+    # A ReplicaSet has a pod template; a Revision has the pod fields themselves.
     for volume in pod.get("volumes") or ():
         yield (volume.get("configMap") or {}).get("name", "")
     for claim in pod.get("resourceClaims") or ():

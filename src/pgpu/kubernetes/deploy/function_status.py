@@ -68,6 +68,7 @@ def deployed_functions(objects: DynamicClient, namespace: str | None, name: str 
 def _function(found: _Object, platform: Platform, pods: Sequence[_Object]) -> DeployedFunction:
     about, spec, status = found["metadata"], found["spec"], found.get("status") or {}
     annotations = about.get("annotations") or {}
+    # A terminating pod takes no new calls and says nothing about the present version.
     live = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     ready = sum(
         any(each.get("type") == "Ready" and each.get("status") == "True" for each in _pod_conditions(pod))
@@ -78,6 +79,7 @@ def _function(found: _Object, platform: Platform, pods: Sequence[_Object]) -> De
     url = f"http://{about['name']}.{about['namespace']}.svc/"
     if platform is Platform.KNATIVE:
         url = str(status.get("url") or url)
+    # Replicas of one version fail alike: each reason is listed once, in order.
     reasons = [*_failed_conditions(status), *(reason for pod in live for reason in _pod_reasons(pod, no_room))]
     return DeployedFunction(
         name=about["name"],

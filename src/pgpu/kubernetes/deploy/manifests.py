@@ -87,9 +87,11 @@ def manifests(workload: Workload, platform: Platform) -> tuple[Manifest, ...]:
 def deployment(workload: Workload, template_name: str | None) -> Manifest:
     """Return the Deployment; its replicas claim by the template of that name, or have no GPU."""
     longest_seconds = workload.timeout_seconds + min(workload.timeout_seconds, _LONGEST_OVERRUN_SECONDS)
+    # Long enough for a call that began at the last moment; after it the kubelet kills the pod.
     grace_seconds = whole_seconds(longest_seconds) + _DRAIN_SECONDS + _CLOSING_SECONDS
     spec = pod(workload, template_name, terminationGracePeriodSeconds=grace_seconds)
     spec["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_SECONDS}}}
+    # The new replica is ready before an old one leaves, so that calls are served throughout.
     strategy: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     if workload.ends_before_it_starts:
         strategy = {"type": "Recreate"}
@@ -183,6 +185,7 @@ def as_json(objects: Sequence[Manifest]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
+    # References between documents are valid YAML, but some tools for manifests do not read them.
     def ignore_aliases(self, _data: object) -> bool:
         return True
 

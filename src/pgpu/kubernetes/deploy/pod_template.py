@@ -54,6 +54,17 @@ _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 
+_SECURITY_CONTEXT = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "privileged": False,
+    "readOnlyRootFilesystem": True,
+    "runAsGroup": _NOBODY,
+    "runAsNonRoot": True,
+    "runAsUser": _NOBODY,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
 # Attribute in which several GPUs of one claim differ: without the constraint, two shares could be of one GPU.
 _DISTINCT = f"{DRIVER}/uuid"
 
@@ -87,6 +98,8 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
             {"name": "source", "configMap": {"name": source_name(workload), "items": items(workload.source)}}
         )
     spec: Manifest = {
+        # The function's code is the user's: it gets no credentials of the cluster, and no variables of other
+        # Services.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [_container(workload, has_claim=template_name is not None)],
@@ -107,6 +120,7 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         *("--name", workload.name),
         *("--declaration", workload.declaration),
     )
+    # Two emptyDir volumes are all that is writable: scratch, and sockets in memory.
     mounts: list[Manifest] = [
         {"name": "scratch", "mountPath": _SCRATCH},
         {"name": "sockets", "mountPath": _SOCKETS},
@@ -127,18 +141,10 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         "resources": {
             "requests": {"cpu": workload.cpu or _LEAST_CPU, "memory": quantity_of(requested_bytes)},
             "limits": {"memory": quantity_of(declared_bytes or _USUAL_HOST_MEMORY_BYTES)},
+            # Only containers that name the claim get its devices.
             **({"claims": [{"name": CLAIM}]} if has_claim else {}),
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "runAsGroup": _NOBODY,
-            "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _SECURITY_CONTEXT,
         "volumeMounts": mounts,
         "startupProbe": _probe(_READY, period_seconds=1, failures=start_seconds),
         "readinessProbe": _probe(_READY, period_seconds=_PROBE_SECONDS // 2, failures=1),
@@ -182,6 +188,7 @@ def claim_template(workload: Workload, share: ReplicaSlice) -> Manifest:
     if share.compute_share is not None:
         # Whole percent, never less than requested.
         capacities[COMPUTE] = str(math.ceil(round(share.compute_share * 100, 6)))
+    # ExactCount with capacity requests: each device is a share of a GPU, of these sizes.
     request: Manifest = {"deviceClassName": SHARED_CLASS, "allocationMode": "ExactCount", "count": share.gpus}
     if capacities:
         request["capacity"] = {"requests": capacities}
@@ -250,6 +257,7 @@ def items(source: Sequence[SourceFile]) -> list[Manifest]:
 
 def _content(source: Sequence[SourceFile]) -> Manifest:
     keys = _keys(source)
+    # Text stays readable in the cluster; anything that a reader could alter is stored as base64.
     texts, binaries = {}, {}
     for file in source:
         try:

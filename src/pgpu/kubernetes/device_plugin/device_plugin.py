@@ -87,12 +87,14 @@ class DevicePluginService:
         context: grpc.ServicerContext,
     ) -> Iterator[wire.ListAndWatchResponse]:
         """Stream all units, and all again whenever one changes, until the kubelet disconnects."""
+        # Counted, not a flag: a restarted kubelet may open its stream before gRPC ends the former one.
         with self._guard:
             self._listeners += 1
         try:
             version, offered = self._inventory.current()
             yield _list(offered)
             while context.is_active() and not self._inventory.is_closed:
+                # A short wait: gRPC does not wake this thread when the kubelet disconnects.
                 if self._inventory.wait_beyond(version, _STREAM_POLL_SECONDS) and not self._inventory.is_closed:
                     version, offered = self._inventory.current()
                     yield _list(offered)
@@ -117,6 +119,7 @@ class DevicePluginService:
         """Make a slice for each container, or refuse the pod."""
         with _as_status(context):
             held = [self._slices.allocate(each.devices_ids) for each in request.container_requests]
+        # The kubelet stores this answer in its checkpoint and reuses it for every restart of the container.
         return wire.AllocateResponse(container_responses=[self._delivery.response(each) for each in held])
 
     def PreStartContainer(  # noqa: N802 - the wire's
@@ -175,8 +178,10 @@ class Registrar:
             self._known, self._is_registered = None, False
             raise NodeError(f"there is no {self._socket}: {exc.strerror}", hint="the kubelet is away") from exc
         identity = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        # Another kubelet process, which knows no plugin.
         if identity != self._known:
             self._known, self._is_registered = identity, False
+        # A starting kubelet removes all sockets of its directory: the server must be back before it is registered.
         if not self._server.is_in_place:
             self._is_registered = False
             self._server.start()
@@ -242,11 +247,13 @@ class DevicePlugin:
         Raises:
             NodeError: The held slices cannot be read.
         """
+        # Before the first list of units: what containers hold must be known as in use.
         self._slices.take_over()
         self._thread.start()
 
     def close(self) -> None:
         """Stop serving; slices and the containers that have them stay."""
+        # The inventory first: open streams hold threads of the server, which waits for them.
         self._stop.set()
         self._inventory.close()
         if self._thread.is_alive():

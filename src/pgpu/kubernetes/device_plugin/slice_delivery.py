@@ -79,6 +79,7 @@ class MountDelivery:
         try:
             home.mkdir(mode=0o755, parents=True, exist_ok=True)
             seal.parent.mkdir(mode=0o755, exist_ok=True)
+            # Only its name matters; see `container_edits`.
             seal.touch(mode=0o444)
             for number, mount in enumerate(self._edited(held).get("mounts", ())):
                 # Renamed into place, since a container may be starting at this moment.
@@ -107,6 +108,7 @@ class MountDelivery:
             mounts=[
                 wire.Mount(
                     container_path=mount["containerPath"],
+                    # The link, not its target: the kubelet keeps this path for the life of the pod.
                     host_path=str(home / str(number)),
                     read_only="ro" in mount.get("options", ()),
                 )

@@ -92,6 +92,7 @@ def preferred(available: Iterable[str], must_include: Iterable[str], count: int)
         if required:
             why = "the GPU of the pod's init container has fewer free"
         raise CapacityError(f"{count} GiB of one GPU are asked for: {why}", hint=_SPAN_HINT)
+    # Best fit: larger gaps stay for larger containers. The UUID makes ties deterministic.
     chosen = min(fitting, key=lambda units: (len(units), units[0].gpu_uuid))
     rest = [unit for unit in chosen if unit not in required]
     return [unit.id for unit in sorted([*required, *rest[: count - len(required)]])]
@@ -99,6 +100,7 @@ def preferred(available: Iterable[str], must_include: Iterable[str], count: int)
 
 def uid_of(units: Iterable[Unit]) -> str:
     """Return the claim uid of a set of units; its order does not matter."""
+    # Derived, not stored: the same units have the same uid after a restart of the driver.
     text = "\n".join(each.id for each in sorted(units))
     return _UID_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_UID_DIGITS]
 

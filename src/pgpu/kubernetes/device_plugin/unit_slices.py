@@ -118,6 +118,7 @@ class UnitSlices:
                 )
             else:
                 self._free(each)
+        # Visible to `in_use` before the engine counts the slice, so that the inventory never sees it as lost room.
         self._requested = frozenset(units)
         try:
             held = self.claims.hold(claim_of(units))
@@ -135,6 +136,7 @@ class UnitSlices:
 
     def _free(self, unit_slice: _UnitSlice) -> None:
         uid = unit_slice.held.claim.uid
+        # Delivery first: no container may start with a slice that is being freed.
         self.delivery.take(uid)
         self.claims.free(uid)
         del self._slices[uid]
@@ -150,6 +152,7 @@ class UnitSlices:
         """
         with self._guard:
             over = [each for each in self._slices.values() if self._is_over(each, listed)]
+            # Read after the list of pods: a process that has just started is seen.
             uses = self.claims.uses() if over else {}
             unused = [each for each in over if not self._is_busy(each, uses)]
             for each in unused:

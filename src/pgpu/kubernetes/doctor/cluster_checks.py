@@ -168,6 +168,8 @@ def policy(cluster: ClusterInspector) -> Iterator[Finding]:
         yield _without_policy(f"{POLICY} is missing")
         return
     user = _driver_account(cluster)
+    # The chart installs the policy for its own service account; a copy for another account would restrict nothing
+    # here.
     conditions = (found.spec.matchConditions if found.spec else None) or []
     if conditions and not any(f'"{user}"' in each.expression for each in conditions):
         yield _without_policy(f"{POLICY} is not about {user}")

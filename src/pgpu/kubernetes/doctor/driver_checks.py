@@ -81,6 +81,7 @@ def _published(cluster: ClusterInspector) -> tuple[ResourceSlice, ...]:
 
 
 def _of_node(node: str, found: list[ResourceSliceSpec]) -> Finding:
+    # Slices of older generations are being replaced, and the scheduler ignores them.
     newest = max((each.pool.generation for each in found), default=0)
     current = [each for each in found if each.pool.generation == newest]
     devices = [device for each in current for device in each.devices or []]

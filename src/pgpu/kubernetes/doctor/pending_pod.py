@@ -151,6 +151,8 @@ def _why_it_waits(cluster: ClusterInspector, title: str, found: PodObject, pod: 
     if not demands:
         yield weak(title, f"it asks for no GPU that it has not got; the scheduler says: {message}", None)
         return
+    # Claims and slices are read one after the other: a pod that starts meanwhile can make the sums differ by its
+    # slice.
     usages = _read_usages(cluster)
     open_nodes = _open_nodes(cluster, found)
     reachable = tuple(usage for usage in usages if usage.node in open_nodes)
@@ -215,6 +217,7 @@ def _fit(title: str, demand: GpuDemand, kind: DeviceKind | None, usages: tuple[G
     if not usages:
         return broken(title, "no node publishes a GPU", "pgpu doctor --kubernetes")
     fitting: dict[str, int] = defaultdict(int)
+    # A claim for several GPUs needs them all on one node.
     for usage in usages:
         fitting[usage.node] += usage.has_room_for(demand, kind)
     enough = sorted(node for node, count in fitting.items() if count >= max(1, demand.gpu_count))

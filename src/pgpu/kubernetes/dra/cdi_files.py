@@ -75,6 +75,7 @@ class CdiFiles:
             NodeError: It cannot be written.
         """
         with self._guard:
+            # Remembered before it is written: if the write fails, `mend` tries again.
             wanted = self._wanted.setdefault(uid, _WantedFile(content))
             if wanted.content != content or not self._is_intact(uid, wanted):
                 wanted.content = content
@@ -87,6 +88,7 @@ class CdiFiles:
             NodeError: It cannot be removed.
         """
         with self._guard:
+            # Forgotten first: if the removal fails, `mend` removes the file later instead of writing it again.
             self._wanted.pop(uid, None)
             self._remove(uid)
 
@@ -127,12 +129,14 @@ class CdiFiles:
             seal.touch(mode=0o444)
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             _write_durably(path, wanted.content)
+            # Taken after the rename, under the lock: any later change is by another process.
             wanted.identity = _identity(path)
 
     def _remove(self, uid: str) -> None:
         path, seal = self.path_of(uid), self.seal_of(uid)
         with _translated_errors(path):
             path.unlink(missing_ok=True)
+            # The CDI file went first: from here on no new container can name the seal.
             seal.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 seal.parent.rmdir()
@@ -140,6 +144,8 @@ class CdiFiles:
 
 def _write_durably(path: Path, content: bytes) -> None:
     """Replace a file atomically, and return when file and directory entry are on disk: the node may lose power at once."""
+    # One scratch name for each claim: after a crash the next write replaces it. A leftover under another name would
+    # be a second definition of the device for runtimes that read hidden .json files.
     scratch = path.with_name(f".{path.name}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
     with os.fdopen(descriptor, "wb") as file:

@@ -125,9 +125,11 @@ def base_request(request: str) -> str:
 
 def _slices(devices: Sequence[AllocatedDevice], node: str, gpu_bytes: Mapping[str, int]) -> tuple[Slice, ...]:
     """Return one slice for each GPU: several shares of one GPU are added up."""
+    # Device names are lower case; the engine needs the UUID as the driver spells it.
     uuids = {names.shared_device(uuid): uuid for uuid in gpu_bytes}
     sums: dict[str, tuple[int, int]] = {}
     for device in devices:
+        # The scheduler counts nothing for such a device, so it must not become a slice.
         if device.has_admin_access:
             raise RequestError("adminAccess is refused: no slice sees others' memory", hint="leave adminAccess out")
         if device.pool != node:
@@ -173,6 +175,7 @@ def parse_parameters(configurations: Sequence[Configuration], requests: frozense
         RequestError: A field cannot be read, or two configurations of one source disagree; names the field.
     """
     ours = [each for each in configurations if _applies(each, requests)]
+    # Class and claim separately: their disagreement is allowed, since the claim may refine what its class sets.
     of_class = _joined([each for each in ours if each.is_from_class])
     of_claim = _joined([each for each in ours if not each.is_from_class])
     allowed = {name: value for name, value in of_claim.items() if name in _FOR_CLAIMS}

@@ -30,6 +30,7 @@ class ClaimEvents:
         with self._guard:
             is_new = self._prepared.get(claim.uid) != claim
             self._prepared[claim.uid] = claim
+        # The kubelet prepares a claim again at each of its starts.
         if is_new:
             _log.info("prepared claim %s/%s (%s): %s", claim.namespace, claim.name, claim.uid, _slices(claim))
 

@@ -84,6 +84,7 @@ class ClaimPreparer:
             raise RequestError(f"{quoted(uid)} is no uid of a claim")
         with self._claims.lock(uid):
             found = self._reader.claim(name.namespace, name.name)
+            # The kubelet may still hold the UID of a deleted claim while a new one has its name.
             if found.uid != uid:
                 raise RequestError(
                     f"claim {name.namespace}/{name.name} is another one now: {quoted(found.uid)}",
@@ -121,6 +122,8 @@ class ClaimPreparer:
         if not _UID.fullmatch(uid):
             return  # such a claim was never prepared
         with self._claims.lock(uid):
+            # A crash between the two leaves a slice that is still held: the kubelet calls again, and it is freed
+            # then.
             self._files.take(uid)
             self._claims.free(uid)
             self._events.unprepared(uid)
@@ -140,6 +143,7 @@ class ClaimPreparer:
             PgpuError: The held claims cannot be read, or the file of one cannot be written; those of the others are.
         """
         errors: list[PgpuError] = []
+        # One claim that fails must not keep the others without their files.
         for held in self._claims.held():
             try:
                 self._restore(held)

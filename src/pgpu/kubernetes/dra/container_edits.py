@@ -54,6 +54,7 @@ def _own_mounts(delivery: Delivery, machine: str) -> Iterator[dict[str, Any]]:
     yield _mount(delivery.slice_directory, JOB_DIRECTORY)
     for name in _DECISIVE:
         yield _mount(delivery.slice_directory / name, f"{JOB_DIRECTORY}/{name}")
+    # Writable: the meter is shared memory that the processes of the slice update.
     yield _mount(delivery.usage_path, f"{JOB_DIRECTORY}/usage", "rw")
     if delivery.time_path is not None and delivery.board_directory is not None:
         yield _mount(delivery.time_path, f"{JOB_DIRECTORY}/time", "rw")
@@ -62,10 +63,12 @@ def _own_mounts(delivery: Delivery, machine: str) -> Iterator[dict[str, Any]]:
         yield _mount(delivery.simulated_state_directory, f"{JOB_DIRECTORY}/simgpu", "rw")
     if delivery.mps_pipe_directory is not None:
         yield _mount(delivery.mps_pipe_directory, f"{JOB_DIRECTORY}/mps", "rw")
+    # Debian's and Red Hat's library directories: the image decides which one its loader searches.
     for directory in (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64"):
         for name in _CUDA if delivery.is_simulated else _CUDA[:1]:
             yield _mount(delivery.slice_directory / CUDA_SHIM, f"{directory}/{name}")
         yield _mount(delivery.slice_directory / NVML_SHIM, f"{directory}/{_NVML}")
+    # Preloads the shim in every program of the container.
     yield _mount(delivery.slice_directory / _PRELOAD, f"/etc/{_PRELOAD}")
 
 

@@ -86,10 +86,12 @@ class Driver:
             threading.Thread(target=self._run_slow_chores, name="slow work", daemon=True).start()
             # One slice that cannot be made does not keep the sockets closed: the kubelet must be able to unprepare others.
             self._was_tried.wait(PATIENCE_SECONDS)
+            # Companions before the sockets: a registration by the kubelet calls them.
             for companion in self.companions:
                 companion.start()
                 stack.callback(companion.stop)
             plugin = self.make_plugin(self._on_registration)
+            # Errors of the first start end the driver; later ones are only reported.
             plugin.mend()
             stack.callback(plugin.stop)
             while not self.stop.is_set():
@@ -107,6 +109,7 @@ class Driver:
             self._was_tried.set()
             for subject, chore in self.slow_chores.items():
                 self.readiness.attempt(subject, chore)
+            # Restored again and again: a slice may fail at first because its GPU is still starting.
             if self.stop.wait(RESTORE_SECONDS):
                 return
 

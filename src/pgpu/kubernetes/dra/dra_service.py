@@ -79,6 +79,7 @@ class ClaimService:
     def add_to(self, server: grpc.Server) -> None:
         """Register both versions."""
         service = wire.DESCRIPTOR.services_by_name["DRAPlugin"]
+        # A kubelet calls the newest version that both support.
         for version in DRA_VERSIONS:
             add_service(server, service, _VersionedService(self, version), version.service)
 
@@ -167,6 +168,7 @@ class HealthService:
     ) -> Iterator[health_wire.NodeWatchResourcesResponse]:
         """Yield until the kubelet disconnects; runs in a thread of gRPC for as long as the stream lives."""
         last: Mapping[str, HealthReport] | None = None
+        # The first response is sent at once: a kubelet shows devices as unknown until then.
         polls_left = 0
         while context.is_active() and not self._stop.is_set():
             now = self._source.health()

@@ -60,6 +60,7 @@ class OrphanCollector:
         if self._now_seconds() < self._due_seconds:
             return
         self._due_seconds = self._now_seconds() + SWEEP_SECONDS
+        # Cleared first: if the API server fails below, no claim counts as seen missing.
         before, self._orphans = self._orphans, set()
         deleted = [claim for claim in self._prepared.known() if self._is_deleted(claim)]
         uses = self._uses() if deleted else {}

@@ -90,6 +90,7 @@ class KubeletPlugin:
         if self._endpoint.is_in_place and self._registry.is_in_place:
             return
         self._create_directories()
+        # The endpoint first: the kubelet connects to it as soon as it finds the registry's socket.
         if not self._endpoint.is_in_place:
             self._endpoint.start()
         # Created again together with the endpoint: only a new registry socket makes the kubelet connect to the endpoint anew.

@@ -109,11 +109,13 @@ class ClusterState:
         newest: dict[str, int] = {}
         for each in slices:
             newest[each.pool] = max(each.generation, newest.get(each.pool, 0))
+            # A pool is of one node with this driver.
             self._node_of_pool[each.pool] = node
         placed: dict[str, _PlacedGpu] = {}
         for each in slices:
             if each.generation == newest[each.pool]:
                 for gpu in each.gpus:
+                    # The devices of one GPU may be in several slices of a pool.
                     placed.setdefault(gpu.gpu, _PlacedGpu(each.pool, gpu))
         _put(self._gpus, node, tuple(placed.values()) or None)
         self.changed.add(node)

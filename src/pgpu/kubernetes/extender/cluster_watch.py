@@ -80,6 +80,7 @@ class ObjectWatcher(Generic[_Found]):
         version: str | None = None
         while not self._stop.is_set():
             try:
+                # A version that was listed or watched up to is resumed: listing 30,000 pods again would cost seconds.
                 version = self._list() if version is None else version
                 version = self._watch_once(version)
                 self._problem = ""
@@ -101,6 +102,7 @@ class ObjectWatcher(Generic[_Found]):
             self._put(key, found)
 
         version = self._cluster.for_each(self._kind.resource, note, self._kind.field_selector)
+        # Deleted while no watch was open.
         for key in self._known - listed:
             self._kind.put(key, None)
         self._known = listed

@@ -124,6 +124,7 @@ class ExtenderApp:
             args = parse_prioritize_args(body)
         except RequestError as error:
             return _BAD_REQUEST, _error(str(error))
+        # Equal scores leave the decision to the scheduler's other plugins.
         scores = [NOT_AT_ALL] * len(args.nodes)
         if args.pod is not None and self._is_current():
             scores = self._scorer.score(args.pod, args.nodes)
@@ -251,6 +252,7 @@ def run(kubeconfig: Path | None, options: ListenOptions) -> None:
     scorer = Scorer(time.monotonic)
     cluster = ClusterClient.at(kubeconfig)
     watch = watch_cluster(cluster, scorer, time.monotonic)
+    # Serving begins before the state is complete: /readyz is false until then, and scores are equal.
     watch.start()
     host = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "http" if options.certificate is None else "https"

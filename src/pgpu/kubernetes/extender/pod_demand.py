@@ -64,6 +64,7 @@ def _gpu_demands(pod: PodState, state: ClusterState, *, even_allocated: bool) ->
 
 def _pod_demand(demand: GpuDemand, pod: PodState, state: ClusterState) -> PodDemand:
     known = state.classes.get(demand.class_name)
+    # GPUs of a cluster may differ: default and step are those of the smallest.
     smallest = min(state.gpus, key=lambda each: each.memory_bytes, default=None)
     if known is not None and known.is_whole:
         memory_bytes = 0 if smallest is None else smallest.memory_bytes
@@ -98,6 +99,7 @@ class DemandMix:
             return
         self._uids[uid] = None
         if len(self._uids) > MOST_RECENT:
+            # Dictionaries keep insertion order: the first key is the oldest.
             del self._uids[next(iter(self._uids))]
         self._shapes.append(shape)
         self._count += 1

@@ -52,6 +52,7 @@ class AssumedPods:
         self.forget(pod.uid)
         keys = tuple(ClaimKey(pod.namespace, use.name) for use in pod.claims if use.name is not None)
         self._by_uid[pod.uid] = _Assumption(now_seconds + GIVE_UP_SECONDS, keys)
+        # Claims of templates have names once the claim controller has created them, which is before scheduling.
         self._uid_by_key.update(dict.fromkeys(keys, pod.uid))
         self._state.load(pod.uid, pod, node.name)
         shape, mode = demand.shape, demand.preference.sharing_mode
@@ -135,6 +136,7 @@ class Scorer:
         with self._lock:
             now_seconds = self._clock()
             self._assumed.forget_old(now_seconds)
+            # The scheduler tries a pod again when it could not bind it: its former assumption is void.
             self._assumed.forget(pod.uid)
             demand = demand_of(pod, self.state)
             self._update_placer()
@@ -170,6 +172,7 @@ class Scorer:
         if least is None:
             return [NOT_AT_ALL] * len(nodes)
         most = max(cost for cost in known if cost is not None)
+        # Evenly between the cheapest and the dearest node.
         scores = [_score(cost, least, most) for cost in known]
         best = min(index for index, cost in zip(indexes, known, strict=True) if index is not None and cost == least)
         if self.state.has_gpus(self._names[best]):

@@ -99,6 +99,7 @@ def features_in(stored: ResourceSlice) -> Features:
 
 def features_kept(wanted: Sequence[ResourceSlice], stored: Sequence[ResourceSlice]) -> Features:
     """Return which features of the wanted slices the server has kept."""
+    # A device that is missing in the stored slices proves nothing about gates.
     kept = {device.name: device for each in stored for device in each.spec.devices or []}
     pairs = [(device, kept.get(device.name, device)) for each in wanted for device in each.spec.devices or []]
     return Features(

@@ -59,6 +59,7 @@ class PoolPlanner:
         lost = {
             uuid: offer for uuid, offer in self._last.items() if uuid not in found and _is_unhealthy(health.get(uuid))
         }
+        # Kept until the process ends: pods can be evicted from them only while they are published.
         offers = self._last = {**found, **lost}
         if is_calm or offers.keys() != set(self._order):
             self._order = next_order(list(offers.values()), self._order)
@@ -67,6 +68,7 @@ class PoolPlanner:
             uuid: amount if is_calm else min(amount, self._bytes.get(uuid, amount))
             for uuid, amount in now_bytes.items()
         }
+        # Unknown, not unhealthy: running pods keep their GPUs, and only new ones are kept away.
         if self.problem is not None:
             unread = {uuid: HealthReport(uuid, HealthState.UNKNOWN) for uuid in offers}
             health = unread | {uuid: each for uuid, each in health.items() if _is_unhealthy(each)}

@@ -105,6 +105,7 @@ class Publisher:
         return self._publish()
 
     def _publish(self) -> WriteResult | None:
+        # Cached, since it rarely changes; forgotten after any failure or foreign change.
         node = self._node = self._node or self._cluster.node(self._node_name)
         features = self._features = self._features or features_of(self._cluster, self._node_name)
         if not features.has_shares:
@@ -147,6 +148,7 @@ class Publisher:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            # Cleared before the comparison: an event that arrives during it causes another one.
             self._woken.clear()
             pause_seconds = self._attempt()
             if pause_seconds:

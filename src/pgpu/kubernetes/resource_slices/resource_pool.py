@@ -104,10 +104,12 @@ def pool_slices(
         for uuid in [offer.gpu.uuid]
     )
     devices = [device for device in made if device is not None]
+    # Only counters that a device consumes are published.
     consumed = {each.counterSet for device in devices for each in device.consumesCounters or []}
     counters = [
         CounterSet(name=name, counters={COUNTER: Counter(value="1")})
         for offer in offers
+        # One counter set for each GPU, named as its shared device.
         if (name := names.shared_device(offer.gpu.uuid)) in consumed
     ]
     counter_chunks, device_chunks = _chunks(counters, _MOST_COUNTER_SETS), _chunks(devices, _MOST_DEVICES) or [[]]

@@ -64,8 +64,10 @@ class SliceWriter:
         if len(generations) == 1 and is_current:
             self._generation = max(self._generation, *generations)
             return WriteResult(self._generation, is_new=False, was_ours=was_ours, stored=tuple(stored.values()))
+        # Above every generation that is stored or was written: the scheduler uses the highest one.
         self._generation = max(self._generation, *generations, 0) + 1
         written = tuple(self._put(each, stored.get(name_of(each))) for each in wanted)
+        # Last: until then the old slices are of an older generation and ignored.
         self._remove(stored.keys() - wanted_contents.keys())
         self._wanted = wanted_contents
         self._stored = {name_of(each): content(each) for each in written}
@@ -91,6 +93,7 @@ class SliceWriter:
         written.spec.pool.generation = self._generation
         if old is None or old.metadata is None or written.metadata is None:
             return self.cluster.create_slice(written)
+        # The server refuses the update if another writer was faster.
         written.metadata.resourceVersion = old.metadata.resourceVersion
         published = {each.name: each.taints or [] for each in old.spec.devices or []}
         for device in written.spec.devices or []:
