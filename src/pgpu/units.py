@@ -12,20 +12,22 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+# A bare number below this is rejected, since its unit was probably forgotten.
 SMALLEST_SLICE_BYTES = MIB
-"""A bare number below this is rejected, since its unit was probably forgotten."""
 
 _BINARY_PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+# At most 18 digits: longer numbers are no valid amounts, and Python does not parse 5,000 digits.
 _NUMBER = r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)"
-"""At most 18 digits: longer numbers are no valid amounts, and Python does not parse 5,000 digits."""
 
 _MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
 _SHARE = re.compile(_NUMBER + r"\s*(?P<percent>%)?")
 _LONGEST_QUOTE = 40
 _DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+# 1 %: a millisecond of each period of 100 ms.
 SMALLEST_COMPUTE_SHARE = 0.01
-"""1 %: a millisecond of each period of 100 ms."""
 
 _SHARE_EXAMPLES = "write it like 30% or 0.3"
 _EXAMPLES = "write it like 4GiB, 1205MiB, 4g (2³⁰) or 4GB (10⁹)"

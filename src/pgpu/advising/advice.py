@@ -59,18 +59,18 @@ def gates(profiles: Sequence[Profile], gpu: GpuKind, *, gpu_counts: Sequence[int
     return tuple(reason for stands, reason in against if stands)
 
 
+# Largest slowdown of an interactive job. Source: the latency limits in the evaluations of Orion and gpulet.
 INTERACTIVE_TOLERANCE = 1.30
-"""Largest slowdown of an interactive job. Source: the latency limits in the evaluations of Orion and gpulet."""
 
+# Least predicted gain for MPS, as a geometric mean over the jobs, since it costs fault isolation. About the error of predictions;
+# the design's 1.10 gave up real gains (docs/decisions/0031).
 LEAST_GAIN = 1.02
-"""Least predicted gain for MPS, as a geometric mean over the jobs, since it costs fault isolation. About the error of predictions;
-the design's 1.10 gave up real gains (docs/decisions/0031)."""
 
+# Least gain if confidence is low: unknown needs count as full, and saved context switches alone can look like a gain.
 LEAST_DOUBTFUL_GAIN = 1.05
-"""Least gain if confidence is low: unknown needs count as full, and saved context switches alone can look like a gain."""
 
+# Factor by which the slowest job may be slower than in turns: predictions are off by 10 % on average.
 SLACK = 1.10
-"""Factor by which the slowest job may be slower than in turns: predictions are off by 10 % on average."""
 
 
 class Confidence(StrEnum):
@@ -103,7 +103,7 @@ class JobAdvice:
     evidence: tuple[Evidence, ...]
     confidence: Confidence
     unknown: tuple[str, ...]
-    """Resources whose use is unknown. For multiprocessors, memory bandwidth and L2 cache, full use is assumed."""
+    """Resources of unknown use. For multiprocessors, memory bandwidth and L2 cache, full use is assumed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from pgpu.advising.advice import predict
 from pgpu.advising.contention import Constants
 from pgpu.model import Profile, SharingMode
 
+# Fitted constants and their bounds.
 BOUNDS = {
     "switch_overhead": (0.0, 0.5),
     "crowd_overhead": (0.0, 0.5),
     "l1_weight": (0.0, 2.0),
     "l2_weight": (0.1, 3.0),
 }
-"""Fitted constants and their bounds."""
 
 _ROUNDS = 4
 _SECTIONS = 24
@@ -46,7 +46,7 @@ class Errors:
 
 
 def fit(measured: Sequence[ColocatedRun], start: Constants) -> Constants:
-    """Return the constants whose predictions have the least squared relative error."""
+    """Return the constants with the least squared relative error of predictions."""
     constants = replace(start, is_calibrated=True)
     for _ in range(_ROUNDS):
         for name in BOUNDS:

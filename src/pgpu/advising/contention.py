@@ -48,8 +48,8 @@ class Constants:
     """Whether they were fitted on this model of GPU and driver."""
 
 
+# Resources divided among concurrent jobs, besides multiprocessors and memory bandwidth.
 PIPES = (Resource.TENSOR, Resource.FP32, Resource.FP64, Resource.L2, Resource.PCIE)
-"""Resources divided among concurrent jobs, besides multiprocessors and memory bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ def hits(present: Sequence[Lines], stream: float) -> list[float]:
     return [each.stays(brought) for each in present]
 
 
+# Other jobs, each with the fraction of the time in which its kernels run.
 Companions = Sequence[tuple[Needs, float]]
-"""Other jobs, each with the fraction of the time in which its kernels run."""
 
+# Hit rates depend on speeds and speeds on hit rates: number of iterations between them.
 _PASSES = 4
-"""Hit rates depend on speeds and speeds on hit rates: number of iterations between them."""
 
+# Most rounds until no job is slowed down further by its shares; two or three suffice for most.
 _ROUNDS = 12
-"""Most rounds until no job is slowed down further by its shares; two or three suffice for most."""
 
 _SETTLED = 1e-3
 _NOTICEABLE = 0.02
@@ -239,7 +239,7 @@ class _Company:
         """Return the slowdown of a job by other jobs in its L1 cache, from its sensitivity to the carve-out.
 
         Blocks are placed where room is, so two jobs meet only if both together need more than all multiprocessors. The L1 use
-        of others is not measured: one whose own time depends on L1 is assumed to fill its half.
+        of others is not measured: a job that itself depends on L1 is assumed to fill its half.
         """
         met = sum(
             part * _common(self._jobs[at], each) * (1.0 if each.l1 > _NOTICEABLE else 0.0)

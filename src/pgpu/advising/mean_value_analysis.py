@@ -9,11 +9,11 @@ turns it gives 1 - d_i + d_i (1 + d_j).
 
 from collections.abc import Callable, Sequence
 
+# Slowdown of the kernels of job i, given for each job the fraction of the time in which its kernels run beside.
 KernelSlowdown = Callable[[int, Sequence[float]], float]
-"""Slowdown of the kernels of job i, given for each job the fraction of the time in which its kernels run beside."""
 
+# Up to this many jobs every combination of running kernels is evaluated (3^n); above, averages of the others are used.
 MOST_EXACT = 6
-"""Up to this many jobs every combination of running kernels is evaluated (3^n); above, averages of the others are used."""
 
 _ROUNDS = 200
 _SETTLED = 1e-9

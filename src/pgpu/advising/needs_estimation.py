@@ -4,7 +4,7 @@ The needs chosen are those with which `contention` best reproduces what the job 
 
 What the profile does not contain is listed. For multiprocessors, memory bandwidth and L2 cache full use is assumed then: these
 are lost most often, and a gain that depends on not knowing them is no gain. Arithmetic and L1 cache are assumed to be used no
-more than the multiprocessors, whose shortage is already counted.
+more than the multiprocessors, since their shortage is already counted.
 
 An estimate takes tenths of a second, so it is cached in the process, and the engine stores it as text. The source files of the
 formulas are part of the key, so other versions of the formulas never share an entry.
@@ -25,32 +25,34 @@ from pgpu.advising.contention import PIPES, Needs
 from pgpu.advising.needs_fit import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error, refine_needs
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
 
+# Prefix of the keys of stored estimates.
 PREFIX = "profile-read/"
-"""Prefix of the keys of stored estimates."""
 
+# Larger slowdowns in a profile are cut to this.
 MOST_SLOWDOWN = 1000.0
-"""Larger slowdowns in a profile are cut to this."""
 
+# Needs of memory and of the cache depend on each other: number of iterations between them.
 _ROUNDS = 2
-"""Needs of memory and of the cache depend on each other: number of iterations between them."""
 
+# A job that needs this much of a resource is assumed to be limited by it.
 _BOUND = 0.9
-"""A job that needs this much of a resource is assumed to be limited by it."""
 
+# A job that is this much slower with a smaller L1 cache depends on it.
 _NOTICEABLE = 0.02
-"""A job that is this much slower with a smaller L1 cache depends on it."""
 
 _FOOTPRINTS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.3, 2.0)
 _LOST = (0.0, 0.3, 0.8, 1.5, 3.0, 7.0)
-_GRAINS = (1.0, 2.0, 4.0, 8.0)
-"""Coarse grid, refined around the best point."""
 
+# Coarse grid, refined around the best point.
+_GRAINS = (1.0, 2.0, 4.0, 8.0)
+
+# Fine grid: added to the footprint, times the lost memory, times the grain.
 _NEARER = ((-0.1, -0.06, -0.03, 0.0, 0.03, 0.06, 0.1), (0.75, 0.9, 1.0, 1.12, 1.3), (0.7, 1.0, 1.4))
-"""Fine grid: added to the footprint, times the lost memory, times the grain."""
 
 MULTIPROCESSORS, ARITHMETIC, MEMORY_BANDWIDTH = "multiprocessors", "arithmetic", "memory bandwidth"
+
+# Names of resources that may be unknown.
 L1_CACHE, L2_CACHE = "L1 cache", "L2 cache"
-"""Names of resources whose use may be unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,13 @@ class NeedsEstimate:
     """Sources of the measurements, the most trustworthy last."""
 
     unknown: tuple[str, ...]
-    """Names of resources whose use is unknown."""
+    """Names of resources of unknown use."""
 
 
 _MOST_READ = 512
+
+# Cache of this process, the oldest first.
 _read: dict[Profile, NeedsEstimate] = {}
-"""Cache of this process, the oldest first."""
 
 _lock = threading.Lock()
 

@@ -13,18 +13,19 @@ from itertools import product
 from pgpu.advising.contention import Constants, Lines, Needs, hits, mps_slowdowns, touches_of
 from pgpu.model import Antagonist, Contest, Resource
 
+# Memory bandwidth that an antagonist on a tenth of the multiprocessors uses, if not measured; a share of all. Unproven.
 TYPICAL_RATE = 0.5
-"""Memory bandwidth that an antagonist on a tenth of the multiprocessors uses, if not measured; a share of all. Unproven."""
 
+# A block of 512 threads, of the 2,048 that a multiprocessor holds.
 _HALF_BLOCK = 0.25
-"""A block of 512 threads, of the 2,048 that a multiprocessor holds."""
 
 _CONSTANTS = Constants()
 
 _ROUNDS = 14
 _ENOUGH = 1e-5
+
+# Factors on a step that helped, and on one that did not.
 _FASTER, _FINER = 1.5, 0.5
-"""Factors on a step that helped, and on one that did not."""
 
 _STEPS = {
     "own": 0.2,
@@ -37,18 +38,21 @@ _STEPS = {
     "l1_reads": 0.5,
     "l1_memory": 0.7,
 }
+
+# Figures that are at most 1.
 _PARTS_OF_ALL = ("own", "fp32", "l2")
-"""Figures that are at most 1."""
 
 _OF_L1 = ("l1_reuse", "l1_reads", "l1_memory")
 _LEAST_GRAIN = 0.5
+
+# Footprints and grains: of lines that are read as a whole, and sector by sector.
 _CACHE_STARTS = tuple(product((0.2, 0.6, 0.95, 1.1, 1.8), (1.0, 4.0)))
-"""Footprints and grains: of lines that are read as a whole, and sector by sector."""
 
 _L1_STARTS = tuple(product((0.5, 3.0), (0.3, 1.5), (0.0, 1.5, 4.0)))
 _LEAST_STREAM = 0.02
+
+# Weight of the condition that the largest need is 1: it determines the job's time alone.
 _WEIGHT_OF_ALONE = 2.0
-"""Weight of the condition that the largest need is 1: it determines the job's time alone."""
 
 _Figures = Mapping[str, float]
 

@@ -43,8 +43,8 @@ class VerificationRules:
 
 DEFAULT_RULES = VerificationRules()
 
+# Turns without result are counted up to here; the backoff has reached its maximum long before.
 _MOST_VAIN = 30
-"""Turns without result are counted up to here; the backoff has reached its maximum long before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from pgpu.errors import RequestError
 from pgpu.gpu.mig_profiles import parse_division
 from pgpu.gpu.products import MODELS, GpuModel
 
+# Most GPUs in a limit file (native/include/meter_abi.h).
 LARGEST_COUNT = 16
-"""Most GPUs in a limit file (native/include/meter_abi.h)."""
 
+# Major compute capability. Source: CUDA C Programming Guide, "Unified Memory".
 _FIRST_THAT_PAGES = 6
-"""Major compute capability. Source: CUDA C Programming Guide, "Unified Memory"."""
 
+# NVML's nvmlDeviceArchitecture_t.
 _PASCAL = 4
-"""NVML's nvmlDeviceArchitecture_t."""
 
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
 _DIVIDED = re.compile(
@@ -29,8 +29,8 @@ _LIMITING = re.compile(r"(?P<model>.+?)[\s-]+cgroup(?:\s*[x×]\s*(?P<count>\d+))
 _PAGING = re.compile(r"(?P<model>.+?)[\s-]+paging(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
 _COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
 
+# Suffix of the name of an imaginary card.
 IMAGINARY = " with paging (imaginary)"
-"""Suffix of the name of an imaginary card."""
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:

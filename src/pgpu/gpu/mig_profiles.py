@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pgpu.errors import RequestError
 from pgpu.units import MIB
 
+# Of every GPU with MIG.
 COMPUTE_SLICES = 7
-"""Of every GPU with MIG."""
 
 MEMORY_SLICES = 8
 
@@ -39,6 +39,7 @@ def _profiles(*rows: tuple[str, int, int, int]) -> Mapping[str, MigProfile]:
     return {name: MigProfile(name, slices, mebibytes * MIB, sm_count) for name, slices, mebibytes, sm_count in rows}
 
 
+# By the model's slug, then by the profile's name.
 PROFILES: Mapping[str, Mapping[str, MigProfile]] = {
     "a100-40": _profiles(
         ("1g.5gb", 1, 4_864, 14),
@@ -73,7 +74,6 @@ PROFILES: Mapping[str, Mapping[str, MigProfile]] = {
         ("7g.141gb", 8, 143_104, 132),
     ),
 }
-"""By the model's slug, then by the profile's name."""
 
 
 def parse_division(slug: str, text: str) -> tuple[MigProfile, ...]:

@@ -58,12 +58,12 @@ _DIRECTORY_VARIABLE = "PGPU_SIMGPU_DIR"
 
 _Query = Callable[[Any], Sequence[Any]]
 
+# Three lists of processes, that of graphics processes last; drivers before r510 have the older call only.
 _PROCESS_QUERIES: tuple[tuple[_Query, ...], ...] = (
     (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
 )
-"""Three lists of processes, that of graphics processes last; drivers before r510 have the older call only."""
 
 
 class NvmlSource:
@@ -313,8 +313,8 @@ def _compute_capability(handle: Any) -> tuple[int, int]:
     return major, minor
 
 
+# Of PCI Express, by generation. Source: PCI-SIG, base specifications.
 _LANE_BITS_PER_SECOND = (2_500_000_000, 5_000_000_000, 8_000_000_000, 16_000_000_000, 32_000_000_000, 64_000_000_000)
-"""Of PCI Express, by generation. Source: PCI-SIG, base specifications."""
 
 
 def _link_bytes_per_second(handle: Any) -> int | None:

@@ -54,6 +54,7 @@ _OUR_FAULT: frozenset[int] = frozenset(
     }
 )
 
+# Errors of a query that this driver, GPU or user does not support, while the GPU works.
 CANNOT_TELL = (
     pynvml.NVMLError_NotSupported,
     pynvml.NVMLError_FunctionNotFound,
@@ -61,7 +62,6 @@ CANNOT_TELL = (
     pynvml.NVMLError_NoData,
     pynvml.NVMLError_ArgumentVersionMismatch,
 )
-"""Errors of a query that this driver, GPU or user does not support, while the GPU works."""
 
 
 def translate_error(error: pynvml.NVMLError, doing: str) -> PgpuError:

@@ -361,6 +361,7 @@ _B200 = GpuModel(
     pci_device_id=0x2901,  # pci.ids
 )
 
+# Every model that can be simulated.
 MODELS: tuple[GpuModel, ...] = (
     _RTX_3090,
     _GTX_980_TI,
@@ -373,4 +374,3 @@ MODELS: tuple[GpuModel, ...] = (
     _H200,
     _B200,
 )
-"""Every model that can be simulated."""

@@ -17,14 +17,14 @@ from pgpu.model.text import escape_undecodable
 
 CONFIGURATION_NAME = "gpus.conf"
 
+# r615 is the first driver that limits memory by cgroup.
 DRIVER_VERSION = "615.42.01"
-"""r615 is the first driver that limits memory by cgroup."""
 
+# CUDA 13.4, which came with r615: 1000 · major + 10 · minor.
 CUDA_VERSION = 13040
-"""CUDA 13.4, which came with r615: 1000 · major + 10 · minor."""
 
+# Jobs of all users create the driver's state in it; the sticky bit prevents them from replacing each other's files.
 _DIRECTORY_MODE = 0o1777
-"""Jobs of all users create the driver's state in it; the sticky bit prevents them from replacing each other's files."""
 
 _FILE_MODE = 0o644
 _UUID_NAMESPACE = uuid.UUID("6b1f2f0e-6f0c-5d4e-9d8c-3f1e2a7b9c10")

@@ -17,13 +17,13 @@ from pathlib import Path
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
 from pgpu.model.text import escape_undecodable
 
+# How long a writer waits for another one. A decision takes milliseconds, so after this the other process hangs.
 BUSY_TIMEOUT_SECONDS = 30.0
-"""How long a writer waits for another one. A decision takes milliseconds, so after this the other process hangs."""
 
 _PAUSES_SECONDS = (0.0005, 0.004)
 
+# Held while the file is created, so that no thread connects before its descriptor is closed (see `_make_private_file`).
 _while_creating = threading.Lock()
-"""Held while the file is created, so that no thread connects before its descriptor is closed (see `_make_private_file`)."""
 
 _HINTS = {
     "SQLITE_FULL": "free some space on its file system",
@@ -52,8 +52,8 @@ def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} cannot be used: {exc}", hint=_HINTS.get(primary))
 
 
+# Idle connections that are kept: few processes use more at a time, and each holds descriptors.
 _MOST_IDLE = 8
-"""Idle connections that are kept: few processes use more at a time, and each holds descriptors."""
 
 
 @dataclass(frozen=True, slots=True)

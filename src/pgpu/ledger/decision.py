@@ -18,11 +18,11 @@ from pgpu.scheduling import Admission, Quota
 
 Environment = Sequence[tuple[str, str]]
 
+# A running older pgpu still writes the environment into the job's own column.
 _OF_JOB = """
 SELECT coalesce(words, environment) AS words FROM jobs LEFT JOIN environments ON environments.id = environment_id
 WHERE jobs.id = ?
 """
-"""A running older pgpu still writes the environment into the job's own column."""
 
 
 class Environments:
@@ -142,7 +142,7 @@ class Decision(View):
         return [row["id"] for row in rows.fetchall()]
 
     def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int, int], tuple[int, str]]) -> None:
-        """Update the estimates of waiting jobs whose size pgpu chose, except retries.
+        """Update the estimates of waiting jobs with a size chosen by pgpu, except retries.
 
         Args:
             gpu_model: Of the jobs.

@@ -35,8 +35,8 @@ def check_same(connection: sqlite3.Connection, name: str, identity: str | None) 
         raise missing(name)
 
 
+# Of one function.
 MOST_TOKENS = 1000
-"""Of one function."""
 
 
 class FunctionTokens:
@@ -94,17 +94,17 @@ class FunctionTokens:
             return connection.execute(statement, (function, token_id)).rowcount > 0
 
 
+# Of one function: each version keeps its bundle for a rollback.
 MOST_VERSIONS = 1000
-"""Of one function: each version keeps its bundle for a rollback."""
 
+# Of one owner: names are shared by the whole server.
 MOST_FUNCTIONS = 1000
-"""Of one owner: names are shared by the whole server."""
 
+# Of one owner's versions together: a list of all functions contains all of it.
 MOST_TEXT_BYTES = 4 << 20
-"""Of one owner's versions together: a list of all functions contains all of it."""
 
+# Counted for each version, in addition to its text.
 _VERSION_BYTES = 512
-"""Counted for each version, in addition to its text."""
 
 
 class Functions:
@@ -251,6 +251,7 @@ class Functions:
             connection.execute("DELETE FROM functions WHERE name = ?", (name,))
 
 
+# The newest rollout before the current one without a failed version.
 _ROLLOUT_BEFORE = """
 SELECT sequence FROM function_rollouts
 WHERE function = ?1 AND sequence < (SELECT max(sequence) FROM function_rollouts WHERE function = ?1)
@@ -258,7 +259,6 @@ WHERE function = ?1 AND sequence < (SELECT max(sequence) FROM function_rollouts 
         AND function_versions.function = function_traffic.function WHERE rollout = sequence AND state = 'failed')
 ORDER BY sequence DESC LIMIT 1
 """
-"""The newest rollout before the current one without a failed version."""
 
 
 def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:

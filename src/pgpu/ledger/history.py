@@ -25,11 +25,11 @@ from pgpu.model import (
     SharingMode,
 )
 
+# Signature and UID: runs of one user are never used for another.
 Call = tuple[str, int]
-"""Signature and UID: runs of one user are never used for another."""
 
+# Only this many of the newest runs are read.
 MOST_RUNS_OF_A_PROGRAM = 500
-"""Only this many of the newest runs are read."""
 
 _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
@@ -200,8 +200,8 @@ def _run_of(row: sqlite3.Row) -> Run:
     )
 
 
+# Newest profiles that are kept: some kilobytes for each of 2,000 calls.
 KEPT_PROFILES = 2_000
-"""Newest profiles that are kept: some kilobytes for each of 2,000 calls."""
 
 _PUT_PROFILES = """
 INSERT INTO profiles (signature, gpu_name, owner_uid, job_id, measured_at, profile) VALUES (?, ?, ?, ?, ?, ?)

@@ -116,7 +116,7 @@ class Ledger:
             return connection.execute(statement, (job_id,)).fetchone() is not None
 
     def find(self, id_or_name: str, owner_uid: int | None = None) -> Entry:
-        """Return the job with this id, else the newest with this name, else the one whose id begins with it.
+        """Return the job with this id, else the newest with this name, else the one with an id that begins with it.
 
         Args:
             id_or_name: Id, name or beginning of an id.

@@ -69,13 +69,13 @@ class Entry:
 
 Columns = dict[str, str | int | float | None]
 
+# Selects all columns of a job and its lease; append WHERE and ORDER BY.
 SELECT = """
 SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is_advisory, leases.sharing AS sharing_mode,
     (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
         (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
-"""Selects all columns of a job and its lease; append WHERE and ORDER BY."""
 
 
 def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:

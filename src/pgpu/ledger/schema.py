@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pgpu.errors import LedgerError
 
+# A function's traffic is its newest rollout; a rollback returns to an earlier one.
 FUNCTIONS = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -90,7 +91,6 @@ CREATE TRIGGER function_removed AFTER DELETE ON functions BEGIN
     INSERT INTO events (at, kind, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'function', OLD.owner_uid, 'removed', OLD.name); END;
 """
-"""A function's traffic is its newest rollout; a rollback returns to an earlier one."""
 
 
 _FIRST = """
@@ -348,6 +348,7 @@ _MEASURED = """
 ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
 """
 
+# A CHECK constraint can only be dropped with its column. It goes because a job without a GPU has 0 bytes of memory.
 _WITHOUT_GPU = """
 ALTER TABLE jobs ADD COLUMN amount INTEGER NOT NULL DEFAULT 0 CHECK (amount >= 0);
 ALTER TABLE jobs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0 CHECK (gpus >= 0);
@@ -361,7 +362,6 @@ CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_
     INSERT INTO events (at, kind, job_id, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
 """
-"""A CHECK constraint can only be dropped with its column. It goes because a job without a GPU has 0 bytes of memory."""
 
 _RECLAIMED = """
 ALTER TABLE jobs ADD COLUMN offered_value REAL;
@@ -391,6 +391,7 @@ CREATE TABLE held_claims (
 ) STRICT;
 """
 
+# Script i migrates from version i to version i + 1.
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -419,7 +420,6 @@ MIGRATIONS = (
     _PARKED,
     _CLAIMED,
 )
-"""Script i migrates from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)
 

@@ -1,4 +1,4 @@
-"""Small tables whose methods are transactions of their own: facts (text by key), the event log, and users' tokens.
+"""Small tables with one transaction per method: facts (text by key), the event log, and users' tokens.
 
 Facts are results worth keeping, such as passed self-tests. Events are written by triggers with each change, and the newest ten
 thousand are kept. Of tokens only digests are stored, so no token can be read from the ledger.

@@ -45,8 +45,8 @@ def read_precedence(connection: sqlite3.Connection, gpu_model: str | None) -> Pr
 
 ALL_GPUS = "*"
 
+# Cached rows of jobs that no longer wait are dropped only when they are this many more than the waiting ones.
 _MOST_FORGOTTEN = 1000
-"""Cached rows of jobs that no longer wait are dropped only when they are this many more than the waiting ones."""
 
 NOT_FINAL = "state IN ('waiting', 'starting', 'running')"
 LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
@@ -60,8 +60,8 @@ _WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signatu
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
+# Parked jobs that wait for their lease again, on its GPU.
 RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
-"""Parked jobs that wait for their lease again, on its GPU."""
 
 _RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id)
 FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
@@ -73,9 +73,9 @@ SELECT id, json_extract(spec, '$.runtime') AS runtime, json_extract(spec, '$.use
 WHERE id IN (SELECT value FROM json_each(?))
 """
 
+# Jobs that may have to wait for other jobs; must be identical to the condition of the index `conditional`.
 CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
-"""Jobs that may have to wait for other jobs; must be identical to the condition of the index `conditional`."""
 
 _PEER = """
 SELECT id, name, state, exit_code, reason, owner_uid, json_extract(place, '$.after') AS after,
@@ -233,7 +233,7 @@ class View:
         return {peer.job_id: peer for peer in found}
 
     def elements(self, word: str, owner_uid: int | None = None) -> list[str]:
-        """Return the job ids of the array with this id, or submitted with this name, or whose id begins with it.
+        """Return the job ids of the array with this id, or submitted with this name, or with an id that begins with it.
 
         The newest array if several had the name; empty if several ids begin with it.
         """
@@ -250,7 +250,7 @@ class View:
         return {row["array_id"]: row["count"] for row in rows}
 
     def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int, most: int) -> list[tuple[str, int]]:
-        """Return signature and GPU count of up to `most` waiting calls of a program whose size pgpu chose, oldest first."""
+        """Return signature and GPU count of up to `most` waiting calls of a program with a size chosen by pgpu, oldest first."""
         rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program, most))
         return [(row["signature"], row["gpu_count"]) for row in rows]
 

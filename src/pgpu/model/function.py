@@ -152,8 +152,8 @@ class Replica:
     state: ReplicaState
 
 
+# `restore` replaces the three phases before it if the replica was parked.
 COLD_START_PHASES = ("grant", "runtime", "interpreter", "imports", "restore", "constructor", "first_call")
-"""`restore` replaces the three phases before it if the replica was parked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ class Account:
     """The whole environment: nothing is inherited from the server. Not in `repr`, since it may hold secrets."""
 
 
+# Owner of every job of `docker run --runtime=pgpu`. A container engine does not pass on its caller, so all such containers have
+# one owner, `docker`, with one quota. No user has this number: it is (uid_t) -2.
 DOCKER_UID = 4_294_967_294
-"""Owner of every job of `docker run --runtime=pgpu`. A container engine does not pass on its caller, so all such containers have
-one owner, `docker`, with one quota. No user has this number: it is (uid_t) -2."""
 
 DOCKER_NAME = "docker"
 
+# Owner of the slices of all pods; Kubernetes itself has namespaces and quotas. No user's number either.
 KUBERNETES_UID = 4_294_967_293
-"""Owner of the slices of all pods; Kubernetes itself has namespaces and quotas. No user's number either."""
 
 KUBERNETES_NAME = "kubernetes"
 
@@ -43,12 +43,12 @@ OWNER_UIDS = {DOCKER_NAME: DOCKER_UID, KUBERNETES_NAME: KUBERNETES_UID}
 OWNER_NAMES = {uid: name for name, uid in OWNER_UIDS.items()}
 
 
+# Id of another user's job, of which only the memory is disclosed.
 ANONYMOUS = "-"
-"""Id of another user's job, of which only the memory is disclosed."""
 
 
+# Default for a sealed container: enough for torch with a model, and many such containers fit on one machine.
 SEALED_HOST_MEMORY_BYTES = 4 << 30
-"""Default for a sealed container: enough for torch with a model, and many such containers fit on one machine."""
 
 
 class JobState(StrEnum):
@@ -274,8 +274,8 @@ class Job:
         return self.gpu_model is not None and not self.request.is_without_gpu
 
 
+# Most jobs of one request, elements of arrays included: the size that the queue is designed for.
 MOST_ELEMENTS = 10_000
-"""Most jobs of one request, elements of arrays included: the size that the queue is designed for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from pgpu.units import SMALLEST_COMPUTE_SHARE, quoted
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128
 
+# Longest argument or variable that Linux accepts (MAX_ARG_STRLEN in execve(2), with its terminating zero).
 _LONGEST_WORD_BYTES = (128 << 10) - 1
-"""Longest argument or variable that Linux accepts (MAX_ARG_STRLEN in execve(2), with its terminating zero)."""
 
 
+# Most bytes of arguments and variables together: the limit of Linux with the usual stack of 8 MiB (ARG_MAX in execve(2)), less
+# what pgpu's launcher adds.
 _MOST_BYTES = (2 << 20) - (64 << 10)
-"""Most bytes of arguments and variables together: the limit of Linux with the usual stack of 8 MiB (ARG_MAX in execve(2)), less
-what pgpu's launcher adds."""
 
+# Overhead of each string: its terminating zero and the pointer to it.
 _OF_EACH_BYTES = 9
-"""Overhead of each string: its terminating zero and the pointer to it."""
 
 _MOST_PRIORITY = 100
 _WHOLE_PERCENT = 100

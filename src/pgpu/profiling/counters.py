@@ -16,8 +16,8 @@ from pgpu.model import Demand, Evidence, Resource
 
 PROGRAM = "ncu"
 
+# Each is replayed, which takes tens of milliseconds; of a longer program only the beginning is counted.
 MOST_LAUNCHES = 2000
-"""Each is replayed, which takes tens of milliseconds; of a longer program only the beginning is counted."""
 
 _DURATION = "gpu__time_duration.sum"
 _FIGURES = {

@@ -52,8 +52,8 @@ def covered(intervals: Sequence[Interval], window: Interval, bins: int) -> list[
     return [overlap(intervals, span) / (span[1] - span[0]) if span[0] < span[1] else 0.0 for span in spans]
 
 
+# Most points of a timeline; of a longer one the largest point of each section is kept.
 MOST_POINTS = 600
-"""Most points of a timeline; of a longer one the largest point of each section is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ _DIRECTIONS = {
 }
 _OVER_PCIE = {Direction.HTOD, Direction.DTOH}
 _LARGE_COPY_BYTES = 1 << 20
+
+# PCIe 3.0 x16 less protocol overhead; a faster link is detected by the fastest large copy.
 _USUAL_LINK_BYTES_PER_NS = 12.0
-"""PCIe 3.0 x16 less protocol overhead; a faster link is detected by the fastest large copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ from pgpu.enforcement.trace import Direction, Kind, Record
 from pgpu.profiling.measurement import GpuUse, Measurement, thinned
 
 _MOST_MEMORY_POINTS = 20_000
+
+# Counters belong to processes in this format, so each GPU gets a process id of its own, above those of the job.
 _GPU_PIDS = 1_000_000
-"""Counters belong to processes in this format, so each GPU gets a process id of its own, above those of the job."""
 
 _TIME_NUDGE_NS = 0.25
+
+# Readers convert microseconds to nanoseconds by truncation: 1.001 µs would become 1000 ns, and of two adjacent commands Perfetto
+# would drop the second, since it seems to begin before the first ends. These amounts make the truncated values exact.
 _LENGTH_NUDGE_NS = 0.01
-"""Readers convert microseconds to nanoseconds by truncation: 1.001 µs would become 1000 ns, and of two adjacent commands Perfetto
-would drop the second, since it seems to begin before the first ends. These amounts make the truncated values exact."""
 
 _Event = dict[str, Any]
 

@@ -16,8 +16,8 @@ from pgpu.units import format_duration, format_memory
 
 Row = tuple[str, str]
 
+# Columns of `counter_rows`.
 COUNTED = ("kernel", "grid", "block", "launches", "L1 hits", "L2 hits", "DRAM", "L2", "SM", "occupancy")
-"""Columns of `counter_rows`."""
 
 WIDTH, HEIGHT = 900, 200
 _LEFT, _BOTTOM = 70, 24
@@ -25,6 +25,7 @@ _BINS = 180
 _NANOSECONDS = 1_000_000_000
 _MICROSECONDS = 1000
 
+# The palette of Okabe and Ito, distinguishable with colour blindness.
 COLOURS = {
     Memory.LINEAR: "#0072b2",
     Memory.MANAGED: "#56b4e9",
@@ -35,7 +36,6 @@ COLOURS = {
     Memory.POOL: "#d55e00",
     Memory.LIMIT: "#f0e442",
 }
-"""The palette of Okabe and Ito, distinguishable with colour blindness."""
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pgpu.model import Antagonist, Contest, Evidence, Sensitivity
 from pgpu.profiling.measurement import Interval, Measurement, length, overlap, union
 
+# Least fraction of the time of the job's kernels that overlaps with the antagonist's for a contest to be valid.
 LEAST_MET = 0.5
-"""Least fraction of the time of the job's kernels that overlaps with the antagonist's for a contest to be valid."""
 
 _ShapeKey = tuple[str, tuple[int, int, int], tuple[int, int, int], int]
 

@@ -60,16 +60,16 @@ def admit(
 
     Pure: the same arguments always give the same result. A job on one GPU gets the smallest free MIG instance that covers it,
     else the GPU that it fits best. The GPUs of one job are distinct. Grants of this round change places if that lets one more
-    job start. A job whose wait has run out still starts if it fits now.
+    job start. An expired job still starts if it fits now.
 
     Args:
         rooms: Every GPU and MIG instance on which jobs may start, in NVML index order.
         queue: Waiting requests, oldest first.
         now_seconds: Seconds since the epoch.
-        held: Every job whose slices are part of what the rooms have granted.
+        held: Every job with slices in the granted amounts of the rooms.
         quotas: By UID; a user that is missing has none.
         rules: Time constants of the order.
-        plan: Batch whose jobs go first, in its order (`plan_batch`); no memory is reserved for them.
+        plan: Batch with jobs that go first, in its order (`plan_batch`); no memory is reserved for them.
         precedence: State of overdue jobs that the round before returned.
         closed_gpus: Number of further GPUs that are closed to new jobs; only for the reasons.
         most_without_gpu: Limit on running jobs without a GPU, which have a queue of their own.

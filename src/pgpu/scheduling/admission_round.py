@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One job whose slices count against their GPUs."""
+    """One job with slices that count against their GPUs."""
 
     job_id: str
     owner_uid: int
@@ -89,12 +89,12 @@ class Quota:
 NO_QUOTA = Quota()
 
 
+# A job that went first counts for this many times its run time: on average a sixteenth of the memory is given out this
+# way, or a quarter of the time where one job fills the machine.
 COUNTED_RUNS = 4
-"""A job that went first counts for this many times its run time: on average a sixteenth of the memory is given out this
-way, or a quarter of the time where one job fills the machine."""
 
+# At most this much of a run counts, so a job that never ends does not block overdue jobs for ever.
 LONGEST_SECONDS = 4 * 3600.0
-"""At most this much of a run counts, so a job that never ends does not block overdue jobs for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,8 @@ class Cause(Enum):
     """It needs no GPU, and the maximum number of such jobs is running."""
 
 
+# Formats the reason for a wait.
 Explain = Callable[[Candidate, Cause], str]
-"""Formats the reason for a wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Admission:
     """In the order in which the next round considers them."""
 
     expired: tuple[str, ...]
-    """Ids of jobs whose wait ran out."""
+    """Ids of jobs that reached the end of their wait."""
 
     reservation: OverdueReservation | None = None
     """Input of the next round."""
@@ -270,7 +270,7 @@ class Admission:
     """(Id of a running job to suspend, id of the job that gets its place)."""
 
     reclaimed: tuple[str, ...] = ()
-    """Ids of idle jobs whose leases are taken; the grants already use their memory."""
+    """Ids of idle jobs that lose their leases; the grants already use their memory."""
 
     elsewhere: tuple[str, ...] = ()
     """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""

@@ -242,8 +242,8 @@ class _PlayedGpu:
     next_end_seconds: float = math.inf
 
 
+# Rounding error of sums of compute shares.
 _TOLERANCE = 1e-9
-"""Rounding error of sums of compute shares."""
 
 
 class _Machine:

@@ -14,27 +14,27 @@ from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.units import MIB, format_memory
 
+# MPS clients per GPU; a further one is refused by the MPS server. Source: NVIDIA, "Multi-Process Service", limits.
 MOST_MPS_CLIENTS = 48
-"""MPS clients per GPU; a further one is refused by the MPS server. Source: NVIDIA, "Multi-Process Service", limits."""
 
 MOST_MPS_CLIENTS_FROM_BLACKWELL = 60
 _BLACKWELL = (10, 0)
 
+# Compute capability of Volta. Before it MPS clients share one address space, so memory is not isolated between them. Same
+# source.
 FIRST_WITH_MPS = (7, 0)
-"""Compute capability of Volta. Before it MPS clients share one address space, so memory is not isolated between them. Same
-source."""
 
+# Most that an unused MIG instance holds: NVIDIA's guide shows 12 to 40 MiB that belong to no process.
 IDLE_INSTANCE_BYTES = 64 * MIB
-"""Most that an unused MIG instance holds: NVIDIA's guide shows 12 to 40 MiB that belong to no process."""
 
+# Allocation granularity of device memory.
 GRANULE_BYTES = 2 * MIB
-"""Allocation granularity of device memory."""
 
+# Source: CUDA C Programming Guide, "Unified Memory": before Pascal all managed memory must fit on the device.
 FIRST_THAT_PAGES = (6, 0)
-"""Source: CUDA C Programming Guide, "Unified Memory": before Pascal all managed memory must fit on the device."""
 
+# Sums of compute shares are floats; a share fits if it is over by no more than this.
 _ROUNDING = 1e-9
-"""Sums of compute shares are floats; a share fits if it is over by no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def check_can_preempt(request: Request) -> None:
 
 
 def check_can_page(gpus: Sequence[Gpu], request: Request, factor: float) -> None:
-    """Refuse an oversubscribing job whose memory could not be moved to the host.
+    """Refuse an oversubscribing job on GPUs that cannot move its memory to the host.
 
     Raises:
         RequestError: These GPUs do not page, or the job cannot take turns with others.

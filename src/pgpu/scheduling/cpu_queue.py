@@ -13,8 +13,8 @@ from itertools import groupby
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota
 from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
 
+# Default limit: each such job is a supervisor and a command of its own, some 30 MiB at least.
 MOST_AT_ONCE = 128
-"""Default limit: each such job is a supervisor and a command of its own, some 30 MiB at least."""
 
 _CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}
 

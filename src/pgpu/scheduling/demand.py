@@ -30,19 +30,20 @@ from functools import lru_cache
 from pgpu.model import Run
 from pgpu.units import MIB
 
+# Replaces a path in a signature: outputs and data sets move, the program stays.
 PATH = "*"
-"""Replaces a path in a signature: outputs and data sets move, the program stays."""
 
+# Replaces a number in the text of a family.
 NUMBER = "#"
-"""Replaces a number in the text of a family."""
 
+# Longer arguments are code or data; only a digest of them is kept.
 _LONGEST_WORD = 64
-"""Longer arguments are code or data; only a digest of them is kept."""
 
 _NUMBER = re.compile(r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
+
+# Matches what can only be a path: `org/model` may name a model, and models differ in size.
 _PATH = re.compile(r"(/|\.\.?/|~|file://)[^\s]*$|\.\.?$")
-"""Matches what can only be a path: `org/model` may name a model, and models differ in size."""
 
 _PLAIN = re.compile(r"[!-~]+")
 
@@ -114,8 +115,8 @@ def _digest(text: str) -> str:
 
 _LINE_POINTS = 2
 
+# The numbers of a call, and the peak of one run of it in bytes.
 Point = tuple[tuple[float, ...], int]
-"""The numbers of a call, and the peak of one run of it in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,26 +18,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+# Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it.
 KNOWN = 0.2
-"""Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it."""
 
+# With fewer runs, a difference between two numbers of jobs may be chance.
 LEAST_RUNS = 5
-"""With fewer runs, a difference between two numbers of jobs may be chance."""
 
+# For each number of jobs on the GPU, only this many of the newest runs are used.
 RUNS_OF_A_NUMBER = 15
-"""For each number of jobs on the GPU, only this many of the newest runs are used."""
 
+# Standard errors: a one-sided error probability of about 2.5 %.
 _SURE = 2.0
-"""Standard errors: a one-sided error probability of about 2.5 %."""
 
+# No draw lies beyond this quantile.
 _LONGEST = 1 - 1e-9
-"""No draw lies beyond this quantile."""
 
+# Weight of the prior doubt, in runs: after three runs of equal length the next one is expected to be equal, too.
 _PRIOR_RUNS = 0.25
-"""Weight of the prior doubt, in runs: after three runs of equal length the next one is expected to be equal, too."""
 
+# Maps the number of jobs on one GPU to the slowdown of each, at least 1.
 Slowdown = Callable[[int], float]
-"""Maps the number of jobs on one GPU to the slowdown of each, at least 1."""
 
 
 def expected_left_seconds(duration_seconds: float, elapsed_seconds: float) -> float:
@@ -124,7 +124,7 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
     base = levels[0][1]
     curve = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
     off = sum((log - base - math.log(curve.slowdown(count))) ** 2 for log, count in seen)
-    compared = len(seen) - 1  # a single run says nothing about the spread
+    compared = len(seen) - 1  # a single run has no spread
     doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (compared + _PRIOR_RUNS))
     return SlowdownCurve(curve.alone_seconds, curve.levels, doubt)
 

@@ -18,11 +18,11 @@ from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.reservations import expected_end_seconds
 
+# Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
 MOST_JOBS = 200
-"""Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time."""
 
+# A job that is not in the queue yet, and the ids of the jobs that must end before it.
 Later = tuple[Candidate, Collection[str]]
-"""A job that is not in the queue yet, and the ids of the jobs that must end before it."""
 
 
 def expected_starts(

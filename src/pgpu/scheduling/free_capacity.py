@@ -40,7 +40,7 @@ class FreeCapacity:
         )
 
     def copy(self) -> "FreeCapacity":
-        """Return a copy whose changes do not affect this one."""
+        """Return an independent copy."""
         return FreeCapacity(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
 
     def hosts(self, gpu: Gpu, candidate: Candidate) -> bool:

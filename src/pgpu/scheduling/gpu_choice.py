@@ -19,21 +19,21 @@ from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlo
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, place
 from pgpu.units import MIB
 
+# Thousandths of a GPU's compute.
 ALL_OF_IT = 1000
-"""Thousandths of a GPU's compute."""
 
+# An empty outlook, with which the best fit wins. The jobs of one machine are too few to price future jobs: prices made of
+# them left 1.0 % less allocated if half of the jobs are large, 0.6 % less with openb's mix, and 0.3 % more with small ones.
 NOTHING_KNOWN = Outlook([])
-"""An empty outlook, with which the best fit wins. The jobs of one machine are too few to price future jobs: prices made of
-them left 1.0 % less allocated if half of the jobs are large, 0.6 % less with openb's mix, and 0.3 % more with small ones."""
 
+# Fillings tried for one GPU: the fullest.
 MOST_FILLINGS = 4
-"""Fillings tried for one GPU: the fullest."""
 
+# GPUs that are filled before the search gives up: some 10 ms for a hundred jobs.
 MOST_STEPS = 100
-"""GPUs that are filled before the search gives up: some 10 ms for a hundred jobs."""
 
+# With more jobs than this, none is moved.
 MOST_JOBS = 256
-"""With more jobs than this, none is moved."""
 
 
 class GpuChoice:

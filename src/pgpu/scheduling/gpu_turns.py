@@ -2,7 +2,7 @@
 
 While the working sets of all active jobs fit, every job runs. Otherwise demand paging would move memory all the time and
 compute nothing, so jobs run in turns; each turn is long enough that swapping its memory in and out is a small part of it.
-Jobs that fit together share a turn. The caller measures the jobs and pauses those whose turn it is not.
+Jobs that fit together share a turn. The caller measures the jobs and pauses those without the turn.
 
 Source: nvshare (Alexopoulos and Mitropoulos 2023) for turns with early release; the quantum from the cost of a swap, weights and
 joint turns are ours.
@@ -40,7 +40,7 @@ class TurnRules:
     """Longest wait for kernels of the last turn that do not end; then the next turn starts beside them."""
 
     burst_seconds: float = 2.0
-    """A job whose turn was over this soon may go first once in a round."""
+    """After a turn this short a job may go first once in a round."""
 
     most_wait_seconds: float = 600.0
     """A job that has waited longer goes before all others."""
@@ -107,7 +107,7 @@ class TurnState:
 
     waiting_since_seconds: Mapping[str, float] = field(default_factory=dict)
     brief: frozenset[str] = frozenset()
-    """Jobs whose last turn ended within a burst."""
+    """Jobs with a last turn that ended within a burst."""
 
     went_first: frozenset[str] = frozenset()
     """Those of them that went before others in this round."""
@@ -120,8 +120,8 @@ class TurnState:
         return not self.is_on or job_id in self.holders
 
 
+# Every job may run.
 NO_TURNS = TurnState()
-"""Every job may run."""
 
 
 def advance(

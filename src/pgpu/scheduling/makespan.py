@@ -23,30 +23,30 @@ from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.durations import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
+# Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`.
 STEPS_PER_SECOND = 60_000
-"""Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`."""
 
+# Jobs that are simulated; jobs behind them can be planned later.
 MOST_PLANNED = 200
-"""Jobs that are simulated; jobs behind them can be planned later."""
 
+# Fixed, so that the same batch always gets the same plan.
 _SEED = 1
-"""Fixed, so that the same batch always gets the same plan."""
 
 _MOST_HOLDS_AT_A_TIME = 3
 
+# Limits on jobs per GPU: every number up to here, then in growing steps.
 _EVERY_NUMBER_TO = 16
-"""Limits on jobs per GPU: every number up to here, then in growing steps."""
 
+# Only the best limits by predicted durations are simulated in all sampled worlds.
 _MOST_LIMITS = 3
-"""Only the best limits by predicted durations are simulated in all sampled worlds."""
 
 NOTHING_KNOWN: Mapping[str, SlowdownCurve] = {}
 
+# Sampled worlds in which the search compares plans if durations are uncertain.
 _WORLDS = 16
-"""Sampled worlds in which the search compares plans if durations are uncertain."""
 
+# Most further worlds in which a plan must be significantly better than the default order.
 _MOST_CHECKS = 64
-"""Most further worlds in which a plan must be significantly better than the default order."""
 
 
 def plan_waiting(
@@ -72,10 +72,10 @@ def plan_waiting(
         rooms: Every GPU and MIG instance, in NVML index order.
         queue: Waiting requests, oldest first.
         now_seconds: Seconds since the epoch.
-        held: Every job whose slices are part of what the rooms have granted.
+        held: Every job with slices in the granted amounts of the rooms.
         rules: Give the duration of jobs without history.
         slowdown: Slowdown of each job by number of jobs on its GPU; None for the mean of `stretches`.
-        stretches: By job id: run times and slowdowns of jobs whose programs are known.
+        stretches: By job id: run times and slowdowns of jobs of known programs.
         doubt: As for `plan_batch`.
         last: As for `plan_batch`.
         effort: As for `plan_batch`.
@@ -157,7 +157,7 @@ def plan_batch(
         slowdown: Slowdown of each job by number of jobs on its GPU, at least 1; None for no slowdown.
         doubt: Standard deviation of the logarithm of true over predicted durations, for jobs without one of their own: 0 if
             they are known, 0.7 if they are often off by a factor of two. With doubt, the plan is *largest memory-time first*,
-            or one whose end is significantly earlier on average.
+            or a plan with a significantly earlier end on average.
         last: The plan so far: where the search begins if it is still good.
         effort: Most jobs that are simulated, those of the first orders not counted. Default: about a second. With doubt, as
             many again for the worlds in which the first orders are compared.
@@ -181,8 +181,8 @@ def plan_batch(
     )
 
 
+# Order, holds, and most jobs at once.
 _Guess = tuple[Sequence[int], Mapping[int, int], int]
-"""Order, holds, and most jobs at once."""
 
 
 def _first_guesses(batch: Batch) -> Iterator[_Guess]:

@@ -1,6 +1,6 @@
 """Order in which one round of admission considers waiting jobs.
 
-By priority; within a priority by user, smallest dominant share first; within a user by memory-time, whose rank grows with the
+By priority; within a priority by user, smallest dominant share first; within a user by memory-time, with a rank that grows with the
 wait. Two exceptions come before that order: jobs of a batch plan keep the order of their plan, and the oldest overdue job
 of each user goes first. Overdue jobs get only a limited share of the machine, so priorities and fair shares decide about
 most of it however long the queue is; and only older jobs can overtake a job this way, so its wait is bounded.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pgpu.model import Slice
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota
 
+# An overdue job goes first only while jobs that went first count for less than this share of all memory.
 MOST_SHARE = 0.25
-"""An overdue job goes first only while jobs that went first count for less than this share of all memory."""
 
 
 @dataclass(frozen=True, slots=True)

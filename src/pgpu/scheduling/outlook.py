@@ -23,33 +23,33 @@ from dataclasses import dataclass
 
 from pgpu.model import SharingMode
 
+# Steps into which a GPU is divided if jobs ask for one resource only; a multiple of it if there are few kinds of jobs. Finer
+# steps change nothing on openb, where jobs ask for hundredths.
 STEPS_ALONE = 100
-"""Steps into which a GPU is divided if jobs ask for one resource only; a multiple of it if there are few kinds of jobs. Finer
-steps change nothing on openb, whose jobs ask for hundredths."""
 
 MOST_STEPS_ALONE = 1000
 
+# Steps times kinds, which bounds the cost of computing prices to some 10 ms of CPU.
 STEPS_OF_ALL_KINDS = 6400
-"""Steps times kinds, which bounds the cost of computing prices to some 10 ms of CPU."""
 
+# Steps of each resource if jobs ask for two: a thousand free parts to value instead of ten thousand.
 STEPS_TOGETHER = 32
-"""Steps of each resource if jobs ask for two: a thousand free parts to value instead of ten thousand."""
 
+# Frequency of fitting jobs, as a share of arrivals, at which a gap loses half of what they would bring.
 PATIENCE = 0.03
-"""Frequency of fitting jobs, as a share of arrivals, at which a gap loses half of what they would bring."""
 
+# Weight of the best filling; the rest is that of random arrivals.
 BEST_SHARE = 0.65
-"""Weight of the best filling; the rest is that of random arrivals."""
 
+# Kinds of jobs that are valued: the most frequent. openb has 20 on one GPU.
 MOST_KINDS = 64
-"""Kinds of jobs that are valued: the most frequent. openb has 20 on one GPU."""
 
+# Kinds that are tried at the front when prices are computed: the most frequent.
 MOST_TRIED = 16
-"""Kinds that are tried at the front when prices are computed: the most frequent."""
 
+# Factor on the share of jobs with several GPUs, in the value of idle GPUs for them. A larger one is better on openb with
+# departures and worse without: 0.5 to 2 changes either by 0.3 points at most.
 WIDE_WEIGHT = 0.7
-"""Factor on the share of jobs with several GPUs, in the value of idle GPUs for them. A larger one is better on openb with
-departures and worse without: 0.5 to 2 changes either by 0.3 points at most."""
 
 
 @dataclass(frozen=True, slots=True)

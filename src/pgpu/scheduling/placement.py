@@ -15,9 +15,9 @@ from typing import NamedTuple
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
 
+# CPU that a GPU is assumed to have, as a multiple of its even share of the node's free CPU. With all of the CPU for each, 0.3
+# points are lost on openb: the last CPUs of a node would count once for every gap.
 CPU_PER_GPU = 2.0
-"""CPU that a GPU is assumed to have, as a multiple of its even share of the node's free CPU. With all of the CPU for each, 0.3
-points are lost on openb: the last CPUs of a node would count once for every gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PlacementPreference:
     """What decides between GPUs that serve a job equally well."""
 
     sharing_mode: SharingMode | None = None
-    """Also a limit: a GPU whose jobs share it in another mode cannot host the job. None for any."""
+    """Also a limit: a GPU in another mode cannot host the job. None for any."""
 
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     """Predicted slowdown by GPU UUID; 1, which is none, for those not named."""

@@ -24,18 +24,19 @@ from pgpu.scheduling.placement import (
     rate_state,
 )
 
+# States of nodes in the cache before it is cleared: 2 KB each, and 0.2 KB for each shape that was rated on it.
 MOST_STATES = 20_000
-"""States of nodes in the cache before it is cleared: 2 KB each, and 0.2 KB for each shape that was rated on it."""
 
+# Shapes with cached ratings.
 MOST_SHAPES = 512
-"""Shapes whose ratings are cached."""
 
+# Changes of nodes in the log before all caches are cleared.
 MOST_CHANGES = 100_000
-"""Changes of nodes in the log before all caches are cleared."""
 
 _PER_GPU = 1_000_000_000
+
+# Range of the second figure in a rating encoded as one number.
 _LEFT = 100_000
-"""Range of the second figure in a rating encoded as one number."""
 
 
 @dataclass(slots=True)

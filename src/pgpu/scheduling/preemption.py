@@ -17,8 +17,8 @@ from pgpu.model import SharingMode, SharingWish, Slice
 from pgpu.scheduling.admission_round import Admission, Candidate, Cause, Grant, Held
 from pgpu.scheduling.capacity import IDLE, GpuRoom, taken_bytes
 
+# A resumed job is not suspended again for this long: two jobs that suspend each other in turn would only move memory.
 REARM_SECONDS = 60.0
-"""A resumed job is not suspended again for this long: two jobs that suspend each other in turn would only move memory."""
 
 _ROOM = {Cause.MEMORY, Cause.COMPUTE, Cause.TURN}
 
@@ -100,7 +100,7 @@ def preempt(
 
 
 def _left(rooms: Sequence[GpuRoom], grants: Iterable[Grant]) -> list[_Free]:
-    """Return what the round left on each GPU whose jobs share it in time slices."""
+    """Return what the round left on each GPU in time-slice mode."""
     parts = list(chain.from_iterable(grant.slices for grant in grants))
     found = []
     for room in rooms:
@@ -155,11 +155,11 @@ def _chosen(candidate: Candidate, free: _Free, victims: Sequence[Victim], now_se
     return chosen
 
 
+# Decides a round for given rooms, queue and held jobs.
 Play = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admission]
-"""Decides a round for given rooms, queue and held jobs."""
 
+# Less than any priority.
 _LEAST = -1_000_000
-"""Less than any priority."""
 
 
 @dataclass(frozen=True, slots=True)

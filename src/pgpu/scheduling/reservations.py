@@ -23,11 +23,11 @@ from pgpu.scheduling.capacity import IDLE, GpuRoom, Tenancy, has_compute, suppor
 from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.order import OrderRules
 
+# End of a job of unknown length.
 NEVER = math.inf
-"""End of a job of unknown length."""
 
+# GPUs that cannot host their job stay reserved this long. Default: five minutes, longer than most brief uses of a GPU.
 UNABLE_SECONDS = 300.0
-"""GPUs that cannot host their job stay reserved this long. Default: five minutes, longer than most brief uses of a GPU."""
 
 
 @dataclass(slots=True)
