@@ -10,7 +10,6 @@
 
 #include "command.h"
 #include "credentials.h"
-#include "namespace.h"
 #include "report.h"
 #include "view.h"
 

@@ -11,6 +11,11 @@
 #define NEW_ROOT "/newroot"
 #define SCRATCH  "/scratch"
 
+/* Enter a new mount namespace: directly as root, otherwise inside a user namespace that maps this user to
+ * itself, so that the job keeps its identity. Mounts made here do not reach the host; later mounts of the
+ * host still arrive. Gives up where the kernel forbids it. */
+void enter_private_namespace(void);
+
 /* Build the view and enter it, in the current directory if the view has it. Must be in a private mount
  * namespace. Returns whether the slice's ld.so.preload is in force; where it is not, the caller sets
  * LD_PRELOAD. */

@@ -10,7 +10,6 @@
 
 #include "checkpoint/checkpoint.h"
 #include "time/clock.h"
-#include "driver/fault.h"
 #include "mps/mps.h"
 #include "time/turn_account.h"
 #include "memory/shared_allocation.h"
@@ -41,6 +40,29 @@ void sim_log(const char *format, ...) {
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
     fprintf(stderr, "simulated NVIDIA driver: %s\n", line);
+}
+
+unsigned sim_fault_at_launch;
+
+static void read_fault(void) {
+    const char *text = getenv("PGPU_SIMGPU_FAULT_AT_LAUNCH");
+    if (text != NULL) sim_fault_at_launch = (unsigned)strtoul(text, NULL, 10);
+}
+
+void sim_fault_count(void) {
+    static unsigned count;
+    if (__atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) != sim_fault_at_launch) return;
+    sim_fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+    sim_mps_report(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+/* The first error stays. */
+void sim_fail(CUresult error) {
+    uint32_t ready = SIM_READY;
+    struct sim_process *process = __atomic_load_n(&sim_process, __ATOMIC_ACQUIRE);
+    if (process != NULL)
+        __atomic_compare_exchange_n(&process->state, &ready, (uint32_t)error, false, __ATOMIC_RELEASE,
+                                    __ATOMIC_RELAXED);
 }
 
 static struct sim_process *make_process_page(void) {
@@ -81,7 +103,7 @@ static CUresult start(void) {
         sim_visible_gpus(&sim_driver.config, getenv("CUDA_VISIBLE_DEVICES"), sim_driver.gpu_of_device);
     if (sim_driver.device_count == 0) return CUDA_ERROR_NO_DEVICE;
     SIM_TRY(sim_mps_join());
-    sim_fault_read();
+    read_fault();
     sim_clock_start();
     sim_share_sweep();
     return CUDA_SUCCESS;

@@ -47,6 +47,13 @@ static inline CUresult sim_outcome(void) {
 /* From now on every call answers this error; the first one stays. */
 void sim_fail(CUresult error);
 
+/* PGPU_SIMGPU_FAULT_AT_LAUNCH: the n-th kernel launch of this process, counted from 1, touches memory that is
+ * not its own. 0: none does. */
+extern SIM_INTERNAL unsigned sim_fault_at_launch;
+
+/* Count a launch. */
+void sim_fault_count(void);
+
 #define SIM_JOINED(name, line) name##line
 #define SIM_NAMED(name, line)  SIM_JOINED(name, line)
 

@@ -1,6 +1,5 @@
 /* Kernel launches. */
 #include "stream/capture.h"
-#include "driver/fault.h"
 #include "launch/kernel.h"
 
 static inline bool is_free_of_time(CUstream stream) {

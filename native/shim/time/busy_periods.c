@@ -1,5 +1,9 @@
 #include "time/busy_periods.h"
 
+#include <string.h>
+
+#include "clock.h"
+
 /* A context's turn, as is commonly reported of NVIDIA's default: on a GPU with others the first turn of a
  * burst is charged too much or too little, and only that. */
 #define SLICE_NS 2000000u
@@ -7,6 +11,44 @@
 #define LONG_RUN_NS 40000000u
 /* Times of events are rounded, and launches follow each other so soon. */
 #define NO_GAP_NS 2000u
+
+static void remove_at(struct pgpu_intervals *intervals, unsigned at) {
+    intervals->count--;
+    memmove(&intervals->part[at], &intervals->part[at + 1],
+            (intervals->count - at) * sizeof(intervals->part[0]));
+}
+
+static void insert(struct pgpu_intervals *intervals, uint64_t from_ns, uint64_t to_ns) {
+    unsigned at = 0;
+    if (intervals->count == PGPU_INTERVALS) remove_at(intervals, 0);
+    while (at < intervals->count && intervals->part[at].from_ns < from_ns)
+        at++;
+    memmove(&intervals->part[at + 1], &intervals->part[at],
+            (intervals->count - at) * sizeof(intervals->part[0]));
+    intervals->part[at].from_ns = from_ns;
+    intervals->part[at].to_ns = to_ns;
+    intervals->count++;
+}
+
+/* Intervals that it touches are merged into it. */
+uint64_t pgpu_intervals_add(struct pgpu_intervals *intervals, uint64_t from_ns, uint64_t to_ns) {
+    uint64_t fresh_ns = to_ns - from_ns;
+    for (unsigned at = 0; at < intervals->count;) {
+        uint64_t part_from_ns = intervals->part[at].from_ns, part_to_ns = intervals->part[at].to_ns;
+        if (part_to_ns < from_ns || part_from_ns > to_ns) {
+            at++;
+            continue;
+        }
+        uint64_t shared_from_ns = pgpu_most_ns(part_from_ns, from_ns),
+                 shared_to_ns = pgpu_least_ns(part_to_ns, to_ns);
+        fresh_ns -= pgpu_least_ns(shared_to_ns - shared_from_ns, fresh_ns);
+        from_ns = pgpu_least_ns(part_from_ns, from_ns);
+        to_ns = pgpu_most_ns(part_to_ns, to_ns);
+        remove_at(intervals, at);
+    }
+    insert(intervals, from_ns, to_ns);
+    return fresh_ns;
+}
 
 void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns) {
     if (from_ns > run->to_ns + NO_GAP_NS || to_ns < run->from_ns)

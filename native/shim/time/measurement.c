@@ -13,7 +13,6 @@
 #include "time/estimates.h"
 #include "time/in_flight.h"
 #include "functions.h"
-#include "time/intervals.h"
 #include "time/neighbours.h"
 #include "time/busy_periods.h"
 

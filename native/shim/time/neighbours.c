@@ -6,7 +6,6 @@
 #include "time/board.h"
 #include "time/budget.h"
 #include "cancellation.h"
-#include "time/contention.h"
 #include "time/neighbour_files.h"
 #include "slice/slice.h"
 
@@ -17,6 +16,49 @@
 /* A job with work in flight for a smaller part of the last period is not behind: it leaves the GPU idle by
  * itself. */
 #define NEARLY_ALL 0.75
+
+/* What is left of a turn after the switch to it: registers and shared memory of a GPU, saved and loaded at
+ * its memory's bandwidth, take 1 to 4 % of a turn of 2 ms. */
+#define KEPT 0.97
+/* Less is a rounding error. */
+#define LEAST_FRACTION  0.001
+#define MOST_CONTENDERS 255u
+
+/* The part of the time with our work in flight that the GPU spent on it. Contexts with work take turns, so it
+ * is 1/n where n have work; of each context only the part of the time with work in flight is published, and
+ * these parts are treated as independent. */
+struct contention {
+    double likelihood[MOST_CONTENDERS + 1]; /* of each number of other jobs in flight beside us */
+    unsigned most;
+};
+#define NO_CONTENTION {.likelihood = {1}}
+
+/* Jobs beyond the table's size are ignored: then more is charged than was used. */
+static void join(struct contention *contention, double fraction) {
+    if (contention->most == MOST_CONTENDERS) return;
+    contention->most++;
+    for (unsigned n = contention->most; n > 0; n--)
+        contention->likelihood[n] =
+            contention->likelihood[n] * (1 - fraction) + contention->likelihood[n - 1] * fraction;
+    contention->likelihood[0] *= 1 - fraction;
+}
+
+/* A job that had work in flight for `lasted_ns` of the window, in at most `processes` processes at once:
+ * larger values are capped. */
+static void join_contention(struct contention *contention, uint64_t lasted_ns, uint64_t window_ns,
+                            unsigned processes) {
+    double left = window_ns == 0 ? 0 : (double)lasted_ns / (double)window_ns;
+    for (unsigned at = 0; left > LEAST_FRACTION && at < processes; at++, left -= 1)
+        join(contention, left < 1 ? left : 1);
+}
+
+/* 1 where no job joined; at least 1 / (1 + all processes that joined). */
+static double own_part(const struct contention *contention) {
+    double part = 0;
+    for (unsigned n = 1; n <= contention->most; n++)
+        part += KEPT * contention->likelihood[n] / (n + 1);
+    return contention->likelihood[0] + part;
+}
 
 static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
 static struct pgpu_engagement own_engagement[PGPU_MAX_GPUS];
@@ -137,17 +179,17 @@ static void begin(int gpu, uint64_t now_ns) {
 /* The busy time of another job is capped at one process with work in flight for the whole window. */
 static double part_since_begin(int gpu, uint64_t now_ns) {
     uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
-    struct pgpu_contention contention = PGPU_CONTENTION_NOBODY;
+    struct contention contention = NO_CONTENTION;
     if (siblings > windows[gpu].begun_siblings_ns)
-        pgpu_contention_join(&contention, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
+        join_contention(&contention, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         const struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         uint64_t busy = row == NULL ? 0 : busy_ns(row, now_ns);
         if (busy > other->begun_busy_ns[gpu])
-            pgpu_contention_join(&contention, busy - other->begun_busy_ns[gpu], window_ns, 1);
+            join_contention(&contention, busy - other->begun_busy_ns[gpu], window_ns, 1);
     }
-    return pgpu_contention_own_part(&contention);
+    return own_part(&contention);
 }
 
 static const struct step *step_back(const struct history *history, unsigned back) {
