@@ -1,4 +1,4 @@
-# Builds with ziglang (PyPI) for glibc 2.17, so that one wheel loads in every image since 2014, whatever built it.
+# Builds with ziglang (PyPI) for glibc 2.17, so that one wheel loads in every image since 2014, independent of the build machine.
 #
 #   -DPGPU_TARGET=x86_64|aarch64   the machine to build for (default: this one)
 #

@@ -1,6 +1,6 @@
 """Write the tables of native/api from NVIDIA's headers (`python -m tools.generate_api`), or check them (`--check`).
 
-It refuses to commit header text: only names, numbers and types of the interface come out.
+The output has only names, numbers and types of the interface; the headers' text is not committed.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def nvml_binding() -> Path:
 
 
 def generated_nvml(header: Path) -> dict[Path, str]:
-    """Return what each table of NVML facts should hold."""
+    """Return the expected text of each table of NVML facts."""
     version, found = nvml.api_version(header), nvml.exports(header, nvml_binding())
     constants = nvml.render_constants(header, version)
     return {
@@ -50,7 +50,7 @@ def generated_nvml(header: Path) -> dict[Path, str]:
 
 
 def generated(include: Path) -> dict[Path, str]:
-    """Return what each table of CUDA facts should hold."""
+    """Return the expected text of each table of CUDA facts."""
     version = cuda.cuda_version(include)
     found = cuda.exports(include)
     prototypes = cuda.render_prototypes(found, ROOT / "native" / "include", API / "cuda_constants.h", version)

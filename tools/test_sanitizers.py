@@ -1,8 +1,8 @@
 """Run the native tests over C libraries built with sanitizers (`make test-sanitizers`).
 
-Each kind of sanitizer has a build folder of its own. The sanitizer's run-time library is preloaded into each client,
-which is not built with it (Python). Whatever a sanitizer reports ends the process that it is found in with a code of
-its own, and lands in a file, so that no report is lost in a client that a test expects to die.
+Each kind of sanitizer has a build folder of its own. The sanitizer's run-time library is preloaded into every client,
+since Python is not built with it. A report ends its process with an exit code of its own and is written to a file, so
+that no report is lost in a client that a test expects to die.
 """
 
 import os
@@ -22,25 +22,25 @@ LEFT_OUT = {
     "test_nvml_layout.py": "compiles against NVIDIA's header; runs no C library",
     "test_real_clients.py": "its clients are foreign programs; `make test` runs them",
     "test_shim_hooks.py": "reads tables and symbols; runs no C library",
-    "test_shim_usage_file.py": "its process is to die by SIGBUS, which is what a sanitizer reports",
+    "test_shim_usage_file.py": "its process must die by SIGBUS, which a sanitizer reports",
     "test_workload_kernels.py": "reads PTX; runs no C library",
     "test_workloads.py": "Python's workloads; `make test` runs them",
 }
-"""Native tests that do not run under sanitizers, and why; every other one does."""
+"""Native tests that do not run under sanitizers, each with its reason."""
 
 EXIT_CODE = 99
 _LINGER_MS = 100
-"""How long a process that ends with threads waits for what they do then: TSan's own second would be most of this run."""
+"""How long an ending process waits for its threads; with TSan's default of one second this run would mostly wait."""
 
 
 def main() -> int:
-    """Run every kind named on the command line, or all; 1 if a test failed or something was reported."""
+    """Run the kinds on the command line, or all; 1 if a test failed or a sanitizer reported something."""
     kinds = sys.argv[1:] or list(KINDS)
     return max([run_kind(kind) for kind in kinds])
 
 
 def run_kind(kind: str) -> int:
-    """Build, test, and print every report."""
+    """Build, test, and print all reports."""
     sanitizers, runtimes = KINDS[kind]
     build = ROOT / "build" / kind
     build_all(build, sanitizers)
@@ -54,7 +54,7 @@ def run_kind(kind: str) -> int:
 
 
 def build_all(build: Path, sanitizers: str) -> None:
-    """Configure and build; the libraries go to a place of their own."""
+    """Configure and build; the libraries are installed into a folder of the build."""
     configure: list[str | Path] = [
         BIN / "cmake",
         "-S",
@@ -71,14 +71,14 @@ def build_all(build: Path, sanitizers: str) -> None:
 
 
 def run(command: list[str | Path]) -> None:
-    """Run quietly; show everything where it fails."""
+    """Run a command; exit with its whole output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stdout + done.stderr)
 
 
 def test(build: Path, runtimes: tuple[str, ...], report: Path) -> int:
-    """Run the native tests over a build; the paths tell them which."""
+    """Run the native tests; environment variables select the build."""
     options = f"exitcode={EXIT_CODE}:log_path={report}"
     environment = {
         **os.environ,
@@ -90,13 +90,13 @@ def test(build: Path, runtimes: tuple[str, ...], report: Path) -> int:
         "TSAN_OPTIONS": f"{options}:halt_on_error=0:report_signal_unsafe=1:ignore_noninstrumented_modules=1"
         f":atexit_sleep_ms={_LINGER_MS}",
     }
-    # Whole files, so that what a file's tests share is made once; the workers share no slice and no simulated GPU.
+    # Whole files, so that shared fixtures are made once; the workers share no slice and no simulated GPU.
     words = ["-q", "-n", str(os.cpu_count()), "--dist", "loadfile"]
     return subprocess.run([BIN / "pytest", *words, *left_in()], cwd=ROOT, env=environment, check=False).returncode
 
 
 def left_in() -> list[Path]:
-    """List the tests that run; stops where one that is left out does not exist."""
+    """List the test files to run; exits if a file in LEFT_OUT does not exist."""
     found = {path.name: path for path in sorted((ROOT / "tests" / "native").glob("test_*.py"))}
     if gone := LEFT_OUT.keys() - found.keys():
         raise SystemExit(f"no such test: {', '.join(sorted(gone))}")
@@ -104,7 +104,7 @@ def left_in() -> list[Path]:
 
 
 def runtime_path(name: str) -> str:
-    """Where the compiler keeps a sanitizer's run-time library."""
+    """Return the path of a sanitizer's run-time library in the compiler's installation."""
     found = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     return found.stdout.strip()
 

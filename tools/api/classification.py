@@ -1,8 +1,7 @@
-"""Which driver functions take, give up, tell of or move device memory, or make the device compute: the one part of the facts that is written by hand.
+"""The class of each driver function, written by hand: it allocates, frees, copies, launches, reports memory, or none of these.
 
-Names are base names, without ABI suffix: every version and per-thread-stream variant of a function is in its class.
-It refuses silence: a function that hands out a handle and is in no class is an error, so a new header cannot bring a
-new way to allocate past us.
+Names are base names, without ABI suffix: every version and per-thread-stream variant of a function is in its class. A
+function that hands out a handle and is in no class is an error, so that no allocating function of a new header is missed.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ REFUND = frozenset({
     "cuDeviceGraphMemTrim", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload", "cuLibraryUnload",
     "cuMulticastUnbind", "cuGraphAddMemFreeNode",
 })  # fmt: skip
-"""Gives device memory up, or may."""
+"""Frees device memory, or may."""
 
 LAUNCH = frozenset({
     "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
@@ -67,7 +66,7 @@ QUERY = frozenset({
     "cuMemGetInfo", "cuDeviceTotalMem", "cuMemPoolGetAttribute", "cuDeviceGetGraphMemAttribute",
     "cuDeviceSetGraphMemAttribute",
 })  # fmt: skip
-"""Tells how much memory there is or is used."""
+"""Reports how much memory exists or is used."""
 
 PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     # host memory: it is the container's RAM, not the device's
@@ -93,14 +92,14 @@ PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     # graphs themselves are host objects; their nodes that allocate are charged
     "cuGraphCreate", "cuGraphClone", "cuStreamEndCapture",
 })  # fmt: skip
-"""Looked at, and takes no device memory of its own that the driver accounts to the caller."""
+"""Reviewed: takes no device memory that the driver accounts to the caller."""
 
 _HANDLES_OF_MEMORY = frozenset({
     "CUdeviceptr *", "CUdeviceptr_v1 *", "CUarray *", "CUmipmappedArray *", "CUmemGenericAllocationHandle *",
     "CUmemoryPool *", "CUcontext *", "CUexternalMemory *", "CUmodule *", "CUlibrary *", "CUgraphExec *", "CUgraph *",
     "CUgreenCtx *", "CUlogicalEndpointId *",
 })  # fmt: skip
-"""What a function that allocates gives back."""
+"""Types of the handles that allocating functions return."""
 
 _LOOKS_LIKE_A_COPY = ("cuMemcpy", "cuMemset", "Prefetch", "Decompress", "CpyBatch")
 
@@ -114,20 +113,20 @@ def class_of(base: str) -> str:
 
 
 def unclassified_allocators(base_names: Sequence[tuple[str, Function]]) -> list[str]:
-    """List functions that may allocate, by what they give back and by their name, and were put into no class."""
+    """List functions without a class whose results or names suggest that they allocate."""
     known = CHARGE | REFUND | LAUNCH | COPY | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
     return sorted({base for base, function in base_names if base not in known and _may_allocate(base, function)})
 
 
 def unclassified_copies(base_names: Sequence[tuple[str, Function]]) -> list[str]:
-    """List functions whose name says that they move memory, and that were not put among those that do."""
+    """List functions outside `COPY` whose names suggest that they move memory."""
     return sorted(
         {base for base, _ in base_names if base not in COPY and any(word in base for word in _LOOKS_LIKE_A_COPY)}
     )
 
 
 def unknown_names(base_names: Sequence[tuple[str, Function]]) -> list[str]:
-    """List classified names that no header has: misspelt, or gone."""
+    """List classified names that are in no header: misspelt or removed."""
     listed = CHARGE | REFUND | LAUNCH | COPY | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
     return sorted(listed - {base for base, _ in base_names})
 

@@ -1,6 +1,6 @@
-"""The functions that move or fill memory, with what of their arguments says how much, in which stream and whither.
+"""The table of functions that move or fill memory: which arguments hold the size, the stream and the direction.
 
-It refuses to guess a size: one that stands in a structure's list is written as 0, which means unknown.
+A size that is an element of a list argument is written as 0, which means unknown.
 """
 
 import re
@@ -43,7 +43,7 @@ def _direction(base: str) -> str:
 
 
 def _is_within(base: str, types: Sequence[str]) -> str:
-    """Write what tells whether a copy stays within one device's memory; what moves pages or has an engine of its own does not."""
+    """Write the test for a copy within one device's memory; false for page migration and for copies between host and device."""
     if _direction(base) in {"FILL", "DEVICE_TO_DEVICE"}:
         return "true"
     if _direction(base) in {"HOST_TO_DEVICE", "DEVICE_TO_HOST"} or not base.startswith("cuMemcpy"):

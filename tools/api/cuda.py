@@ -98,8 +98,8 @@ def render_prototypes(found: Sequence[Export], declared_types: Path, constants: 
     """Write prototypes of the functions whose types `cuda_abi*.h` declare, so that ours must match them."""
     texts = [path.read_text() for path in (*sorted(declared_types.glob("cuda_abi*.h")), constants)]
     known = {name for text in texts for name in _TYPE_NAME.findall(text)}
-    told = (export.function for export in found if export.symbol not in _IN_NO_HEADER)
-    rows = (_prototype(function) for function in told if _types_of(function) <= known)
+    declared = (export.function for export in found if export.symbol not in _IN_NO_HEADER)
+    rows = (_prototype(function) for function in declared if _types_of(function) <= known)
     return _heading(version, "prototypes; included by cuda_abi.h") + "".join(rows)
 
 
@@ -113,8 +113,8 @@ def render_per_thread(found: Sequence[Export], prototypes: str, version: int) ->
 def render_copies(found: Sequence[Export], prototypes: str, version: int) -> str:
     """Write the X-macro table of what moves memory; functions of 32-bit addresses are left out."""
     declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
-    told = [export for export in found if class_of(export.base) == "COPY" and export.symbol in declared]
-    rows = [copies.row(export.base, export.variant, export.function) for export in told if not is_narrow(export)]
+    moving = [export for export in found if class_of(export.base) == "COPY" and export.symbol in declared]
+    rows = [copies.row(export.base, export.variant, export.function) for export in moving if not is_narrow(export)]
     what = "CUDA_COPY(symbol, direction, is_within, is_per_thread, stream, bytes, (parameters), (arguments))"
     return _heading(version, what) + "".join(rows)
 

@@ -59,7 +59,7 @@ def number_macros(header: Path, prefix: str) -> list[str]:
 
 
 def evaluate(header: Path, names: Iterable[str], defines: Sequence[str] = ()) -> dict[str, int]:
-    """Let the compiler say what each constant is worth.
+    """Compute the value of each constant with the compiler.
 
     Raises:
         subprocess.CalledProcessError: The compiler refused one of the names.
@@ -76,7 +76,7 @@ def evaluate(header: Path, names: Iterable[str], defines: Sequence[str] = ()) ->
 
 
 def _write_blanks(folder: Path) -> None:
-    """Stand in for headers of others, of which nothing is needed: a preprocessor does not ask what a type is."""
+    """Replace foreign headers by empty ones: the preprocessor needs none of their types."""
     for name in _BLANK_HEADERS:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()

@@ -18,7 +18,7 @@ _RETURNS_TEXT = "nvmlErrorString"
 
 
 def exports(header: Path, binding: Path) -> dict[str, Function | None]:
-    """Map every exported function to its declaration; None where only the binding knows it."""
+    """Map every exported function to its declaration; None where only the binding has it."""
     declared = {function.symbol: function for function in headers.functions(_declarations(header))}
     newer = set(_CALLED_BY_BINDING.findall(binding.read_text())) - declared.keys()
     return dict(sorted({**declared, **dict.fromkeys(newer | {_RETURNS_TEXT})}.items()))
