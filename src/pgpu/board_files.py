@@ -1,7 +1,7 @@
-"""The board: a directory with one file for each job, in which it tells of its GPU time, and that all jobs see read-only.
+"""The board: a directory with one file for each job, in which it publishes its GPU time; all jobs can read it.
 
-Each file has an opaque name and lies on a small tmpfs of the board's own, so that no tenant fills the machine's memory by
-growing its file; what one has grown is cut back when the next file is made. It belongs to no room, as `capped_tmpfs`.
+Each file has a random name and lies on a small tmpfs of the board's own, so that no job fills the machine's memory by
+growing its file; a grown file is truncated when the next one is made. Like `capped_tmpfs`, the module is in no room.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pgpu.capped_tmpfs import mount_capped, unmount
 
 FILE_BYTES = 4096
-"""Of each job's file (native/include/board_abi.h)."""
+"""Size of each job's file (native/include/board_abi.h)."""
 
 BOARD = "board"
 TIME = "time"
-"""Names beside the usage file that lead to the board and to the job's own file on it."""
+"""Names of the links beside the usage file, to the board and to the job's own file."""
 
 _MOST_JOBS = 1024
 _MODE = 0o666
@@ -24,38 +24,37 @@ _TAG_DIGITS = 8
 
 
 def join(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence[str] = ()) -> None:
-    """Make a job's file on the board, and links to it and to the board beside its usage file.
+    """Create a job's file on the board, and links to it and to the board beside its usage file.
 
     Args:
-        runtime_directory: Where the board is.
-        meter_directory: Of the job.
-        gpu_uuids: Those of its lease, as NVML writes them, by which jobs on other GPUs know that it does not concern them; none
-            where they are not known yet.
+        runtime_directory: The directory with the board.
+        meter_directory: The job's directory with the usage file.
+        gpu_uuids: The GPUs of its lease, as NVML writes them: jobs on other GPUs skip the file. Empty if not known yet.
 
     Raises:
         OSError: The board is full or cannot be written.
     """
     board = f"{runtime_directory}/{BOARD}"
     path = f"{board}/{os.urandom(12).hex()}{''.join(map(_tag, gpu_uuids))}"
-    with _alone(runtime_directory):
+    with _locked(runtime_directory):
         _make(board)
-        _cut_back(board)
-        os.symlink(path, f"{meter_directory}/{TIME}")  # first: what is made can then be found and removed
+        _truncate_files(board)
+        os.symlink(path, f"{meter_directory}/{TIME}")  # First: after a crash, `leave` finds the file through it.
         os.symlink(board, f"{meter_directory}/{BOARD}")
         _allocate(path)
 
 
 def leave(runtime_directory: str, meter_directory: str) -> None:
-    """Remove a job's file from the board, and the board's own tmpfs with the last; does nothing where it is gone."""
+    """Remove a job's file from the board, and with the last file the board's tmpfs; a missing file is no error."""
     try:
         path = os.readlink(f"{meter_directory}/{TIME}")
     except OSError:
         return
-    with _alone(runtime_directory), contextlib.suppress(FileNotFoundError):
+    with _locked(runtime_directory), contextlib.suppress(FileNotFoundError):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         if not os.listdir(os.path.dirname(path)):
-            with contextlib.suppress(OSError):  # One that stays is empty, and the next job's file is made on it.
+            with contextlib.suppress(OSError):  # A mount that stays is empty and is used again.
                 unmount(os.path.dirname(path))
 
 
@@ -64,7 +63,7 @@ def _tag(gpu_uuid: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone(runtime_directory: str) -> Iterator[None]:
+def _locked(runtime_directory: str) -> Iterator[None]:
     descriptor = os.open(f"{runtime_directory}/{BOARD}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -81,7 +80,7 @@ def _make(board: str) -> None:
     os.chmod(board, 0o755)  # noqa: S103 - jobs of every user read it
 
 
-def _cut_back(board: str) -> None:
+def _truncate_files(board: str) -> None:
     with os.scandir(board) as entries:
         for entry in entries:
             if entry.stat(follow_symlinks=False).st_size > FILE_BYTES:
@@ -89,7 +88,7 @@ def _cut_back(board: str) -> None:
 
 
 def _allocate(path: str) -> None:
-    """All its memory now, as a usage file's: a page that is taken at first touch may not be there any more."""
+    """Allocate all pages now: one that is allocated at the first write could be missing when the tmpfs is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, _MODE)

@@ -1,8 +1,8 @@
-"""A small tmpfs for what a job may write, so that no tenant fills the machine's memory through its usage file.
+"""A small tmpfs for files that jobs can write, so that no job fills the machine's memory through its usage file.
 
-Only root can mount one, and only where a container engine sees it too: not in a mount namespace whose mounts stay its own
-(a systemd unit with PrivateTmp). Elsewhere the usage file lies on the runtime tmpfs itself. It belongs to no room, since the
-creation of a container, which has milliseconds, needs it without loading one.
+It is mounted only by root, and only where a container engine sees the mount: not in a mount namespace that keeps its
+mounts to itself (a systemd unit with PrivateTmp). Otherwise the usage file lies on the runtime tmpfs. The module is in no
+room: the creation of a container has milliseconds and imports it without any room.
 """
 
 import ctypes
@@ -10,17 +10,17 @@ import errno
 import os
 
 CAP_BYTES = 1 << 20
-"""A usage file takes 836 KiB (native/include/meter_abi.h)."""
+"""Room for a usage file, which has 836 KiB (native/include/meter_abi.h)."""
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH = 2
-_TAKEN_AWAY_MEANWHILE = {errno.EINVAL, errno.ENOENT}
+_ALREADY_UNMOUNTED = {errno.EINVAL, errno.ENOENT}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_capped(directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES, most_files: int = 4) -> bool:
-    """Cover a directory with a capped tmpfs where that is possible; say whether it was."""
+    """Mount a tmpfs of limited size over a directory; return False if that is not possible here."""
     if os.geteuid() != 0 or _stays_private(directory):
         return False
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -29,19 +29,19 @@ def mount_capped(directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES, 
 
 
 def unmount(directory: str | os.PathLike[str]) -> None:
-    """Take the capped tmpfs away; jobs that still have the file keep it until they close it.
+    """Detach the capped tmpfs; jobs with the file open keep it until they close it.
 
     Raises:
-        OSError: It is there and stays.
+        OSError: It could not be detached.
     """
     if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _MNT_DETACH) != 0:
         number = ctypes.get_errno()
-        if number not in _TAKEN_AWAY_MEANWHILE:
+        if number not in _ALREADY_UNMOUNTED:
             raise OSError(number, os.strerror(number), os.fspath(directory))
 
 
 def _stays_private(directory: str | os.PathLike[str]) -> bool:
-    """Whether what is mounted below a directory is hidden from the namespace that this one was made from."""
+    """Whether mounts below a directory do not propagate to the namespace that this one was made from."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split(" ") for line in file]
     real = f"{os.path.realpath(directory)}/"

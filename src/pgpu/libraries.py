@@ -1,7 +1,6 @@
-"""Where this installation keeps its C libraries.
+"""Paths of this installation's C libraries and programs; nothing is loaded here.
 
-The wheel carries them in `pgpu/_native`; a checkout builds them to the same place (`make build`). This module refuses
-to load anything: it only says where a file is, or which one is missing.
+The wheel contains them in `pgpu/_native`; a checkout builds them to the same place (`make build`).
 """
 
 from pathlib import Path
@@ -11,22 +10,22 @@ from pgpu.errors import NodeError
 _NATIVE = Path(__file__).parent / "_native"
 
 CUDA_SHIM = "libpgpu.so"
-"""Stands between a job and libcuda.so.1 (SONAME libcuda.so.1)."""
+"""Intercepts the CUDA driver API of a job (SONAME libcuda.so.1)."""
 
 CUDA_SHIM_VERSION = 13050
-"""The newest CUDA whose functions it knows, as 1000 · major + 10 · minor."""
+"""The newest CUDA whose functions it intercepts, as 1000 · major + 10 · minor."""
 
 NVML_SHIM = "libpgpu-ml.so"
-"""Stands between a job and libnvidia-ml.so.1 (SONAME libnvidia-ml.so.1)."""
+"""Intercepts NVML in a job (SONAME libnvidia-ml.so.1)."""
 
 LAUNCHER = "pgpu-launch"
 """Starts a process job inside a private user and mount namespace."""
 
 STAGER = "pgpu-stage"
-"""Lets root mount into a container what the container's user may open."""
+"""Mounts into a container, as root, files that the container's user may open."""
 
 HOLD = "pgpu-hold"
-"""Stands at a container's beginning until its slice is granted."""
+"""Holds a container's entrypoint until its slice is granted."""
 
 ENTER = "pgpu-enter"
 """Enters a container's working directory as the container's user."""
@@ -35,13 +34,13 @@ BRINGER = "pgpu-bring"
 """Mounts a directory into a container that exists already."""
 
 OCI_RUNTIME = "pgpu-runtime"
-"""What a container engine calls in the place of runc."""
+"""The OCI runtime that a container engine calls instead of runc."""
 
 PROBE = "pgpu-probe"
-"""The smallest CUDA client there is: proves limits and lets a context be measured."""
+"""A minimal CUDA client, for tests of limits and for the size of a context."""
 
 CHECKPOINT = "pgpu-checkpoint"
-"""Asks the driver to move a process's GPU memory to the host and back."""
+"""Moves a process's GPU memory to the host and back, by the driver's checkpoints."""
 
 SIMULATED_CUDA = "simgpu/libcuda.so.1"
 SIMULATED_NVML = "simgpu/libnvidia-ml.so.1"
@@ -49,7 +48,7 @@ SIMULATED_MPS_CONTROL = "simgpu/nvidia-cuda-mps-control"
 
 
 def library_path(name: str) -> Path:
-    """Return the absolute path of one of the files named above.
+    """Return the absolute path of one of these files.
 
     Raises:
         NodeError: The file is missing from this installation.

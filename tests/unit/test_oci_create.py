@@ -136,7 +136,7 @@ def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
     ],
 )
 def test_gpus_of_docker_beside_a_slice_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(RefusedError, match="were both asked for"):
+    with pytest.raises(RefusedError, match="were both requested"):
         parse_gpu_request({"process": {"env": ["PGPU_MEMORY=4GiB"]}, **other}, list, images_may_ask=True)
 
 

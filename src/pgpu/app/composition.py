@@ -240,7 +240,9 @@ def _make_mps(
     if program is None:
         return None
     proof = MpsProof(
-        lambda job, delivery, account, look: hold_throwaway(runtimes[job.spec.runtime], job, delivery, account, look)
+        lambda job, delivery, account, inspect: hold_throwaway(
+            runtimes[job.spec.runtime], job, delivery, account, inspect
+        )
     )
     return MpsSharing(MpsDaemons(runtime_path, program, simulated_directory), ledger, proof)
 

@@ -36,7 +36,7 @@ _GRACE_SECONDS = 10.0
 
 
 def serve(
-    settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str], None], gateway: "str | None" = None
+    settings: Settings, unix: Path, tcp: "Tcp | None", announce: Callable[[str], None], gateway: "str | None" = None
 ) -> None:
     """Run the server of a state directory until SIGTERM or SIGINT.
 
@@ -44,7 +44,7 @@ def serve(
         settings: Settings of the engine.
         unix: Path of the Unix socket.
         tcp: Address to listen on as well, or None.
-        say: Called with one line for each address that accepts requests.
+        announce: Called with one line for each address that accepts requests.
         gateway: HOST:PORT for calls of functions; empty for its Unix socket alone, None for no gateway.
 
     Raises:
@@ -57,9 +57,15 @@ def serve(
     usual_descriptors = raise_descriptor_limit()
     with listeners.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
-        keeper = _gateway(settings, unix, gateway)
+        gateway_supervisor = _gateway(settings, unix, gateway)
         services = _services(settings, engine, usual_descriptors)
-        _listen(settings, unix, tcp, say, (*services, Maintenance(engine, lambda: sweep_volumes(settings)), keeper))
+        _listen(
+            settings,
+            unix,
+            tcp,
+            announce,
+            (*services, Maintenance(engine, lambda: sweep_volumes(settings)), gateway_supervisor),
+        )
 
 
 def _services(
@@ -81,7 +87,7 @@ def _listen(
     settings: Settings,
     unix: Path,
     tcp: "Tcp | None",
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
     parts: "tuple[EnginePool, AccessRules, Maintenance, GatewaySupervisor | None]",
 ) -> None:
     from pgpu.server import listeners
@@ -94,7 +100,7 @@ def _listen(
             gateway.start()
             stack.callback(gateway.stop)
         for address in _addresses(unix, tcp):
-            say(f"listening at {address}")
+            announce(f"listening at {address}")
 
     with listeners.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))

@@ -50,13 +50,13 @@ def hold_throwaway(
     job: Job,
     delivery: Delivery,
     account: Account | None,
-    look: Callable[[str, Callable[[int], bool]], None],
+    inspect: Callable[[str, Callable[[int], bool]], None],
 ) -> None:
-    """Run a job until it writes `ready`, call `look` with its output and a test for its processes, and kill it.
+    """Run a job until it writes `ready`, call `inspect` with its output and a test for its processes, and kill it.
 
     Raises:
         EnforcementError: The job writes nothing for too long.
-        PgpuError: It could not be started, or `look` raised.
+        PgpuError: It could not be started, or `inspect` raised.
     """
     input_reader, input_writer = os.pipe2(os.O_CLOEXEC)
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -69,7 +69,7 @@ def hold_throwaway(
             os.close(writer)
             os.close(input_reader)
         try:
-            look(_read_until_ready(reader, job), running.owns)
+            inspect(_read_until_ready(reader, job), running.owns)
         finally:
             running.kill()
             running.close()

@@ -3,7 +3,7 @@
 An annotation overrides a variable. A variable that the image sets to the same value counts as the image's own, not as
 set by the user who started the container; it requests nothing unless the setting `image_requests` allows it.
 
-Only a Docker engine can tell the two apart. It holds the container's lock while it waits for its runtime, so only calls
+Only a Docker engine can distinguish the two. It holds the container's lock while it waits for its runtime, so only calls
 that need no lock are made: the list of containers, which is read from a copy, and the image.
 """
 
@@ -32,7 +32,7 @@ _EXCLUSIVE, _MPS, _AUTO = MODES[1:]
 _MOST_GPUS = 16
 _OWN_GPUS_HINT = "leave out --gpus and --device: the runtime pgpu adds the GPU that it grants"
 _ENGINE_HINT = (
-    "PGPU_MEMORY of an image requests nothing, and only the engine can tell it from `docker run -e`: name the engine "
+    "PGPU_MEMORY of an image requests nothing, and only the engine can distinguish it from `docker run -e`: name the engine "
     "with `pgpu install-runtime --engine`, or use `--annotation pgpu.memory=4GiB`"
 )
 _ENGINE_TIMEOUT_SECONDS = 2.0
@@ -122,10 +122,10 @@ def parse_gpu_request(
 def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
     for stage in (configuration.get("hooks") or {}).values():
         if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
-            raise RefusedError("PGPU_MEMORY and --gpus were both asked for", hint=_OWN_GPUS_HINT)
+            raise RefusedError("PGPU_MEMORY and --gpus were both requested", hint=_OWN_GPUS_HINT)
     for device in (configuration.get("linux") or {}).get("devices") or ():
         if str(device.get("path", "")).startswith("/dev/nvidia"):
-            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both asked for", hint=_OWN_GPUS_HINT)
+            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both requested", hint=_OWN_GPUS_HINT)
 
 
 def _read(words: dict[str, str]) -> GpuRequest:
@@ -159,7 +159,7 @@ def _read_compute(words: dict[str, str]) -> dict[str, Any]:
     if strict == "1" and not share:
         raise RefusedError("PGPU_STRICT needs a share that it holds to", hint="add PGPU_COMPUTE=30%")
     if sharing == _EXCLUSIVE and share:
-        raise RefusedError("PGPU_COMPUTE and PGPU_SHARING=exclusive were both asked for", hint="leave one of them out")
+        raise RefusedError("PGPU_COMPUTE and PGPU_SHARING=exclusive were both requested", hint="leave one of them out")
     return {
         "compute_share": parse_compute_share(share) if share else None,
         "is_strict": strict == "1",

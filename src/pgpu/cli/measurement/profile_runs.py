@@ -128,10 +128,10 @@ def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> Pr
     counters = read_counters(output)
     if not counters:
         return _uncounted(finding, refusal(output) or f"{PROGRAM} ended with {ended.exit_code} and counted no kernel")
-    told = Findings(finding.profile.sensitivity, finding.profile.contests, demands_of(counters))
+    counted = Findings(finding.profile.sensitivity, finding.profile.contests, demands_of(counters))
     profile = finding.profile
-    if finding.failed is None and told.demands:
-        profile = plan.client.add_findings(finding.job.id, told)
+    if finding.failed is None and counted.demands:
+        profile = plan.client.add_findings(finding.job.id, counted)
     return replace(finding, profile=profile, counters=counters)
 
 

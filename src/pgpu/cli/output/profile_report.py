@@ -27,9 +27,9 @@ def tables_of(finding: ProfileResult) -> Iterator[Table]:
         yield _of_counters(finding)
     if finding.profile.copies:
         yield _of_copies(finding)
-    told = [*_sensitivity(finding), *(("not measured", note) for note in finding.notes)]
-    if told:
-        yield _of_rows(told)
+    rows = [*_sensitivity(finding), *(("not measured", note) for note in finding.notes)]
+    if rows:
+        yield _of_rows(rows)
 
 
 def document_of(finding: ProfileResult) -> dict[str, Any]:

@@ -111,28 +111,28 @@ def is_on_cluster(runtime: str | None, **words: object) -> bool:
     return False
 
 
-def deploy(asked: ClusterDeployment, *, requirements: Path | None, rolls_out: bool, as_json: bool) -> None:
+def deploy(deployment: ClusterDeployment, *, requirements: Path | None, rolls_out: bool, as_json: bool) -> None:
     """Deploy a function to a cluster, or print what would be applied."""
     from pgpu.app.kubernetes_functions import Packaging, differences, require_kubernetes, workload_of
 
-    _refuse_server_options(asked, requirements, rolls_out=rolls_out)
+    _refuse_server_options(deployment, requirements, rolls_out=rolls_out)
     require_kubernetes()
-    if asked.image is None:
+    if deployment.image is None:
         raise RequestError(
             "the runtime kubernetes needs an image",
             hint="one with pgpu and its extra functions: docs/guide/functions.md#on-kubernetes",
         )
-    place, name, declaration = read_declaration(asked.app, asked.name, asked.flags)
+    place, name, declaration = read_declaration(deployment.app, deployment.name, deployment.flags)
     packaging = Packaging(
-        asked.image,
-        asked.source_in_image,
-        asked.cluster.namespace,
-        asked.cpu,
-        is_autoscaled=asked.is_autoscaled,
-        ends_before_it_starts=asked.ends_before_it_starts,
+        deployment.image,
+        deployment.source_in_image,
+        deployment.cluster.namespace,
+        deployment.cpu,
+        is_autoscaled=deployment.is_autoscaled,
+        ends_before_it_starts=deployment.ends_before_it_starts,
     )
     workload = workload_of(place, name, declaration, packaging)
-    platform = _print(asked, workload) if asked.output else _apply(asked, workload, as_json=as_json)
+    platform = _print(deployment, workload) if deployment.output else _apply(deployment, workload, as_json=as_json)
     for line in differences(declaration, packaging, platform):
         console.print_note(line)
 
@@ -180,14 +180,14 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
         objects.close()
 
 
-def _apply(asked: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
+def _apply(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
     from pgpu.cli.output import cluster_tables as shown
     from pgpu.kubernetes.deploy.apply import DeployOptions
     from pgpu.kubernetes.deploy.apply import deploy as apply
 
-    wish = DeployOptions(_platform(asked.knative), asked.is_forced)
-    with _opened(asked.cluster) as (objects, namespace):
-        outcome: DeployOutcome = apply(objects, workload, namespace, wish)
+    chosen = DeployOptions(_platform(deployment.knative), deployment.is_forced)
+    with _opened(deployment.cluster) as (objects, namespace):
+        outcome: DeployOutcome = apply(objects, workload, namespace, chosen)
     for done in outcome.done:
         console.print_note(f"{done.kind} {done.name} {done.word}")
     for line in outcome.remarks:
@@ -199,14 +199,16 @@ def _apply(asked: ClusterDeployment, workload: "Workload", *, as_json: bool) -> 
     return outcome.platform
 
 
-def _print(asked: ClusterDeployment, workload: "Workload") -> "Platform":
+def _print(deployment: ClusterDeployment, workload: "Workload") -> "Platform":
     from pgpu.kubernetes.deploy import Platform, as_json, as_yaml, manifests
 
     writers = {"yaml": as_yaml, "json": as_json}
-    if asked.output not in writers:
-        raise RequestError(f"{quoted(str(asked.output))} is not a format of manifests", hint="--output yaml or json")
-    platform = _platform(asked.knative) or Platform.DEPLOYMENT
-    print(writers[asked.output](manifests(workload, platform)), end="")
+    if deployment.output not in writers:
+        raise RequestError(
+            f"{quoted(str(deployment.output))} is not a format of manifests", hint="--output yaml or json"
+        )
+    platform = _platform(deployment.knative) or Platform.DEPLOYMENT
+    print(writers[deployment.output](manifests(workload, platform)), end="")
     if platform is Platform.KNATIVE and workload.share is not None:
         console.print_note("Knative takes no claims as of its release of August 2026: --no-knative makes a Deployment")
     return platform
@@ -218,7 +220,7 @@ def _platform(knative: bool | None) -> "Platform | None":
     return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
 
 
-def _refuse_server_options(asked: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
+def _refuse_server_options(deployment: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
     if requirements is not None:
         raise RequestError(
             "nothing is installed on a cluster: packages stand in the image",
@@ -228,14 +230,14 @@ def _refuse_server_options(asked: ClusterDeployment, requirements: Path | None, 
         raise RequestError(
             "a cluster rolls a new version out at once", hint="kubectl rollout pause, or Knative's traffic"
         )
-    if asked.flags.get("network") is not None:
+    if deployment.flags.get("network") is not None:
         raise RequestError("a pod's network is the cluster's", hint="close it by a NetworkPolicy")
-    if asked.flags.get("keep_warm") is not None:
+    if deployment.flags.get("keep_warm") is not None:
         raise RequestError("on a cluster the platform scales", hint="--min 1 keeps one, --autoscale or Knative more")
-    if asked.knative and (asked.is_autoscaled or asked.ends_before_it_starts):
-        word = "--autoscale" if asked.is_autoscaled else "--recreate"
+    if deployment.knative and (deployment.is_autoscaled or deployment.ends_before_it_starts):
+        word = "--autoscale" if deployment.is_autoscaled else "--recreate"
         raise RequestError(f"{word} is for Deployments: Knative does so itself", hint=f"leave {word} or --knative out")
-    if asked.cpu is not None:
-        number = asked.cpu.removesuffix("m")
+    if deployment.cpu is not None:
+        number = deployment.cpu.removesuffix("m")
         if not (number.isascii() and number.isdecimal() and int(number[:9]) > 0):
-            raise RequestError(f"{quoted(asked.cpu)} is not an amount of CPU time", hint="write it like 2 or 500m")
+            raise RequestError(f"{quoted(deployment.cpu)} is not an amount of CPU time", hint="write it like 2 or 500m")

@@ -269,11 +269,11 @@ def _slice_command(invocation: Invocation) -> "Callable[[Declaration, bool], Seq
     def words(declaration: "Declaration", may_wait: bool) -> Sequence[str]:
         if not declaration.gpus:
             return ()
-        asked = ["run", "--gpus", str(declaration.gpus)]
+        arguments = ["run", "--gpus", str(declaration.gpus)]
         if declaration.memory_bytes is not None:
-            asked += ["--memory", f"{-(-declaration.memory_bytes // MIB)}MiB"]
+            arguments += ["--memory", f"{-(-declaration.memory_bytes // MIB)}MiB"]
         if declaration.compute_share is not None:
-            asked += ["--compute", f"{declaration.compute_share:.0%}"]
-        return (*pgpu, *asked, *(() if may_wait else ("--no-wait",)), "--")
+            arguments += ["--compute", f"{declaration.compute_share:.0%}"]
+        return (*pgpu, *arguments, *(() if may_wait else ("--no-wait",)), "--")
 
     return words
