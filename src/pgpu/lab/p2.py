@@ -18,9 +18,9 @@ from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.units import GIB, MIB
 
 _COLUMNS = ("question", "P2", "ours")
+# Default jobs that start at one moment without pgpu: one takes nearly all, and TensorFlow's rule leaves just enough for
+# a small second one, which P2's machine did not have.
 _TOGETHER = 3
-"""Default jobs that start at one moment without pgpu: one takes nearly all, and TensorFlow's rule leaves just enough for a small
-second one, which P2's machine did not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from pgpu.units import GIB, MIB
 
 _COLUMNS = ("question", "P4 before", "P4 with pGPU", "ours without pgpu", "ours with pgpu")
 _HOG = "p4-hog"
+# A neighbour allocates its libraries' memory this long after its start; by then the hog has taken all it can get.
 _LOAD_MS = 1000.0
-"""A neighbour allocates its libraries' memory this long after its start; by then the hog has taken all it can get."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,18 +55,15 @@ def mean_time_by_jobs(trials: Sequence[ExperimentTrial], path: Path, note: str) 
         paper = [(row.jobs, (row.shortest_seconds + row.longest_seconds) / 2) for row in P1_TABLE]
         axes.plot(*zip(*paper, strict=True), "o--", color=_PAPER_COLOUR, label="P1, middle of min and max (RTX 3090)")
         for is_with, colour in ((False, _FAILED_COLOUR), (True, _OURS_COLOUR)):
-            points = _mean_points([trial for trial in trials if trial.is_with_pgpu is is_with])
+            ours = [trial for trial in trials if trial.is_with_pgpu is is_with]
+            counts = sorted({len(trial.jobs) for trial in ours})
+            means = [(count, mean_seconds([trial for trial in ours if len(trial.jobs) == count])) for count in counts]
+            points = [(count, mean) for count, mean in means if mean is not None]
             if points:
                 label = "with pgpu" if is_with else "without pgpu"
                 axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label)
         axes.set_ylim(bottom=0)
     return path
-
-
-def _mean_points(trials: Sequence[ExperimentTrial]) -> Sequence[tuple[int, float]]:
-    counts = sorted({len(trial.jobs) for trial in trials})
-    means = [(count, mean_seconds([trial for trial in trials if len(trial.jobs) == count])) for count in counts]
-    return [(count, mean) for count, mean in means if mean is not None]
 
 
 def time_of_each_job(trial: ExperimentTrial, path: Path, note: str) -> Path:
@@ -79,15 +76,8 @@ def time_of_each_job(trial: ExperimentTrial, path: Path, note: str) -> Path:
 
 def box_of_times(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
     """P1's box plots: run times of completed and of failed jobs, by number of jobs."""
-    boxes = list(_boxes(trials))
-    with _figure(path, f"Run times\n{note}", "", "seconds") as axes:
-        axes.boxplot([seconds for _, seconds in boxes], tick_labels=[label for label, _ in boxes])
-    return path
-
-
-def _boxes(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[str, Sequence[float]]]:
-    kinds = sorted({(trial.is_with_pgpu, len(trial.jobs)) for trial in trials})
-    for is_with, count in kinds:
+    boxes: list[tuple[str, list[float]]] = []
+    for is_with, count in sorted({(trial.is_with_pgpu, len(trial.jobs)) for trial in trials}):
         jobs = [
             job for trial in trials if (trial.is_with_pgpu, len(trial.jobs)) == (is_with, count) for job in trial.jobs
         ]
@@ -95,7 +85,10 @@ def _boxes(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[str, Sequence[fl
             seconds = [job.seconds for job in jobs if job.is_failed is is_failed]
             if seconds:
                 outcome = "failed" if is_failed else "completed"
-                yield f"{count} {outcome}\n{'with' if is_with else 'without'} pgpu", seconds
+                boxes.append((f"{count} {outcome}\n{'with' if is_with else 'without'} pgpu", seconds))
+    with _figure(path, f"Run times\n{note}", "", "seconds") as axes:
+        axes.boxplot([seconds for _, seconds in boxes], tick_labels=[label for label, _ in boxes])
+    return path
 
 
 def memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:

@@ -32,8 +32,8 @@ NO_HEADROOM = Headroom(0, 0.0)
 
 _STATE_IN_CONTAINER = "/simulated/state"
 _DRIVER_IN_CONTAINER = "/simulated/driver"
+# Made by `tools/test-image`.
 _TEST_IMAGE = "pgpu-test:latest"
-"""Made by `tools/test-image`."""
 
 _PYTHON_IN_IMAGE = "python3"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a private directory in it

@@ -9,11 +9,11 @@ from pgpu.workloads.cuda_driver import CudaError
 from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, WorkloadRun, wait_seconds
 
 _BEAT_SECONDS = 0.1
+# A copy takes at least tens of microseconds, and its start only a few.
 _COPY_BYTES = 8 * MIB
-"""A copy takes at least tens of microseconds, and its start only a few."""
 
+# Timed together.
 _COPIES = 4
-"""Timed together."""
 
 _NANOSECONDS = 1_000_000_000
 

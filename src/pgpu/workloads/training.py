@@ -78,7 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
     pool, used_bytes = _take_pool(this, plan)
     this.memory.take(whole_granules(LIBRARIES_MIB * MIB))
     model = _Model(this, pool, plan.batch_size)
-    losses = [_train_epoch(model, plan) for _ in range(plan.epochs)]
+    losses = []
+    for _ in range(plan.epochs):
+        total = 0.0
+        for _ in range(plan.batches_per_epoch):
+            wait_seconds(plan.host_seconds)
+            total += model.step(plan.gpu_seconds)
+        losses.append(total / plan.batches_per_epoch)
     if model.is_computed and plan.epochs > 1 and losses[-1] >= losses[0]:
         raise WorkloadError(f"the loss did not fall: {losses}")
     this.finish(
@@ -105,14 +111,6 @@ def _take_pool(this: WorkloadRun, plan: TrainingPlan) -> tuple[int, int]:
     if pool_bytes < needed_bytes:
         raise WorkloadError(f"too little memory is free: {free_bytes // MIB} MiB, of which the system keeps a part")
     return this.memory.take(pool_bytes), outside_bytes + needed_bytes
-
-
-def _train_epoch(model: _Model, plan: TrainingPlan) -> float:
-    losses = 0.0
-    for _ in range(plan.batches_per_epoch):
-        wait_seconds(plan.host_seconds)
-        losses += model.step(plan.gpu_seconds)
-    return losses / plan.batches_per_epoch
 
 
 class _Model:

@@ -275,6 +275,7 @@ def _parse_batch(value: object) -> Batch:
 
 
 _parse_seconds = _amount_parser(parse_duration_seconds, '"30s"')
+# By the name in text form: the field and the parser of its value.
 _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes_parser(parse_memory_bytes)),
     "compute": ("compute_share", _amount_parser(parse_compute_share, '"30%"')),
@@ -297,7 +298,6 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "arguments": ("arguments", _parse_table),
     "asgi": ("is_asgi", _parse_bool),
 }
-"""By the name in text form: the field and the parser of its value."""
 
 _UNPARSED = {each.name for each in fields(Declaration)} - {name for name, _ in _PARSERS.values()}
 assert not _UNPARSED, f"fields without a parser: {_UNPARSED}"  # noqa: S101 - a new field without one fails every test

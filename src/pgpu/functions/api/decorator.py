@@ -70,10 +70,6 @@ def attached_declaration(target: object) -> Declaration:
     return found if isinstance(found, Declaration) else Declaration()
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The request that a handler serves, passed to its parameter `ctx: pgpu.Context`.
@@ -90,7 +86,7 @@ class Context:
     deadline_seconds: float | None = None
     """When the caller stops waiting, on the clock of `time.monotonic()`; None: no deadline."""
 
-    ask_cancelled: Callable[[], bool] = _never
+    ask_cancelled: Callable[[], bool] = lambda: False
     """Called by `is_cancelled`; returns whether the caller left."""
 
     @property

@@ -37,20 +37,20 @@ MOST_LAYERS_BYTES = 20 * GIB
 BLOCK_BYTES = 4 * KIB
 """Least disk space of a file beside its content: a million empty files take space, too."""
 
+# Headers, long names and padding included.
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
-"""Headers, long names and padding included."""
 
+# Files and directories of the store itself for each bundle.
 _OWN_FILES = 4
-"""Files and directories of the store itself for each bundle."""
 
+# Uploads of one user: an upload takes disk space and is not accounted yet.
 _MOST_AT_ONCE = 4
-"""Uploads of one user: an upload takes disk space and is not accounted yet."""
 
+# Entries without a version are kept this long: their deployment may still be under way.
 _LEFT_AFTER_SECONDS = 3600.0
-"""Entries without a version are kept this long: their deployment may still be under way."""
 
+# Of `st_blocks`, whatever the file system's block size is. Source: stat(2).
 _STAT_UNIT_BYTES = 512
-"""Of `st_blocks`, whatever the file system's block size is. Source: stat(2)."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -28,11 +28,11 @@ from pgpu.functions.deploy.replica_job import ReplicaPaths, declaration_of, repl
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
 from pgpu.units import KIB, quoted
 
+# Packages that a replica and its worker import, with their dependencies.
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
-"""Packages that a replica and its worker import, with their dependencies."""
 
+# Limits of one container's directory: it lies in the machine's memory, which no disk quota counts.
 _SOCKETS_BYTES, _MOST_SOCKETS = 1 << 20, 16
-"""Limits of one container's directory: it lies in the machine's memory, which no disk quota counts."""
 
 
 _APP = re.compile(r"[\w./-]{1,256}(:[\w.]{1,256})?")
@@ -58,17 +58,13 @@ def validate_deployment(asked: Deployment) -> Deployment:
     if asked.image is not None and len(asked.image) > _MOST_IMAGE:
         raise RequestError("the image's name is too long")
     if asked.requirements is not None:
-        _check_requirements(asked.requirements)
+        if len(asked.requirements.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES or "\0" in asked.requirements:
+            raise RequestError(f"requirements are text of at most {_MOST_REQUIREMENTS_BYTES // KIB} KiB")
+        try:
+            asked.requirements.encode()
+        except UnicodeEncodeError as exc:
+            raise RequestError("the requirements are not UTF-8") from exc
     return replace(asked, declaration=_plain_declaration(asked.declaration))
-
-
-def _check_requirements(text: str) -> None:
-    if len(text.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES or "\0" in text:
-        raise RequestError(f"requirements are text of at most {_MOST_REQUIREMENTS_BYTES // KIB} KiB")
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        raise RequestError("the requirements are not UTF-8") from exc
 
 
 def _plain_declaration(declaration: str) -> str:

@@ -28,8 +28,8 @@ MOST_MEMBERS = 10_000
 MOST_PATH_BYTES = 1024
 _MOST_NAME_BYTES = 255
 
+# What `tarfile` raises for bytes that are no archive.
 _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, KeyError, IndexError, UnicodeError, RecursionError)
-"""What `tarfile` raises for bytes that are no archive."""
 
 
 class MemberKind(Enum):

@@ -26,16 +26,16 @@ from pgpu.functions.dev.dev_replica import DevReplica, front_command
 from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function
 
 LOOK_SECONDS = 0.25
+# Exit code of `pgpu run --no-wait` if there is no room now.
 _NOT_GRANTED = 124
-"""Exit code of `pgpu run --no-wait` if there is no room now."""
 
+# Short, since a socket's path has at most 107 bytes.
 _PREFIX = "pgpu-dev-"
-"""Short, since a socket's path has at most 107 bytes."""
 
 _SUFFIXES = (".py", ".toml")
 _SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
+# Files that are watched at most: a source directory has fewer.
 _MOST_FILES = 5000
-"""Files that are watched at most: a source directory has fewer."""
 
 SourceSnapshot = Mapping[str, tuple[int, int]]
 """Modification time in ns and size in bytes, by path."""

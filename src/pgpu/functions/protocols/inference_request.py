@@ -26,11 +26,11 @@ from pgpu.units import quoted
 HEADER_LENGTH = "inference-header-content-length"
 """Number of JSON bytes in the body, if tensors follow them."""
 
+# Rows of an empty tensor at most: a loop over them must end in reasonable time.
 _MOST_EMPTY = 2**16
-"""Rows of an empty tensor at most: a loop over them must end in reasonable time."""
 
+# Request parameters of V2 or Triton, which are no arguments.
 _RESERVED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-"""Request parameters of V2 or Triton, which are no arguments."""
 
 _SCALARS = {str, bytes, int, float, bool}
 _Dimension = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -96,11 +96,14 @@ def read_request(body: Buffer, headers: Mapping[str, str]) -> InferenceRequest:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise refusal_error(400, "bad_json", "the request is not JSON") from error
     is_binary = _flag(head.parameters, "binary_data_output", otherwise=False)
+    for each in head.outputs:
+        if each.parameters.get("classification") or any(n.startswith("shared_memory") for n in each.parameters):
+            raise _bad(f"output {quoted(each.name)}: classification and shared memory are not supported")
     return InferenceRequest(
         id=head.id,
         parameters=head.parameters,
         tensors=_read_tensors(head.inputs, view[head_bytes:]),
-        outputs=tuple((each.name, _is_output_binary(each, is_binary)) for each in head.outputs),
+        outputs=tuple((each.name, _flag(each.parameters, "binary_data", otherwise=is_binary)) for each in head.outputs),
         is_binary=is_binary,
     )
 
@@ -140,12 +143,6 @@ def _read_tensor(given: _Input, binary: memoryview | None) -> Tensor:
         raise _bad(f"input {quoted(given.name)} has data twice")
     data = b"" if isinstance(given.data, msgspec.UnsetType) else bytes(given.data)
     return Tensor(given.name, given.datatype, tuple(given.shape), data, binary)
-
-
-def _is_output_binary(output: _Output, otherwise: bool) -> bool:  # noqa: FBT001
-    if output.parameters.get("classification") or any(n.startswith("shared_memory") for n in output.parameters):
-        raise _bad(f"output {quoted(output.name)}: classification and shared memory are not supported")
-    return _flag(output.parameters, "binary_data", otherwise=otherwise)
 
 
 def _flag(parameters: Mapping[str, Any], name: str, *, otherwise: bool) -> bool:

@@ -20,8 +20,8 @@ from pgpu.functions.protocols.results import ResultWriter, plain_writer
 
 _MODELS = "/v2/models/"
 
+# Accept headers that are cached: browsers and clients send few, an attacker any number.
 _MOST_WRITERS = 256
-"""Accept headers that are cached: browsers and clients send few, an attacker any number."""
 
 
 class ParsedCall(msgspec.Struct, frozen=True):

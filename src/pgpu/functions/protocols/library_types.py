@@ -133,16 +133,13 @@ def _unknown_types(info: Any, seen: set[int] | None = None) -> Iterator[type]:
     if id(info) in seen:
         return
     seen.add(id(info))
-    if isinstance(info, msgspec.inspect.CustomType) and not _is_known(info.cls):
-        yield info.cls
+    if isinstance(info, msgspec.inspect.CustomType):
+        kind, numpy = info.cls, sys.modules.get("numpy")
+        is_numpys = numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic))
+        if kind is not object and not is_numpys and not _is_model(kind):
+            yield kind
     for name in getattr(info, "__struct_fields__", ()):
         inner = getattr(info, name)
         for each in inner if isinstance(inner, tuple) else (inner,):
             if isinstance(each, (msgspec.inspect.Type, msgspec.inspect.Field)):
                 yield from _unknown_types(each, seen)
-
-
-def _is_known(kind: type) -> bool:
-    numpy = sys.modules.get("numpy")
-    is_numpys = numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic))
-    return kind is object or is_numpys or _is_model(kind)

@@ -21,8 +21,8 @@ from pgpu.functions.protocols.media_types import BYTES, EVENTS, JSON, LINES, MSG
 
 _VALUES = (JSON, MSGPACK)
 _TEXTS = (TEXT, JSON, MSGPACK)
+# The last two as one list.
 _STREAM_TYPES = (EVENTS, LINES, JSON, MSGPACK)
-"""The last two as one list."""
 
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")

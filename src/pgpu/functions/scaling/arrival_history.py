@@ -15,14 +15,14 @@ _BIN_SECONDS = 60.0
 _BINS = 240
 _FEWEST_CALLS = 10
 _HEAD, _TAIL = 0.05, 0.99
+# Relative margin at both ends of the window.
 _MARGIN = 0.1
-"""Relative margin at both ends of the window."""
 
+# If a larger part of the idle times is longer than the histogram, there is no prediction.
 _MOST_OUTSIDE = 0.5
-"""If a larger part of the idle times is longer than the histogram, there is no prediction."""
 
+# Coefficient of variation of the bins' counts below which the histogram shows no pattern.
 _FLATTEST = 2.0
-"""Coefficient of variation of the bins' counts below which the histogram shows no pattern."""
 
 
 @dataclass(frozen=True, slots=True)

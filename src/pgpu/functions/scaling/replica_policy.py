@@ -49,8 +49,8 @@ MOST_PARKED = 32
 TOLERABLE_SECONDS = 0.1
 """A queue that is done within this time needs no further replica: people take less for immediate (Nielsen 1993)."""
 
+# A changed value is sent to the engine if it differs by more than this part.
 _WORTH_SAYING = 0.1
-"""A changed value is sent to the engine if it differs by more than this part."""
 
 _COMING = {Phase.WAITING, Phase.STARTING, Phase.HOT, Phase.FAILED}
 

@@ -136,8 +136,8 @@ _PAIRS = (
     TwoWays("docker run", "pgpu run --image"),
     TwoWays("docker exec", "docker exec in a slice"),
 )
+# The pair that P3 measured.
 _DOCKER = TwoWays("process", "docker exec")
-"""The pair that P3 measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,20 +42,20 @@ _COLUMNS = (
     *("advised", "MPS told", "MPS was", "turns told", "turns was"),
 )
 _MODE_NAMES: Mapping[SharingMode, str] = {SharingMode.MPS: "MPS", SharingMode.TIME_SLICE: "turns"}
+# Time of the iterations that are launched together, alone: long beside a launch, short beside a run.
 _CHUNK_SECONDS = 0.03
-"""Time of the iterations that are launched together, alone: long beside a launch, short beside a run."""
 
 _MOST_AHEAD = 1000
 _PROBE_SECONDS = 0.2
+# The neighbour runs this much longer, so that it runs to the end of the measured program.
 _LONGER_SECONDS = 0.7
-"""The neighbour runs this much longer, so that it runs to the end of the measured program."""
 
 _EVEN = 0.01
 _QUIT_SECONDS = 1
 _PROFILE_SECONDS = 1.0
 _ROW_BYTES = 4 * 4096
+# Of a profiled program's slice: its context and memory beside its matrix.
 _SPARE_BYTES = 1024 * MIB
-"""Of a profiled program's slice: its context and memory beside its matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +163,17 @@ def run(bed: Testbed, plan: SharingPlan, directory: Path) -> ReportPart:
         NodeError: There is no MPS here, or a program failed.
     """
     processes = replace(bed, runtime="process", python=sys.executable)
-    program = _mps_program(processes)
+    program = find_control(is_simulated=processes.is_simulated)
+    if program is None:
+        raise NodeError("there is no MPS on this machine: nvidia-cuda-mps-control is not installed")
     couples = list(_measure_alone(processes, plan))
-    advice = _advice(processes, couples, directory / "p3-profiles") if plan.asks_beforehand else {}
+    advice = _predict(processes, couples, directory / "p3-profiles") if plan.asks_beforehand else {}
     with _under_mps(processes, program) as under_mps:
         pairs = [_measure_pair(processes, under_mps, plan, pair, advice.get(pair)) for pair in couples]
     table = Table(
         "P3: a cache-sensitive program beside another, with MPS and without", _COLUMNS, tuple(map(_row, pairs))
     )
     return ReportPart(table, tuple(_findings(pairs)), tuple(_files(bed, pairs, table, directory)))
-
-
-def _mps_program(bed: Testbed) -> Path:
-    program = find_control(is_simulated=bed.is_simulated)
-    if program is None:
-        raise NodeError("there is no MPS on this machine: nvidia-cuda-mps-control is not installed")
-    return program
 
 
 @contextmanager
@@ -202,30 +197,43 @@ def _under_mps(bed: Testbed, program: Path) -> Iterator[Testbed]:
 def _measure_alone(bed: Testbed, plan: SharingPlan) -> Iterator[Couple]:
     """Measure each program of each size alone, and yield it with each neighbour of its size."""
     for size in plan.sizes:
-        sensitive, insensitive = (_alone_at(bed, kind, size) for kind in PROGRAMS)
+        found = []
+        for kind in PROGRAMS:
+            bed.progress(f"{PROGRAMS[kind]} of size {size} alone")
+            first = Alone(kind, size, _iteration_seconds(bed, [_words(kind, size)]))
+            found.append(replace(first, iteration_seconds=_iteration_seconds(bed, [first.words(_PROBE_SECONDS)])))
+        sensitive, insensitive = found
         yield sensitive, sensitive
         yield sensitive, insensitive
 
 
-def _alone_at(bed: Testbed, kind: Kind, size: int) -> Alone:
-    bed.progress(f"{PROGRAMS[kind]} of size {size} alone")
-    first = Alone(kind, size, _iteration_seconds(bed, [_words(kind, size)]))
-    return replace(first, iteration_seconds=_iteration_seconds(bed, [first.words(_PROBE_SECONDS)]))
+def _predict(bed: Testbed, couples: Sequence[Couple], directory: Path) -> Mapping[Couple, Prediction]:
+    """Profile each program alone, and run `pgpu advise` for each couple; the profiles stay in the directory.
 
-
-def _advice(bed: Testbed, couples: Sequence[Couple], directory: Path) -> Mapping[Couple, Prediction]:
-    """Predict how each couple should share the GPU, from a profile of each program alone."""
+    Raises:
+        NodeError: A command failed.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    programs = dict.fromkeys(alone for couple in couples for alone in couple)
-    kept = {alone: _profile(bed, alone, directory) for alone in programs}
-    return {couple: _ask_advice(bed, [kept[alone] for alone in couple]) for couple in couples}
-
-
-def _profile(bed: Testbed, alone: Alone, directory: Path) -> Path:
-    bed.progress(f"{PROGRAMS[alone.kind]} of size {alone.size} is profiled")
-    kept = directory / f"{alone.kind}-{alone.size}.json"
-    _profile_program(bed, alone.words(_PROFILE_SECONDS), _SPARE_BYTES + alone.size * _ROW_BYTES, kept)
-    return kept
+    profiles: dict[Alone, Path] = {}
+    for alone in dict.fromkeys(alone for couple in couples for alone in couple):
+        bed.progress(f"{PROGRAMS[alone.kind]} of size {alone.size} is profiled")
+        memory_bytes = _SPARE_BYTES + alone.size * _ROW_BYTES
+        options = ("--sensitivity", "--runs", "1", "--json", "--memory", f"{memory_bytes // MIB}MiB")
+        done = _run_pgpu(bed, ("profile", *options, "--", *bed.workload(alone.words(_PROFILE_SECONDS))))
+        if done.returncode != 0:
+            raise NodeError(f"{PROGRAMS[alone.kind]} could not be profiled: {last_line(done.stderr)}")
+        profiles[alone] = directory / f"{alone.kind}-{alone.size}.json"
+        profiles[alone].write_text(done.stdout, "utf-8")
+    predictions = {}
+    for couple in couples:
+        done = _run_pgpu(bed, ("advise", "--json", *(str(profiles[alone]) for alone in couple)))
+        if done.returncode != 0:
+            raise NodeError(f"pgpu advise failed: {last_line(done.stderr)}")
+        answer = json.loads(done.stdout)
+        first = answer["jobs"][0]
+        winner = _MODE_NAMES[SharingMode(answer["faster_mode"])]
+        predictions[couple] = Prediction(winner, float(first["mps_slowdown"]), float(first["time_slice_slowdown"]))
+    return predictions
 
 
 def _measure_pair(
@@ -313,40 +321,6 @@ def _files(bed: Testbed, pairs: Sequence[Pair], table: Table, directory: Path) -
     labels = [f"{pair.size}\n{pair.neighbour}" for pair in pairs]
     title = f"An iteration of the cache-sensitive program\n{report.caption(bed)}"
     yield plots.bars(list(ways.items()), labels, directory / "p3-mps.png", title, "ms")
-
-
-def _profile_program(bed: Testbed, words: tuple[str, ...], memory_bytes: int, kept: Path) -> None:
-    """Profile a program alone, with its sensitivity, and store the profile in a file.
-
-    Args:
-        bed: Where it runs.
-        words: The workload and its arguments.
-        memory_bytes: Of its slice.
-        kept: Path of the file.
-
-    Raises:
-        NodeError: It could not be profiled.
-    """
-    asked = ("profile", "--sensitivity", "--runs", "1", "--json", "--memory", f"{memory_bytes // MIB}MiB", "--")
-    done = _run_pgpu(bed, (*asked, *bed.workload(words)))
-    if done.returncode != 0:
-        raise NodeError(f"{words[0]} could not be profiled: {last_line(done.stderr)}")
-    kept.write_text(done.stdout, "utf-8")
-
-
-def _ask_advice(bed: Testbed, profiles: Sequence[Path]) -> Prediction:
-    """Run `pgpu advise` for the profiles of two programs.
-
-    Raises:
-        NodeError: It failed.
-    """
-    done = _run_pgpu(bed, ("advise", "--json", *map(str, profiles)))
-    if done.returncode != 0:
-        raise NodeError(f"pgpu advise failed: {last_line(done.stderr)}")
-    answer = json.loads(done.stdout)
-    first = answer["jobs"][0]
-    winner = _MODE_NAMES[SharingMode(answer["faster_mode"])]
-    return Prediction(winner, float(first["mps_slowdown"]), float(first["time_slice_slowdown"]))
 
 
 def _run_pgpu(bed: Testbed, words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -21,11 +21,11 @@ from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.units import MIB
 
 _COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "mean s", "device peak MiB")
+# Three grids of 512 × 512 floats.
 _LAYER_BYTES = 3 * MIB
-"""Three grids of 512 × 512 floats."""
 
+# The driver maps memory in pages of this size.
 _SPARE_BYTES = 2 * MIB
-"""The driver maps memory in pages of this size."""
 
 QUEUE, TOGETHER = "pgpu, in the queue", "pgpu, oversubscribed"
 BARE = "without pgpu"
@@ -95,7 +95,10 @@ def run(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
         NodeError: A program does not load, or this GPU is too small.
     """
     bed.progress("one hotspot3D alone, to see what a context takes")
-    job = size_job(bed.device_memory_bytes, _context_bytes(bed))
+    probe = run_bare(bed, [("p3-probe", ("hotspot3d", "--layers", "1", "--iterations", "1"))]).jobs[0]
+    if probe.result is None:
+        raise NodeError(f"hotspot3D does not run: {probe.complaint}")
+    job = size_job(bed.device_memory_bytes, int(probe.result["context_bytes"]))
     trials, findings = [], []
     for each in _trials(bed, plan, job):
         if isinstance(each, str):
@@ -114,13 +117,6 @@ def what_is_imaginary(device_name: str) -> Sequence[str]:
         return ()
     card = device_name.removesuffix(IMAGINARY)
     return (f"this card does not exist: a real {card} cannot move memory while kernels run, so it refuses {TOGETHER}",)
-
-
-def _context_bytes(bed: Testbed) -> int:
-    probe = run_bare(bed, [("p3-probe", ("hotspot3d", "--layers", "1", "--iterations", "1"))]).jobs[0]
-    if probe.result is None:
-        raise NodeError(f"hotspot3D does not run: {probe.complaint}")
-    return int(probe.result["context_bytes"])
 
 
 def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:

@@ -163,21 +163,17 @@ def serve(served: Served) -> Iterator[FunctionConnection]:
     with tempfile.TemporaryFile() as log:
         replica = served.start(log)
         try:
-            _wait_until_ready(replica, log)
+            deadline_seconds = time.monotonic() + _DEADLINE_SECONDS
+            while not replica.is_ready():
+                if replica.is_failed or time.monotonic() > deadline_seconds:
+                    log.seek(0)
+                    line = last_line(log.read().decode(errors="replace"))
+                    raise NodeError(f"a function did not become ready: {line or 'no output'}")
+                time.sleep(_POLL_SECONDS)  # noqa: TID251 - a replica sends no event that it is ready
             with closing(FunctionConnection(replica.http_socket)) as caller:
                 yield caller
         finally:
             replica.end()
-
-
-def _wait_until_ready(replica: DevReplica, log: BinaryIO) -> None:
-    deadline_seconds = time.monotonic() + _DEADLINE_SECONDS
-    while not replica.is_ready():
-        if replica.is_failed or time.monotonic() > deadline_seconds:
-            log.seek(0)
-            line = last_line(log.read().decode(errors="replace"))
-            raise NodeError(f"a function did not become ready: {line or 'no output'}")
-        time.sleep(_POLL_SECONDS)  # noqa: TID251 - a replica sends no event that it is ready
 
 
 def seconds_of_process(

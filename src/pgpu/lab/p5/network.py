@@ -14,12 +14,12 @@ SEED = 2019
 """The year of P5."""
 
 _OPSET, _FORMAT = 17, 8
+# TensorProto.FLOAT.
 _FLOAT = 1
-"""TensorProto.FLOAT."""
 
 _MIDDLE = 127.5
+# Source: SSD's reference code.
 _VARIANCES = (0.1, 0.1, 0.2, 0.2)
-"""Source: SSD's reference code."""
 
 _MOST_OF_A_CLASS = 20
 _OVERLAP = 0.45

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 CLASSES = 21
 """Pascal VOC's twenty and the background, as in the original."""
 
+# Features up to this size have four default boxes in each place, like the finest one; the others six.
 _COARSE_PIXELS = 3
-"""Features up to this size have four default boxes in each place, like the finest one; the others six."""
 
 _FLOAT_BYTES = 4
 _LEAST_SCALE, _MOST_SCALE = 0.2, 0.9

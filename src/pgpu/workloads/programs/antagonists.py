@@ -34,8 +34,8 @@ _MOST_SHARE_PERCENT = 100
 _NANOSECONDS = 1_000_000_000
 _QUAD_BYTES = 16
 _SECTOR_BYTES = 32
+# Multiple of the L2 cache's size that is read before an address is read again.
 _MEMORY_IN_CACHES = 8
-"""Multiple of the L2 cache's size that is read before an address is read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pgpu.workloads.kernels import Filling
 from pgpu.workloads.programs.problem import Buffers, Option, Problem
 
 _BLOCK_THREADS = 256
+# Of a particle: its place and its mass.
 _NUMBERS = 4
-"""Of a particle: its place and its mass."""
 
 
 @dataclass(frozen=True, slots=True)

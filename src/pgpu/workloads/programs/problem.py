@@ -11,7 +11,7 @@ import argparse
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
@@ -146,7 +146,15 @@ def solve(this: WorkloadRun, problem: Problem, arguments: argparse.Namespace) ->
     is_checked = arena.check_small_problem()
     arena.fill(problem)
     began_seconds = this.elapsed_seconds()
-    iterations = sum(arena.solve(problem, arguments.ahead) for _ in _iterations(this, arguments))
+    iterations = rounds = 0
+    while True:
+        spent_seconds = this.elapsed_seconds() - began_seconds
+        if rounds >= arguments.iterations if arguments.seconds is None else spent_seconds >= arguments.seconds:
+            break
+        if rounds:
+            wait_seconds(arguments.host_ms / 1000)
+        iterations += arena.solve(problem, arguments.ahead)
+        rounds += 1
     this.device.synchronize()
     this.finish(
         sizes=asdict(problem),
@@ -154,20 +162,6 @@ def solve(this: WorkloadRun, problem: Problem, arguments: argparse.Namespace) ->
         compute_seconds=round(this.elapsed_seconds() - began_seconds, 6),
         computed=is_checked,
     )
-
-
-def _iterations(this: WorkloadRun, arguments: argparse.Namespace) -> Iterator[None]:
-    began_seconds = this.elapsed_seconds()
-    done = 0
-    while True:
-        spent_seconds = this.elapsed_seconds() - began_seconds
-        is_over = done >= arguments.iterations if arguments.seconds is None else spent_seconds >= arguments.seconds
-        if is_over:
-            return
-        if done:
-            wait_seconds(arguments.host_ms / 1000)
-        yield
-        done += 1
 
 
 def needed_bytes(fillings: Sequence[Filling]) -> int:
