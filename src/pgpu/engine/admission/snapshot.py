@@ -4,6 +4,7 @@ Values that cannot be read count as taken: no job starts on memory that may not 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,46 +48,38 @@ class Snapshot:
             return 0
         return max(0, part.resident_bytes - self.staying_bytes.get((job_id, part.gpu_uuid), 0))
 
-    def outsiders_bytes(self, gpu_uuid: str) -> int:
-        """Return the memory that no meter of a slice counts."""
-        ours = sum(amount for (_, uuid), amount in self.held_bytes.items() if uuid == gpu_uuid)
-        return max(0, self.used_bytes[gpu_uuid] - ours)
-
     def rooms(self, entries: Sequence[Entry], headroom: Headroom) -> tuple[GpuRoom, ...]:
         """Return the free room of each GPU, given all leases; they must be read later than the GPUs."""
-        granted = self._granted_bytes(entries)
-        compute = _granted_compute(entries)
-        tenancies = _tenancies(entries)
+        granted: dict[str, int] = {}
+        compute: dict[str, float] = {}
+        tenancies: dict[str, Tenancy] = {}
+        for entry in entries:
+            lease = entry.job.lease
+            if lease is None or not entry.is_counted:
+                continue
+            for part in lease.slices:
+                uuid = part.gpu_uuid
+                # A slice counts as what it holds if a resize made it smaller, an oversubscribed one as its resident part.
+                amount = max(part.memory_bytes, self.held_bytes.get((lease.job_id, uuid), 0))
+                amount = amount if part.resident_bytes is None else part.resident_bytes
+                granted[uuid] = granted.get(uuid, 0) + amount
+                compute[uuid] = compute.get(uuid, 0.0) + compute_of(entry.job)
+                tenancies[uuid] = tenancies.get(uuid, IDLE).joined(lease.sharing, entry.job.owner_uid)
+        metered: dict[str, int] = {}
+        for (_, uuid), held_bytes in self.held_bytes.items():
+            metered[uuid] = metered.get(uuid, 0) + held_bytes
         return tuple(
             GpuRoom(
                 gpu,
                 headroom.of(gpu),
-                self.outsiders_bytes(gpu.uuid),
+                # Memory in use that no meter counts is held from outside of all slices.
+                max(0, self.used_bytes[gpu.uuid] - metered.get(gpu.uuid, 0)),
                 taken_bytes(gpu, granted.get(gpu.uuid, 0)),
                 compute.get(gpu.uuid, 0.0),
                 tenancies.get(gpu.uuid, IDLE),
             )
             for gpu in self.gpus
         )
-
-    def _granted_bytes(self, entries: Sequence[Entry]) -> dict[str, int]:
-        """A slice counts as what it holds if a resize made it smaller than that; an oversubscribed one as its resident part."""
-        granted: dict[str, int] = {}
-        for lease in held_leases([entry for entry in entries if entry.is_counted]):
-            for part in lease.slices:
-                amount = max(part.memory_bytes, self.held_bytes.get((lease.job_id, part.gpu_uuid), 0))
-                amount = amount if part.resident_bytes is None else part.resident_bytes
-                granted[part.gpu_uuid] = granted.get(part.gpu_uuid, 0) + amount
-        return granted
-
-
-def _granted_compute(entries: Sequence[Entry]) -> dict[str, float]:
-    granted: dict[str, float] = {}
-    for entry in entries:
-        if entry.job.lease is not None and entry.is_counted:
-            for part in entry.job.lease.slices:
-                granted[part.gpu_uuid] = granted.get(part.gpu_uuid, 0.0) + compute_of(entry.job)
-    return granted
 
 
 def compute_of(job: Job) -> float:
@@ -96,25 +89,8 @@ def compute_of(job: Job) -> float:
     return job.request.compute_share or 0.0
 
 
-def _tenancies(entries: Sequence[Entry]) -> dict[str, Tenancy]:
-    found: dict[str, Tenancy] = {}
-    for entry in entries:
-        lease = entry.job.lease
-        if lease is None or not entry.is_counted:
-            continue
-        for part in lease.slices:
-            before = found.get(part.gpu_uuid, IDLE)
-            found[part.gpu_uuid] = before.joined(lease.sharing, entry.job.owner_uid)
-    return found
-
-
 BLIND = Snapshot((), {}, {})
 """Stands for GPUs that cannot be read: no room anywhere."""
-
-
-def held_leases(entries: Sequence[Entry]) -> list[Lease]:
-    """Return the leases that still hold memory."""
-    return [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
 
 
 def take_snapshot(
@@ -135,7 +111,7 @@ def take_snapshot(
         NodeError: A GPU cannot be read.
     """
     gpus = tuple(source.gpus())
-    leases = held_leases(entries)
+    leases = [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
     meters = _held(enforcer, leases)
     for _ in range(_MOST_READINGS):
         before = meters
@@ -156,15 +132,11 @@ def _held(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str, str], 
 def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
     """Return host memory that could be promised to jobs now: of the machine, or of this process's cgroups where that is less."""
     try:
-        machine_bytes = _available_of_machine(meminfo)
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        machine_bytes = next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         return 0
     return max(0, min([machine_bytes, *_left_of_cgroups(cgroups, own_cgroup)]) - KEPT_BYTES)
-
-
-def _available_of_machine(meminfo: Path) -> int:
-    lines = meminfo.read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
 
 
 def _left_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
@@ -174,17 +146,12 @@ def _left_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
     except (OSError, StopIteration):
         return []
     found = []
-    place = cgroups / line.removeprefix("0::").lstrip("/")
-    for directory in (place, *place.parents):
-        if cgroups in (directory, *directory.parents):
-            found += _left_of(directory)
+    own = cgroups / line.removeprefix("0::").lstrip("/")
+    for directory in (own, *own.parents):
+        if cgroups not in (directory, *directory.parents):
+            continue
+        with suppress(OSError):  # the root cgroup has no limit
+            limit = (directory / "memory.max").read_text(encoding="ascii").strip()
+            used = (directory / "memory.current").read_text(encoding="ascii").strip()
+            found += [] if limit == "max" else [max(0, int(limit) - int(used))]
     return found
-
-
-def _left_of(cgroup: Path) -> list[int]:
-    try:
-        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
-        used = (cgroup / "memory.current").read_text(encoding="ascii").strip()
-    except OSError:
-        return []
-    return [] if limit == "max" else [max(0, int(limit) - int(used))]

@@ -11,7 +11,7 @@ import getpass
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pgpu.errors import NodeError
@@ -50,37 +50,20 @@ class GpuLocks:
             NodeError: Another ledger or user holds one, or the locks' directory cannot be used.
         """
         for gpu in gpus:
-            if not gpu.is_simulated and gpu.uuid not in self._descriptors:
-                self._descriptors[gpu.uuid] = self._locked(gpu)
+            if gpu.is_simulated or gpu.uuid in self._descriptors:
+                continue
+            descriptor = self._open(gpu.uuid)
+            try:
+                self._take(descriptor, gpu)
+            except BaseException:  # Ctrl-C too: an open descriptor would keep the lock, and all other ledgers out.
+                os.close(descriptor)
+                raise
+            self._descriptors[gpu.uuid] = descriptor
 
     def close(self) -> None:
         """Release all locks."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
-
-    def _locked(self, gpu: Gpu) -> int:
-        descriptor = self._open(gpu.uuid)
-        try:
-            self._take(descriptor, gpu)
-        except BaseException:  # Ctrl-C too: an open descriptor would keep the lock, and all other ledgers out.
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def _take(self, descriptor: int, gpu: Gpu) -> None:
-        """Take a shared lock on a file with this ledger's name; the first process, which gets the exclusive lock, writes it."""
-        ours = _owner(self._ledger_path)
-        if try_flock(descriptor, fcntl.LOCK_EX):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(ours).encode(), 0)
-        # flock does not convert atomically: another ledger may get the lock in between. So the name is read under the shared one.
-        for _ in range(_MOST_TRIES):
-            if try_flock(descriptor, fcntl.LOCK_SH):
-                break
-            threading.Event().wait(_TRY_SECONDS)  # another process is writing a name
-        found = _read(descriptor)
-        if found.get("identity") != ours["identity"]:
-            raise _refusal(gpu, found)
 
     def _open(self, gpu_uuid: str) -> int:
         directory = _usable(self._directories)
@@ -88,7 +71,8 @@ class GpuLocks:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             try:
-                # First without O_CREAT, which the kernel refuses on other users' files in sticky directories (fs.protected_regular).
+                # First without O_CREAT: the kernel refuses it on other users' files in sticky directories
+                # (fs.protected_regular).
                 return os.open(path, flags)
             except FileNotFoundError:
                 descriptor = os.open(path, flags | os.O_CREAT, _FILE_MODE)
@@ -96,6 +80,31 @@ class GpuLocks:
                 return descriptor
         except OSError as exc:
             raise NodeError(f"the lock {path} of a GPU cannot be opened: {exc.strerror}") from exc
+
+    def _take(self, descriptor: int, gpu: Gpu) -> None:
+        """Take a shared lock on a file with this ledger's name; the first process, which gets the exclusive lock, writes it."""
+        own = _owner(self._ledger_path)
+        if try_flock(descriptor, fcntl.LOCK_EX):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(own).encode(), 0)
+        # flock does not convert atomically: another ledger may get the lock in between. So the name is read again under the
+        # shared one.
+        for _ in range(_MOST_TRIES):
+            if try_flock(descriptor, fcntl.LOCK_SH):
+                break
+            threading.Event().wait(_TRY_SECONDS)  # another process is writing its name
+        try:
+            found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+        except ValueError:  # damaged: anyone may write to the file
+            found = {}
+        found = found if isinstance(found, dict) else {}
+        if found.get("identity") != own["identity"]:
+            has_names = {"ledger", "user"} <= found.keys()
+            name = f"the ledger {found['ledger']} of user {found['user']}" if has_names else "another pgpu"
+            raise NodeError(
+                f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {name}",
+                hint="use that --state-dir, or wait until its jobs have ended",
+            )
 
 
 def _usable(directories: Sequence[Path]) -> Path:
@@ -118,33 +127,9 @@ def _owner(ledger_path: Path) -> dict[str, object]:
         directory = path.parent.stat()
     except OSError as exc:
         raise NodeError(f"the ledger's directory {path.parent} cannot be used: {exc.strerror}") from exc
-    return {
-        "ledger": str(path),
-        "user": _user(),
-        "identity": [directory.st_dev, directory.st_ino, path.name, os.geteuid()],
-    }
-
-
-def _read(descriptor: int) -> dict[str, object]:
-    """Return the owner that a lock file names; empty if the file is damaged."""
     try:
-        found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _refusal(gpu: Gpu, owner: Mapping[str, object]) -> NodeError:
-    has_names = {"ledger", "user"} <= owner.keys()
-    name = f"the ledger {owner['ledger']} of user {owner['user']}" if has_names else "another pgpu"
-    return NodeError(
-        f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {name}",
-        hint="use that --state-dir, or wait until its jobs have ended",
-    )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.geteuid())
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a UID without a name
+        user = str(os.geteuid())
+    identity = [directory.st_dev, directory.st_ino, path.name, os.geteuid()]
+    return {"ledger": str(path), "user": user, "identity": identity}

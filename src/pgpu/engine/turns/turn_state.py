@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pgpu.engine.settings import EngineSettings
 from pgpu.host.atomic_file import write_atomically
@@ -62,7 +61,22 @@ def save_turns(path: Path, turns: TurnState) -> None:
 def load_turns(path: Path) -> TurnState:
     """Return the last state; `NO_TURNS` if it cannot be read."""
     try:
-        return _turns(json.loads(path.read_bytes()))
+        fields = json.loads(path.read_bytes())
+        seconds = {
+            name: {str(key): float(value) for key, value in fields[name].items()}
+            for name in ("leaving", "served_seconds", "waiting_since_seconds")
+        }
+        return TurnState(
+            is_on=bool(fields["is_on"]),
+            holders=tuple(fields["holders"]),
+            since_seconds=float(fields["since_seconds"]),
+            until_seconds=float(fields["until_seconds"]),
+            coming=tuple(fields["coming"]),
+            brief=frozenset(fields["brief"]),
+            went_first=frozenset(fields["went_first"]),
+            had_turn=frozenset(fields["had_turn"]),
+            **seconds,
+        )
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return NO_TURNS
 
@@ -70,36 +84,19 @@ def load_turns(path: Path) -> TurnState:
 def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
     """Return the turns on these GPUs; without those on which all jobs run."""
     offset_seconds = time.time() - time.monotonic()
-    found = [(uuid, load_turns(turn_paths(settings, uuid).standing)) for uuid in gpu_uuids]
-    return [_shown(uuid, turns, offset_seconds) for uuid, turns in found if turns.is_on]
-
-
-def _shown(gpu_uuid: str, turns: TurnState, offset_seconds: float) -> GpuTurn:
-    waiting = turns.waiting_since_seconds
-    return GpuTurn(
-        gpu_uuid,
-        turns.holders,
-        turns.since_seconds + offset_seconds if turns.holders else None,
-        turns.until_seconds + offset_seconds if turns.holders else None,
-        tuple(sorted(waiting, key=lambda job_id: (waiting[job_id], job_id))),
-    )
-
-
-def _turns(fields: dict[str, Any]) -> TurnState:
-    return TurnState(
-        is_on=bool(fields["is_on"]),
-        holders=tuple(fields["holders"]),
-        since_seconds=float(fields["since_seconds"]),
-        until_seconds=float(fields["until_seconds"]),
-        coming=tuple(fields["coming"]),
-        leaving=_seconds(fields["leaving"]),
-        served_seconds=_seconds(fields["served_seconds"]),
-        waiting_since_seconds=_seconds(fields["waiting_since_seconds"]),
-        brief=frozenset(fields["brief"]),
-        went_first=frozenset(fields["went_first"]),
-        had_turn=frozenset(fields["had_turn"]),
-    )
-
-
-def _seconds(values: dict[str, float]) -> dict[str, float]:
-    return {str(key): float(value) for key, value in values.items()}
+    found = []
+    for uuid in gpu_uuids:
+        turns = load_turns(turn_paths(settings, uuid).standing)
+        if not turns.is_on:
+            continue
+        waiting = turns.waiting_since_seconds
+        found.append(
+            GpuTurn(
+                uuid,
+                turns.holders,
+                turns.since_seconds + offset_seconds if turns.holders else None,
+                turns.until_seconds + offset_seconds if turns.holders else None,
+                tuple(sorted(waiting, key=lambda job_id: (waiting[job_id], job_id))),
+            )
+        )
+    return found
