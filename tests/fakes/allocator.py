@@ -1,11 +1,11 @@
-"""A scheduler as far as GPUs are concerned: the allocator of kube-scheduler for devices of one driver, and its default scores.
+"""The part of kube-scheduler that concerns GPUs: its allocator for devices of one driver, and its default scores.
 
 Devices are tried in the order of their slices and the first that fits is taken; capacity is consumed in steps; a counter
 is taken once by a device, however many claims share it. Nodes get the scores of NodeResourcesFit (least allocated) and
-NodeResourcesBalancedAllocation, in whole points as in Kubernetes, and equals are drawn by lot. An extender's scores count
+NodeResourcesBalancedAllocation, in whole points as in Kubernetes, and ties are broken at random. An extender's scores count
 ten times their weight. There are no other filters, no preemption, no expressions: a class is its name.
 
-Source: k8s.io/dynamic-resource-allocation/structured; pkg/scheduler (selectHost, prioritizeNodes); what a real 1.36 one did.
+Source: k8s.io/dynamic-resource-allocation/structured; pkg/scheduler (selectHost, prioritizeNodes); a real 1.36 scheduler.
 """
 
 import random
@@ -20,13 +20,13 @@ from pgpu.kubernetes.names import DRIVER, WHOLE_CLASS
 
 Object = dict[str, Any]
 Scores = Callable[[Object, list[str]], Sequence[int]]
-"""What an extender says of nodes: 0 to 10."""
+"""Scores of an extender: 0 to 10."""
 
 POINTS_OF_A_SCORE = 10
 """MaxNodeScore / MaxExtenderPriority."""
 
 USUAL_CPU_MILLI, USUAL_MEMORY_BYTES = 100, 200 << 20
-"""What scores take a pod to need that says nothing."""
+"""Requests that scores assume for a pod without any."""
 
 
 def amount(quantity: Any) -> int:
@@ -35,7 +35,7 @@ def amount(quantity: Any) -> int:
 
 @dataclass
 class Device:
-    """One device of a node, and what is taken of it."""
+    """One device of a node and its allocations."""
 
     pool: str
     found: Object
@@ -51,7 +51,7 @@ class Device:
         return bool(self.found.get("allowMultipleAllocations"))
 
     def consumption(self, asked: Object) -> dict[str, int] | None:
-        """Return what a request takes of each capacity; None if that is more than there is."""
+        """Return what a request takes of each capacity; None: there is less."""
         if not self.is_shared:
             return None if self.claims else {}
         taken = {}
@@ -70,7 +70,7 @@ class Machine:
     name: str
     devices: list[Device]
     counters: Counter[tuple[str, str]]
-    """What is left, by set and counter."""
+    """Remaining counters, by set and counter."""
 
     cpu_milli: int
     memory_bytes: int
@@ -78,7 +78,7 @@ class Machine:
     used_memory_bytes: int = 0
 
     def points(self) -> int:
-        """Return the default scores together, for one more pod that says nothing of CPU and memory."""
+        """Return the sum of the default scores for another pod without CPU and memory requests."""
         cpu = (self.used_cpu_milli + USUAL_CPU_MILLI) / self.cpu_milli
         memory = (self.used_memory_bytes + USUAL_MEMORY_BYTES) / self.memory_bytes
         if max(cpu, memory) > 1:
@@ -105,7 +105,7 @@ class Allocator:
         return sum(machine.gpus_used for machine in self.machines)
 
     def schedule(self, pod: Object, claim: Object, scores: Scores | None = None, weight: int = 1) -> str | None:
-        """Choose a node for a pod with one claim, and allocate it there; its name, or None where it fits nowhere."""
+        """Choose a node for a pod with one claim, and allocate it there; returns its name, or None if it fits nowhere."""
         fitting = [machine for machine in self.machines if self._tried(machine, claim) is not None]
         if not fitting:
             return None
@@ -119,7 +119,7 @@ class Allocator:
         return chosen.name
 
     def allocate(self, machine: Machine, claim: Object) -> None:
-        """Give a claim what it asks for, and write that into its status."""
+        """Allocate a claim, and write its status."""
         results = self._tried(machine, claim)
         assert results is not None, f"{claim['metadata']['name']} does not fit on {machine.name}"
         for device, consumed in results:
@@ -139,7 +139,7 @@ class Allocator:
         claim["status"] = {"allocation": {"devices": {"results": written}}}
 
     def free(self, claim: Object) -> None:
-        """Take back what a claim has."""
+        """Deallocate a claim."""
         uid = claim["metadata"]["uid"]
         machine = self._where.pop(uid)
         for device, consumed in self._held.pop(uid):
@@ -152,7 +152,7 @@ class Allocator:
         claim["status"] = {}
 
     def check(self) -> None:
-        """Fail where anything is given out twice."""
+        """Assert that nothing is allocated twice."""
         for machine in self.machines:
             assert min(machine.counters.values(), default=0) >= 0, machine.name
             for device in machine.devices:
@@ -161,7 +161,7 @@ class Allocator:
                     assert 0 <= consumed <= amount(device.found["capacity"][name]["value"]), device.name
 
     def _tried(self, machine: Machine, claim: Object) -> list[tuple[Device, dict[str, int]]] | None:
-        """Return the first devices of a machine that serve a claim; of one GPU each claim has one part."""
+        """Return the first devices of a machine that fit a claim; a claim gets one share of a GPU."""
         chosen: list[tuple[Device, dict[str, int]]] = []
         for request in claim["spec"]["devices"]["requests"]:
             exact = request["exactly"]
@@ -210,7 +210,7 @@ def _counters(device: Device) -> Counter[tuple[str, str]]:
 
 
 def _rounded(asked: Any, capacity: Object) -> int | None:
-    """Return what is consumed of a capacity; None if so much may not be asked for."""
+    """Return the consumed amount of a capacity; None: the request is not valid."""
     policy = capacity.get("requestPolicy") or {}
     if asked is None:
         return amount(policy.get("default", capacity["value"]))
@@ -222,7 +222,7 @@ def _rounded(asked: Any, capacity: Object) -> int | None:
 
 
 def gpus_by_node(claims: Sequence[Object]) -> dict[str, set[str]]:
-    """Return the GPUs that claims have, by pool."""
+    """Return the allocated GPUs, by pool."""
     used: dict[str, set[str]] = defaultdict(set)
     for claim in claims:
         for result in ((claim.get("status") or {}).get("allocation") or {"devices": {}})["devices"].get("results", ()):

@@ -1,6 +1,6 @@
-"""An API server over real HTTP: it stores, versions, lists and watches objects of the kinds in `api_objects`, and fails on wish.
+"""An API server over real HTTP: it stores, versions, lists and watches objects of the kinds in `api_objects`, and injects faults.
 
-It answers like the recorded 1.36 one as far as pgpu asks. It has no scheduler and no controllers.
+Its answers are those of a recorded 1.36 server, for the requests that pgpu sends. It has no scheduler and no controllers.
 """
 
 import json
@@ -29,21 +29,21 @@ EVENTS = next(kind for kind in KINDS if kind.group == "events.k8s.io")
 
 @dataclass
 class User:
-    """Who asks with one token."""
+    """The user of one token."""
 
     rules: Rules | None = None
-    """None: everything is allowed."""
+    """None: everything."""
 
     node: str | None = None
-    """The node that a projected token names, for admission."""
+    """Node in a projected token, for admission."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request that was understood."""
+    """One parsed request."""
 
     verb: str
-    """As RBAC has it: get, list, watch, create, update, patch, delete."""
+    """An RBAC verb: get, list, watch, create, update, patch, delete."""
 
     kind: Kind
     subresource: str
@@ -51,7 +51,7 @@ class Asked:
     name: str
     dry_run: bool = False
     manager: str | None = None
-    """Of a server-side apply: who says it; None of everything else."""
+    """Field manager of a server-side apply; None for other requests."""
 
     is_forced: bool = False
 
@@ -62,7 +62,7 @@ class Asked:
 
 @dataclass
 class Fault:
-    """Answers that go wrong, until their number is used up."""
+    """Faulty answers, limited in number."""
 
     code: int
     times: int = 1
@@ -70,38 +70,38 @@ class Fault:
     plural: str | None = None
     retry_after: int | None = None
     after: bool = False
-    """Whether it is done all the same, and only the answer is lost."""
+    """Whether the request is done and only its answer is lost."""
 
     def hits(self, asked: Asked) -> bool:
         return self.times > 0 and self.verb in {None, asked.verb} and self.plural in {None, asked.kind.plural}
 
 
 Admission = Callable[[Asked, User, Object], str | None]
-"""Says why a write is refused (403), or None."""
+"""Returns why a write is refused (403), or None."""
 
 
 @dataclass
 class ApiServer:
-    """A cluster's API server, and what may be changed about it while it runs."""
+    """A cluster's API server; its attributes may be changed while it runs."""
 
     objects: Objects = field(default_factory=Objects)
     gates: set[str] = field(default_factory=lambda: set(GATES))
     users: dict[str, User] = field(default_factory=dict)
-    """By token; while there are none, whoever comes may do everything."""
+    """By token; empty: every client may do everything."""
 
     accounts: dict[str, Rules] = field(default_factory=dict)
-    """By name of a user: what a SubjectAccessReview says of it."""
+    """By user: the result of a SubjectAccessReview."""
 
     admission: Admission | None = None
     faults: list[Fault] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     kinds: list[Kind] = field(default_factory=lambda: list(KINDS))
-    """A kind that is taken out is not installed: 404."""
+    """A missing kind is not installed: 404."""
 
     bookmark_seconds: float = 0.05
     version: str = "v1.36.2"
     slow: threading.Event = field(default_factory=threading.Event)
-    """While it is cleared nothing is answered."""
+    """While it is cleared, no request is answered."""
 
     url: str = ""
     _watch_ends: threading.Event = field(default_factory=threading.Event)
@@ -117,18 +117,18 @@ class ApiServer:
         return self.objects.all(SLICES)
 
     def verbs(self, plural: str = "resourceslices") -> list[str]:
-        """Return what was asked of one kind of objects, in order; dry runs are not among it."""
+        """Return the requests for one kind of objects, in order, without dry runs."""
         return [each.verb for each in self.asked if each.kind.plural == plural and not each.dry_run]
 
     def break_watches(self) -> None:
-        """End every watch that is open, without a word."""
+        """Close the connection of every open watch."""
         ended, self._watch_ends = self._watch_ends, threading.Event()
         ended.set()
         with self.objects.changed:
             self.objects.changed.notify_all()
 
     def kubeconfig(self, directory: Path, token: str = "") -> Path:
-        """Write a kubeconfig that leads here."""
+        """Write a kubeconfig for this server."""
         path = directory / f"kubeconfig-{token or 'anyone'}.json"
         user = {"token": token} if token else {}
         written = {
@@ -141,7 +141,7 @@ class ApiServer:
         return path
 
     def answer(self, asked: Asked, user: User, body: Object) -> tuple[int, Object]:
-        """Do what was asked; the status and the object to send."""
+        """Perform a request; returns status and object."""
         fault = self.enter(asked, user)
         done = self._write(asked, user, body) if asked.verb != "get" else (200, self._read(asked))
         if fault is not None:
@@ -149,7 +149,7 @@ class ApiServer:
         return done
 
     def enter(self, asked: Asked, user: User) -> Fault | None:
-        """Note what is asked, and refuse it where it is not allowed or shall fail; a fault that is returned comes after."""
+        """Record a request, and raise if it is not allowed or shall fail; a returned fault applies to the answer."""
         self.asked.append(asked)
         if user.rules is not None and not allows(user.rules, asked.verb, asked.kind.group, asked.resource, asked.name):
             message = f'cannot {asked.verb} resource "{asked.resource}" in API group "{asked.kind.group}"'
@@ -261,11 +261,11 @@ def running(server: ApiServer | None = None, certificate: Path | None = None) ->
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """HTTP's side: the standard library reads requests, this answers them."""
+    """Request handler of the standard library's HTTP server."""
 
     api: ApiServer
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # an answer is two writes
+    disable_nagle_algorithm = True  # an answer is written in two parts
 
     def do_GET(self) -> None:
         self._serve("get")

@@ -17,7 +17,7 @@ from pgpu.kubernetes.kubelet_sockets import method_caller
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 CALL_SECONDS = 45
-"""As a kubelet's own patience."""
+"""Timeout of a kubelet's calls."""
 
 Prepared = Mapping[str, dra.NodePrepareResourceResponse]
 Unprepared = Mapping[str, dra.NodeUnprepareResourceResponse]
@@ -25,7 +25,7 @@ Unprepared = Mapping[str, dra.NodeUnprepareResourceResponse]
 
 @dataclass
 class FakeKubelet:
-    """Its directory, and the drivers that it took."""
+    """A kubelet with its directory and its registered drivers."""
 
     directory: Path
     _channels: list[grpc.Channel] = field(default_factory=list)
@@ -36,12 +36,12 @@ class FakeKubelet:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
 
     def sockets(self) -> list[Path]:
-        """Return what a kubelet sees in its registry: no hidden names."""
+        """Return the sockets in the registry, without hidden names."""
         found = (self.directory / "plugins_registry").iterdir()
         return [path for path in found if path.is_socket() and not path.name.startswith(".")]
 
     def register(self, refusal: str = "") -> registration.PluginInfo:
-        """Ask the one driver that is there, answer it, and connect to it unless it is refused."""
+        """Register the one driver in the registry, or refuse it, and connect to it."""
         (socket,) = self.sockets()
         channel, service = self._channel(socket), registration.DESCRIPTOR.services_by_name["Registration"]
         info: registration.PluginInfo = method_caller(channel, service, "GetInfo")(
@@ -91,7 +91,7 @@ class FakeKubelet:
         return self._endpoint
 
     def restart(self) -> None:
-        """Lose all connections, as a kubelet does that is started again; what it prepared it remembers in its own way."""
+        """Drop all connections, as a restarting kubelet does."""
         for channel in self._channels:
             channel.close()
         self._channels.clear()
@@ -104,13 +104,13 @@ class FakeKubelet:
 
 
 def in_threads(acts: Iterable[Any]) -> None:
-    """Do all of it at once, and raise what one of them raised."""
+    """Run all in threads at the same time, and raise the first error."""
     errors: list[BaseException] = []
 
     def kept(act: Any) -> None:
         try:
             act()
-        except BaseException as exc:  # noqa: BLE001 - raised by who waits for the thread
+        except BaseException as exc:  # noqa: BLE001 - raised by the thread that waits
             errors.append(exc)
 
     threads = [threading.Thread(target=kept, args=(act,)) for act in acts]

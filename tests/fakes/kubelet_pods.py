@@ -1,9 +1,8 @@
 """A kubelet's device manager and its podresources server, over real sockets, as a kubelet of 1.36 behaves.
 
-What it does on purpose: it removes every socket of its directory when it starts; it knows no plugin then and no pods, but what it
-answered containers before; it calls Allocate once for each container, in the order of admission; it lets a pod's
-containers have the units of its init containers again; it never says that a unit is free. Read from
-pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
+When it starts it removes every socket of its directory; it then has no plugin and no pods, but its former allocations. It calls Allocate
+once for each container, in the order of admission, reuses the units of a pod's init containers for its other containers, and
+never reports that a unit is free. Source: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 """
 
 import socket
@@ -26,12 +25,12 @@ RESOURCE = "pgpu.io/gpu-memory-gib"
 
 
 class UnexpectedAdmissionError(Exception):
-    """A pod that the scheduler sent here is failed: `UnexpectedAdmissionError` is its reason."""
+    """The kubelet fails a pod at admission, with this reason."""
 
 
 @dataclass
 class FakePod:
-    """What a pod asks for: units of each container, by name, in order."""
+    """A pod's requests: units of each container, by name, in order."""
 
     name: str
     containers: dict[str, int] = field(default_factory=lambda: {"c": 1})
@@ -49,7 +48,7 @@ class _Allocated:
 
 @dataclass
 class _Endpoint:
-    """The plugin as one kubelet knows it."""
+    """A registered plugin."""
 
     channel: grpc.Channel
     options: plugin.DevicePluginOptions
@@ -59,34 +58,34 @@ class _Endpoint:
 
 
 class FakeKubelet:
-    """One node's kubelet; `stop` and `start` are its restart."""
+    """One node's kubelet; `stop` and `start` restart it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.registrations = 0
         self.lists = 0
-        """How often it was asked for its pods."""
+        """Number of List calls."""
 
         self.healthy: frozenset[str] = frozenset()
         self.unhealthy: frozenset[str] = frozenset()
         self.knows_its_pods = True
-        """Whether the API server has told it of its pods since it started."""
+        """Whether it has read its pods from the API server since it started."""
 
         self.allocated: dict[tuple[str, str], dict[str, _Allocated]] = {}
-        """By pod and container; the checkpoint file."""
+        """By pod and container, as in the checkpoint file."""
 
         self.pods: dict[tuple[str, str], FakePod] = {}
         self.refusal: str | None = None
-        """With which the next registration is answered."""
+        """Error of the next registration; None: it is accepted."""
 
         self._endpoint: _Endpoint | None = None
         self._servers: list[grpc.Server] = []
         self._guard = threading.Lock()
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> None:
-        """Begin, on empty directories."""
+        """Remove all sockets and serve."""
         for folder in ("device-plugins", "pod-resources"):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
             for path in (self.directory / folder).iterdir():
@@ -107,7 +106,7 @@ class FakeKubelet:
         return server
 
     def stop(self) -> None:
-        """Die: sockets stay where they are and answer no more; containers run on."""
+        """End without cleaning up: dead sockets stay, and containers go on."""
         for server in self._servers:
             server.stop(None).wait()
         for folder in ("device-plugins", "pod-resources") if self._servers else ():
@@ -117,7 +116,7 @@ class FakeKubelet:
         self.forget_plugin()
 
     def forget_plugin(self) -> None:
-        """Lose the connection to the plugin, as a kubelet does for good."""
+        """Drop the connection to the plugin; a kubelet does not reconnect."""
         with self._guard:
             endpoint, self._endpoint = self._endpoint, None
             self.unhealthy, self.healthy = self.unhealthy | self.healthy, frozenset()
@@ -126,13 +125,13 @@ class FakeKubelet:
 
     @property
     def socket(self) -> Path:
-        """Where plugins register."""
+        """Path of the registration socket."""
         return self.directory / "device-plugins" / "kubelet.sock"
 
-    # What plugins call
+    # Called by plugins
 
     def Register(self, request: plugin.RegisterRequest, context: Any) -> plugin.Empty:  # noqa: N802
-        """Connect to the plugin before it is answered, as a kubelet does."""
+        """Register a plugin; connects to it before answering, as a kubelet does."""
         if self.refusal is not None:
             refusal, self.refusal = self.refusal, None
             context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -163,13 +162,13 @@ class FakeKubelet:
                 self.unhealthy |= self.healthy
                 self.healthy = frozenset()
 
-    # What happens to pods
+    # Pods
 
     def admit(self, pod: FakePod) -> None:
-        """Let a pod in: its init containers first, then the others.
+        """Admit a pod: allocate for its init containers first, then for the others.
 
         Raises:
-            UnexpectedAdmissionError: One gets nothing; the pod is failed.
+            UnexpectedAdmissionError: An allocation failed, and so does the pod.
         """
         key = (pod.namespace, pod.name)
         self.pods[key] = pod
@@ -218,7 +217,7 @@ class FakeKubelet:
         return [*taken, *wanted, *(free - set(wanted))][:units]
 
     def allocate_by_hand(self, ids: Sequence[str]) -> plugin.ContainerAllocateResponse:
-        """Ask for certain units, as no kubelet would.
+        """Allocate chosen units, also ones that no kubelet would choose.
 
         Raises:
             grpc.RpcError: The plugin refuses.
@@ -236,15 +235,15 @@ class FakeKubelet:
         return endpoint
 
     def free(self) -> frozenset[str]:
-        """Return the units that it would give away."""
+        """Return the units that can be allocated."""
         used = {each for containers in self.allocated.values() for kept in containers.values() for each in kept.ids}
         return self.healthy - used
 
     def start_container(self, pod: FakePod, name: str) -> plugin.ContainerAllocateResponse:
-        """Start a container, for the first time or again; nothing is allocated anew.
+        """Start or restart a container; nothing is allocated.
 
         Raises:
-            grpc.RpcError: The plugin does not let it start; a kubelet tries again later.
+            grpc.RpcError: The plugin refuses; a kubelet tries again later.
         """
         kept = self.allocated[pod.namespace, pod.name][name]
         endpoint = self._plugin()
@@ -253,29 +252,29 @@ class FakeKubelet:
         return kept.answer
 
     def remove(self, pod: FakePod) -> None:
-        """Forget a pod whose containers are gone; nobody is told."""
+        """Remove a pod whose containers are gone; the plugin gets no call."""
         self.pods.pop((pod.namespace, pod.name), None)
         self.allocated.pop((pod.namespace, pod.name), None)
 
     def ids(self, pod: FakePod, container: str = "c") -> frozenset[str]:
-        """Return what a container got."""
+        """Return a container's units."""
         return self.allocated[pod.namespace, pod.name][container].ids
 
     def set_ids(self, pod: FakePod, container: str, ids: Sequence[str]) -> None:
-        """Let a container have certain units, without asking anybody."""
+        """Set a container's units without calling the plugin."""
         kept = _Allocated(frozenset(ids), plugin.ContainerAllocateResponse())
         self.allocated.setdefault((pod.namespace, pod.name), {})[container] = kept
 
-    # What it tells of pods
+    # Podresources
 
     def List(self, request: pods.ListPodResourcesRequest, context: Any) -> pods.ListPodResourcesResponse:  # noqa: N802
-        """Tell all pods; none before the API server told it of them."""
+        """List all pods; none before they were read from the API server."""
         self.lists += 1
         known = list(self.pods.values()) if self.knows_its_pods else []
         return pods.ListPodResourcesResponse(pod_resources=[self._told(each) for each in known])
 
     def Get(self, request: pods.GetPodResourcesRequest, context: Any) -> pods.GetPodResourcesResponse:  # noqa: N802
-        """Tell one pod."""
+        """Return one pod."""
         found = self.pods.get((request.pod_namespace, request.pod_name))
         if found is None:
             context.abort(
@@ -287,7 +286,7 @@ class FakeKubelet:
     def GetAllocatableResources(  # noqa: N802
         self, request: pods.AllocatableResourcesRequest, context: Any
     ) -> pods.AllocatableResourcesResponse:
-        """Tell what is healthy."""
+        """Return the healthy devices."""
         devices = pods.ContainerDevices(resource_name=RESOURCE, device_ids=sorted(self.healthy))
         return pods.AllocatableResourcesResponse(devices=[devices])
 
@@ -302,7 +301,7 @@ class FakeKubelet:
 
 
 def _by_numa(ids: Sequence[str]) -> list[pods.ContainerDevices]:
-    """Cut in two, as a kubelet does on machines with two NUMA nodes."""
+    """Split the ids in two, as on a machine with two NUMA nodes."""
     halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]]
     return [pods.ContainerDevices(resource_name=RESOURCE, device_ids=half) for half in halves if half]
 
@@ -310,7 +309,7 @@ def _by_numa(ids: Sequence[str]) -> list[pods.ContainerDevices]:
 def claimed(
     name: str, uid: str, device: str, share_id: str | None, *, driver: str = "gpu.pgpu.io"
 ) -> pods.DynamicResource:
-    """Return what a kubelet tells of a container's claim."""
+    """Return a container's claim as podresources lists it."""
     resource = pods.ClaimResource(
         cdi_devices=[pods.CDIDevice(name=f"pgpu.io/gpu={uid}")],
         driver_name=driver,
