@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pgpu.engine.claims.claim_admission import check_words
 from pgpu.errors import CapacityError, RequestError
-from pgpu.kubernetes.device_plugin.unit_ids import (
+from pgpu.kubernetes.unit_ids import (
     Unit,
     claim_of,
     is_ours,

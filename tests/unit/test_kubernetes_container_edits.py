@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.kubernetes.dra.cdi_files import content_of
+from pgpu.kubernetes.cdi_files import content_of
 from pgpu.kubernetes.dra.container_edits import SEAL_DIRECTORY, container_edits
 from pgpu.kubernetes.node_requirements import check_runtime, passes_cdi_of_plugins
 from pgpu.model import Delivery

@@ -20,8 +20,8 @@ from pgpu.kubernetes.driver_mode import Mode, alone_on_node, enter_mode
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
     from pgpu.kubernetes.api import ClusterClient, ResourceClaim
+    from pgpu.kubernetes.cdi_files import CdiFiles
     from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
-    from pgpu.kubernetes.dra.cdi_files import CdiFiles
     from pgpu.kubernetes.dra.dra_driver import Companion
     from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
     from pgpu.kubernetes.pod_resources import KubeletPods
@@ -102,7 +102,7 @@ class _Parts:
 
     @cached_property
     def files(self) -> "CdiFiles":
-        from pgpu.kubernetes.dra.cdi_files import CdiFiles
+        from pgpu.kubernetes.cdi_files import CdiFiles
 
         return CdiFiles(self.options.cdi_directory, self.runtime_path / _SEALS)
 

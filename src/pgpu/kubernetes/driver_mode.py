@@ -13,8 +13,8 @@ from pathlib import Path
 from pgpu.engine.claims import Claims
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import open_lock_file, try_flock
-from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, is_ours
 from pgpu.kubernetes.pod_shares import PodResources
+from pgpu.kubernetes.unit_ids import RESOURCE, is_ours
 from pgpu.ledger import ClaimRecord
 
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from pgpu.enforcement import SliceUse
 from pgpu.errors import NodeError, PgpuError, RequestError
-from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, uid_of, units_of
-from pgpu.kubernetes.dra.cdi_files import KIND
+from pgpu.kubernetes.cdi_files import KIND
 from pgpu.kubernetes.names import DRIVER
+from pgpu.kubernetes.unit_ids import RESOURCE, uid_of, units_of
 from pgpu.ledger import ClaimRecord
 
 _ANSWER_SECONDS = 30.0

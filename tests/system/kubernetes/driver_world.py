@@ -19,7 +19,7 @@ from tests.waiting import until
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient
-from pgpu.kubernetes.dra.cdi_files import CdiFiles
+from pgpu.kubernetes.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Companion, Driver

@@ -16,9 +16,9 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
 from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
+from pgpu.kubernetes.unit_ids import uid_of, unit_of
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
 from pgpu.units import GIB
 

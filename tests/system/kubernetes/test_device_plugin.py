@@ -10,8 +10,8 @@ from tests.system.kubernetes.plugin_world import CountingClaims, Make, edits, ma
 from tests.waiting import until
 
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
 from pgpu.kubernetes.device_plugin.unit_slices import UnitSlices
+from pgpu.kubernetes.unit_ids import uid_of, unit_of
 
 __all__ = ["make", "short_directory"]
 

@@ -11,9 +11,9 @@ from tests.system.kubernetes.plugin_world import CountingClaims, Make, edits, ma
 from tests.waiting import until
 
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import unit_of
 from pgpu.kubernetes.device_plugin.unit_inventory import UnitInventory
 from pgpu.kubernetes.device_plugin.unit_slices import UnitSlices
+from pgpu.kubernetes.unit_ids import unit_of
 from pgpu.units import GIB
 
 __all__ = ["make", "short_directory"]

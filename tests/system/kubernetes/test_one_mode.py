@@ -7,9 +7,9 @@ import pytest
 from tests.fakes.claims import FakeClaims
 
 from pgpu.errors import NodeError
-from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, Unit, claim_of
 from pgpu.kubernetes.driver_mode import Mode, enter_mode
 from pgpu.kubernetes.pod_shares import ContainerUnits, Pod, PodContainer
+from pgpu.kubernetes.unit_ids import RESOURCE, Unit, claim_of
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 

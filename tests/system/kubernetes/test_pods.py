@@ -22,10 +22,10 @@ from tests.kubernetes_log import logged
 from pgpu.cli.main import main
 from pgpu.enforcement import SliceUse
 from pgpu.errors import KubeletAwayError, NodeError
-from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of
 from pgpu.kubernetes.driver_http import DriverHttpServer, NodeView
 from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
+from pgpu.kubernetes.unit_ids import Unit, claim_of
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 

@@ -14,8 +14,8 @@ from tests.manifests import KUSTOMIZE, charted, written
 from pgpu.errors import ClusterAccessError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient, ObjectName, connect
+from pgpu.kubernetes.cdi_files import CdiFiles
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_allocation import ClaimName
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer

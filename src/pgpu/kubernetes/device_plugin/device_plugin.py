@@ -11,13 +11,13 @@ import grpc
 from pgpu.engine.claims import Claims
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, preferred
 from pgpu.kubernetes.device_plugin.unit_inventory import OfferedUnit, UnitInventory
 from pgpu.kubernetes.device_plugin.unit_slices import GRACE_SECONDS, UnitSlices
 from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import SocketServer, add_service, method_caller, open_channel
 from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
 from pgpu.kubernetes.pod_shares import PodResources
+from pgpu.kubernetes.unit_ids import RESOURCE, preferred
 
 _log = logging.getLogger(__name__)
 

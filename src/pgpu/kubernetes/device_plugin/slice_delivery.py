@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pgpu.errors import EnforcementError
-from pgpu.kubernetes.dra.cdi_files import CdiFiles, content_of, device_id
+from pgpu.kubernetes.cdi_files import CdiFiles, content_of, device_id
 from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
 from pgpu.model import Delivery, HeldClaim
 

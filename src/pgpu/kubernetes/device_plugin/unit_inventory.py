@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError
-from pgpu.kubernetes.device_plugin.unit_ids import UNIT_BYTES, Unit
 from pgpu.kubernetes.node_health import HealthSource, HealthState
+from pgpu.kubernetes.unit_ids import UNIT_BYTES, Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import Claims
 from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of, is_ours, uid_of, units_in, units_of
+from pgpu.kubernetes.unit_ids import Unit, claim_of, is_ours, uid_of, units_in, units_of
 from pgpu.model import HeldClaim
 from pgpu.runtimes.claimed import Viewers
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pgpu.engine.claims import Claims
 from pgpu.errors import PgpuError, RequestError
 from pgpu.kubernetes.api import ResourceClaim
-from pgpu.kubernetes.dra.cdi_files import CdiFiles, content_of, device_id
+from pgpu.kubernetes.cdi_files import CdiFiles, content_of, device_id
 from pgpu.kubernetes.dra.claim_allocation import NOTE, ClaimName, base_request, read_allocation
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.container_edits import container_edits
