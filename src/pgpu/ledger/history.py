@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pgpu.model import (
@@ -254,7 +254,8 @@ class Profiles:
 
     def with_findings(self, profile: Profile) -> Profile:
         """Return a profile with the last measurements of its call beside antagonists, if it has none of its own."""
-        if _has_findings(profile):
+        own = profile.sensitivity
+        if profile.contests or any(each is not None for each in (own.cache, own.l2, own.dram)):
             return profile
         told = self._one(_WITH_FINDINGS, (profile.signature, profile.owner_uid, profile.gpu_name))
         if told is None:
@@ -271,33 +272,21 @@ class Profiles:
         return None if row is None else _profile_of(row[0])
 
 
-def _has_findings(profile: Profile) -> bool:
-    told = profile.sensitivity
-    return bool(profile.contests) or any(each is not None for each in (told.cache, told.l2, told.dram))
-
-
 def _profile_of(text: str) -> Profile:
     fields: dict[str, Any] = json.loads(text)
-    fields["demands"] = tuple(_demand(each) for each in fields.get("demands", ()))
-    fields["sensitivity"] = _sensitivity(fields.get("sensitivity", {}))
-    fields["contests"] = tuple(_contest(each) for each in fields.get("contests", ()))
-    fields["kernels"] = tuple(_kernel(each) for each in fields.get("kernels", ()))
+    fields["demands"] = tuple(
+        Demand(Resource(each["resource"]), each["fraction"], Evidence(each["evidence"]))
+        for each in fields.get("demands", ())
+    )
+    sensitivity = fields.get("sensitivity", {})
+    evidence = Evidence(sensitivity.get("evidence", Evidence.ANTAGONIST))
+    fields["sensitivity"] = Sensitivity(**{**sensitivity, "evidence": evidence})
+    fields["contests"] = tuple(
+        Contest(**{**each, "antagonist": Antagonist(each["antagonist"])}) for each in fields.get("contests", ())
+    )
+    fields["kernels"] = tuple(
+        KernelUse(**{**each, "grid": tuple(each["grid"]), "block": tuple(each["block"])})
+        for each in fields.get("kernels", ())
+    )
     fields["copies"] = tuple(CopyUse(**each) for each in fields.get("copies", ()))
     return Profile(**fields)
-
-
-def _demand(fields: Mapping[str, Any]) -> Demand:
-    return Demand(Resource(fields["resource"]), fields["fraction"], Evidence(fields["evidence"]))
-
-
-def _sensitivity(fields: Mapping[str, Any]) -> Sensitivity:
-    evidence = Evidence(fields.get("evidence", Evidence.ANTAGONIST))
-    return Sensitivity(**{**fields, "evidence": evidence})
-
-
-def _contest(fields: Mapping[str, Any]) -> Contest:
-    return Contest(**{**fields, "antagonist": Antagonist(fields["antagonist"])})
-
-
-def _kernel(fields: Mapping[str, Any]) -> KernelUse:
-    return KernelUse(**{**fields, "grid": tuple(fields["grid"]), "block": tuple(fields["block"])})

@@ -42,7 +42,11 @@ class Replicas:
         """Return the replicas of one function, or of all."""
         statement = "SELECT * FROM replicas WHERE function = ifnull(?, function) ORDER BY function, version, job_id"
         with self._connections.reading() as connection:
-            return [_replica(row) for row in connection.execute(statement, (function,))]
+            rows = connection.execute(statement, (function,)).fetchall()
+        return [
+            Replica(row["job_id"], row["function"], row["version"], row["socket_directory"], ReplicaState(row["state"]))
+            for row in rows
+        ]
 
     def remove(self, job_id: str) -> bool:
         """Delete a replica; False if there was none."""
@@ -69,7 +73,17 @@ class Replicas:
             " WHERE function = ? ORDER BY sequence DESC LIMIT ?"
         )
         with self._connections.reading() as connection:
-            return [_cold_start(row) for row in connection.execute(statement, (function, most))]
+            rows = connection.execute(statement, (function, most)).fetchall()
+        return [
+            ColdStart(
+                row["function"],
+                row["version"],
+                row["job_id"],
+                row["at"],
+                tuple((str(name), float(seconds)) for name, seconds in json.loads(row["phases"])),
+            )
+            for row in rows
+        ]
 
 
 def _check_version(
@@ -79,12 +93,3 @@ def _check_version(
     row = connection.execute(statement, (function, version)).fetchone()
     if row is None or created_at_seconds not in {None, row["created_at"]}:
         raise FunctionNotFoundError(f"there is no {function}@{version} any more")
-
-
-def _replica(row: sqlite3.Row) -> Replica:
-    return Replica(row["job_id"], row["function"], row["version"], row["socket_directory"], ReplicaState(row["state"]))
-
-
-def _cold_start(row: sqlite3.Row) -> ColdStart:
-    phases = tuple((str(name), float(seconds)) for name, seconds in json.loads(row["phases"]))
-    return ColdStart(row["function"], row["version"], row["job_id"], row["at"], phases)

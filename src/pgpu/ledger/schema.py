@@ -436,7 +436,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         for script in MIGRATIONS[_version(connection, path) :]:
-            _run(connection, script)
+            # Statement by statement: `executescript` would commit the transaction first.
+            for statement in script.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
@@ -453,10 +456,3 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             hint="update pgpu, or choose another --state-dir",
         )
     return version
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    # Statement by statement: `executescript` would commit the transaction first.
-    for statement in script.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)

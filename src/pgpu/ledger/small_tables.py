@@ -4,7 +4,6 @@ Facts are results worth keeping, such as passed self-tests. Events are written b
 thousand are kept. Of tokens only digests are stored, so no token can be read from the ledger.
 """
 
-import sqlite3
 import time
 from dataclasses import dataclass
 
@@ -82,7 +81,9 @@ class Events:
         """
         statement = "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"
         with self._connections.reading() as connection:
-            return [_event_of(row) for row in connection.execute(statement, (sequence, most))]
+            rows = connection.execute(statement, (sequence, most)).fetchall()
+        columns = ("sequence", "at", "kind", "job_id", "owner_uid", "state", "message")
+        return [Event(*(row[name] for name in columns)) for row in rows]
 
     def note(self, kind: str, message: str, *, job_id: str | None = None, owner_uid: int | None = None) -> None:
         """Add an event that no trigger writes.
@@ -95,10 +96,6 @@ class Events:
                 "INSERT INTO events (at, kind, job_id, owner_uid, message) VALUES (?, ?, ?, ?, ?)",
                 (time.time(), kind, job_id, owner_uid, escape_undecodable(message)),
             )
-
-
-def _event_of(row: sqlite3.Row) -> Event:
-    return Event(row["sequence"], row["at"], row["kind"], row["job_id"], row["owner_uid"], row["state"], row["message"])
 
 
 @dataclass(frozen=True, slots=True)
