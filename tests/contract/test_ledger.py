@@ -237,7 +237,7 @@ def test_facts_that_are_kept_for_so_long_are_forgotten_when_another_of_them_is_p
 
 def test_gpus_that_were_seen_are_kept(ledger: Ledger, ledger_path: Path) -> None:
     with ledger.decision() as decision:
-        decision.see([Gpu("GPU-0", "N", 0, 5, "1", is_simulated=False)], 1.0)
+        decision.put_gpus([Gpu("GPU-0", "N", 0, 5, "1", is_simulated=False)], 1.0)
     with sqlite3.connect(ledger_path) as connection:
         assert connection.execute("SELECT uuid, memory_bytes FROM gpus").fetchall() == [("GPU-0", 5)]
     connection.close()

@@ -36,7 +36,7 @@ def test_everything_of_a_version_comes_back_as_it_was(ledger: Ledger, ledger_pat
     (found,) = another.functions.all(7)
     another.close()
     assert found.versions == (made,)
-    assert ledger.functions.to_start("detector", 1) == (made, "words")
+    assert ledger.functions.version_to_start("detector", 1) == (made, "words")
     assert (found.name, found.owner_uid, found.traffic) == ("detector", 7, (Share(1, 100),))
     assert (made.number, made.app, made.bundle, made.declaration) == (1, ASKED.app, ASKED.bundle, ASKED.declaration)
     assert (made.runtime, made.image, made.requirements) == ("docker", "python:3.12", "numpy==2.0\n")
@@ -92,7 +92,7 @@ def test_a_rollback_goes_back_step_by_step_and_past_what_failed(ledger: Ledger) 
     assert shares(ledger) == [(3, 90), (2, 10)]
     ledger.functions.roll_back("detector")
     assert shares(ledger) == [(3, 100)]
-    ledger.functions.judge("detector", 2, VersionState.FAILED, "it did not start")
+    ledger.functions.set_version_state("detector", 2, VersionState.FAILED, "it did not start")
     ledger.functions.roll_back("detector")
     assert shares(ledger) == [(1, 100)]
     with pytest.raises(RequestError, match="to go back to"):
@@ -106,9 +106,9 @@ def test_the_traffic_of_a_version_that_fails_is_again_what_it_was(ledger: Ledger
     for _ in range(2):
         ledger.functions.deploy(ASKED, 7)
     ledger.functions.roll_out("detector", with_canary([Share(2, 100)], 1, 10))
-    ledger.functions.judge("detector", 2, VersionState.FAILED, "no")
+    ledger.functions.set_version_state("detector", 2, VersionState.FAILED, "no")
     assert shares(ledger) == [(1, 100)]
-    ledger.functions.judge("detector", 1, VersionState.FAILED, "nor this")
+    ledger.functions.set_version_state("detector", 1, VersionState.FAILED, "nor this")
     assert shares(ledger) == [(1, 100)]
     ledger.functions.deploy(ASKED, 7)
     assert shares(ledger) == [(3, 100)]
@@ -144,7 +144,7 @@ def test_who_looked_at_a_function_changes_none_that_got_its_name_meanwhile(ledge
     identity = ledger.functions.get("detector").identity
     ledger.functions.remove("detector", identity)
     with pytest.raises(FunctionNotFoundError):
-        ledger.functions.to_start("detector", 1)
+        ledger.functions.version_to_start("detector", 1)
     ledger.functions.deploy(ASKED, 8)
     before = ledger.functions.get("detector")
     replica = Replica("0" * 12, "detector", 1, "/run/x", ReplicaState.STARTING)
@@ -153,7 +153,7 @@ def test_who_looked_at_a_function_changes_none_that_got_its_name_meanwhile(ledge
         lambda: ledger.functions.roll_out("detector", [Share(1, 100)], identity),
         lambda: ledger.functions.roll_back("detector", identity),
         lambda: ledger.functions.remove("detector", identity),
-        lambda: ledger.functions.judge("detector", 1, VersionState.FAILED, "no", made),
+        lambda: ledger.functions.set_version_state("detector", 1, VersionState.FAILED, "no", made),
         lambda: ledger.functions.tokens.put("t1", "detector", "digest", "phone", identity),
         lambda: ledger.functions.replicas.put(replica, made),
     ):
@@ -192,7 +192,7 @@ def test_replicas_and_their_starts_are_found_again(ledger: Ledger) -> None:
 def test_each_change_is_told_to_those_who_watch(ledger: Ledger) -> None:
     ledger.functions.deploy(replace(ASKED, requirements="x"), 7)
     ledger.functions.deploy(ASKED, 7)
-    ledger.functions.judge("detector", 1, VersionState.READY)
+    ledger.functions.set_version_state("detector", 1, VersionState.READY)
     ledger.functions.roll_back("detector")
     ledger.functions.remove("detector")
     events = [each for each in ledger.events.after(0, 99) if each.kind == "function"]

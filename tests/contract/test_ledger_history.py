@@ -75,7 +75,7 @@ def test_the_oldest_runs_are_forgotten(ledger: Ledger) -> None:
     runs = [replace(RUN, ended_at_seconds=float(number)) for number in range(5)]
     remember(ledger, *runs)
     with ledger.decision() as decision:
-        decision.history.forget_all_but(2)
+        decision.history.keep_newest(2)
     with ledger.view() as view:
         assert view.history.runs(None, 10) == runs[3:]
 

@@ -30,7 +30,7 @@ def test_the_wait_of_a_job_that_others_held_counts_from_when_they_let_it_go(ledg
     with ledger.decision() as decision:
         decision.put_reasons({entry.job.id: "waits for the end of another"})
         assert [each.eligible_at_seconds for each in decision.waiting(None)] == [entry.job.created_at_seconds]
-        decision.let_go([entry.job.id], 50.0)
+        decision.mark_eligible([entry.job.id], 50.0)
         assert [each.eligible_at_seconds for each in decision.waiting(None)] == [50.0]
         after = decision.entry(entry.job.id).job
     assert (after.reason, after.created_at_seconds) == (None, entry.job.created_at_seconds)
@@ -41,7 +41,7 @@ def test_the_wait_of_another_try_counts_from_its_beginning(ledger: Ledger) -> No
     lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)
     with ledger.decision() as decision:
         decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
-        decision.begin_again(entry.job.id, 70.0, None)
+        decision.requeue(entry.job.id, 70.0, None)
         decision.put(entry)
         assert [each.eligible_at_seconds for each in decision.waiting(None)] == [70.0]
 

@@ -126,7 +126,7 @@ class Decision(View):
             "UPDATE jobs SET reason = ?2 WHERE id = ?1 AND state = 'waiting'", list(reasons.items())
         )
 
-    def let_go(self, job_ids: Collection[str], now_seconds: float) -> None:
+    def mark_eligible(self, job_ids: Collection[str], now_seconds: float) -> None:
         """Mark waiting jobs as eligible: only memory and the order of the queue delay them, and their wait counts from now on."""
         self._connection.executemany(
             "UPDATE jobs SET reason = NULL, eligible_at = ?2 WHERE id = ?1 AND state = 'waiting'",
@@ -154,7 +154,7 @@ class Decision(View):
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
-    def begin_again(self, job_id: str, now_seconds: float, wait_deadline_seconds: float | None) -> None:
+    def requeue(self, job_id: str, now_seconds: float, wait_deadline_seconds: float | None) -> None:
         """Delete a lease as if it had never been granted; its memory must be free.
 
         Args:
@@ -186,7 +186,7 @@ class Decision(View):
         """Open a GPU to new jobs; does nothing if it is open."""
         self._connection.execute("DELETE FROM closed_gpus WHERE uuid = ?", (uuid,))
 
-    def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
+    def put_gpus(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
         """Store the properties of each GPU, for when it is gone."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",

@@ -196,7 +196,7 @@ class Functions:
                 )
             return _function(connection, name)
 
-    def judge(
+    def set_version_state(
         self,
         name: str,
         number: int,
@@ -228,7 +228,7 @@ class Functions:
             if state is VersionState.FAILED and number in {share.version for share in found.traffic}:
                 _fall_back(connection, name)
 
-    def to_start(self, name: str, number: int) -> tuple[Version, str | None]:
+    def version_to_start(self, name: str, number: int) -> tuple[Version, str | None]:
         """Return a version and its `inherited`, read in one transaction, so that its job gets the right account.
 
         Raises:

@@ -100,7 +100,7 @@ class History:
             ),
         )
 
-    def forget_all_but(self, most_kept: int) -> None:
+    def keep_newest(self, most_kept: int) -> None:
         """Delete the oldest runs beyond `most_kept`."""
         self._connection.execute(
             "DELETE FROM runs WHERE sequence <= (SELECT max(sequence) FROM runs) - ?", (most_kept,)

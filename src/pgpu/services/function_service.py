@@ -224,7 +224,7 @@ class FunctionService:
         version = self._functions.deploy(checked, caller.uid, inherited)
         self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._store.is_built(version):
-            self._functions.judge(version.function, version.number, VersionState.READY)
+            self._functions.set_version_state(version.function, version.number, VersionState.READY)
             return self._functions.get(version.function).version(version.number)
         return version
 
@@ -307,7 +307,7 @@ class FunctionService:
     def start_replica(self, ask: ReplicaAsk) -> Replica:
         """Submit a job that serves a version, as the function's owner; for the gateway."""
         self._caller.check_administers()
-        version, inherited = self._functions.to_start(ask.function, ask.version)
+        version, inherited = self._functions.version_to_start(ask.function, ask.version)
         if version.state is not VersionState.READY:
             raise RequestError(f"{version.label} is {version.state.value}", hint=version.reason)
         job_id, owner = new_job_id(), Submitter(version.owner_uid, (), inherited)
@@ -330,7 +330,7 @@ class FunctionService:
     def build(self, ask: ReplicaAsk) -> Job:
         """Submit the job that installs a version's packages, as the function's owner, or return the running one; for the gateway."""
         self._caller.check_administers()
-        version, inherited = self._functions.to_start(ask.function, ask.version)
+        version, inherited = self._functions.version_to_start(ask.function, ask.version)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
         if (running := dict(self._host.filling()).get(self._store.build_name(version))) is not None:
@@ -368,7 +368,7 @@ class FunctionService:
             self._store.keep_build(version)
         else:
             self._store.forget_build(version)
-        self._functions.judge(name, judgement.version, judgement.state, judgement.reason, created)
+        self._functions.set_version_state(name, judgement.version, judgement.state, judgement.reason, created)
 
     def note_cold_start(self, name: str, start: ColdStart) -> None:
         """Store the phases of a start; for the gateway."""
@@ -378,7 +378,7 @@ class FunctionService:
         self._functions.replicas.note_start(start)
         if self._host.store is not None:
             with contextlib.suppress(PgpuError):  # Without byte code the next starts take longer.
-                version, inherited = self._functions.to_start(name, start.version)
+                version, inherited = self._functions.version_to_start(name, start.version)
                 owner = Submitter(version.owner_uid, (), inherited)
                 submission = self._host.store.bytecode(version, owner.account)
                 if submission is not None:

@@ -274,7 +274,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     before = {peer.job_id: peer.reason for peer in waiting}
     decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
-    decision.let_go(_released(waiting, found), now_seconds)
+    decision.mark_eligible(_released(waiting, found), now_seconds)
     return list(found.doomed)
 
 

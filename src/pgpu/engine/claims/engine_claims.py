@@ -196,7 +196,7 @@ class EngineClaims:
             rooms = {room.gpu.uuid: room for room in snapshot.rooms(holding, engine.headroom)}
             check_room(claim, rooms, factor, holding)
             check_host_room(claim, factor, holding, engine.rounds.host_memory())
-            decision.see(snapshot.gpus, time.time())
+            decision.put_gpus(snapshot.gpus, time.time())
             job_id = put_granted(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
         engine.keepers.ensure(engine.settings.gpu_model)

@@ -135,7 +135,7 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
         if deadline_seconds is not None and entry.job.lease is not None:
             # The wait time is that of all tries together: what the tries before have left of it is left for this one.
             deadline_seconds = now_seconds + max(0.0, deadline_seconds - entry.job.lease.granted_at_seconds)
-        decision.begin_again(entry.job.id, now_seconds, deadline_seconds)
+        decision.requeue(entry.job.id, now_seconds, deadline_seconds)
         job = replace(
             entry.job,
             state=JobState.WAITING,

@@ -145,7 +145,7 @@ class RunHistory:
         if run is None:
             return
         decision.history.add(run)
-        decision.history.forget_all_but(KEPT_RUNS)
+        decision.history.keep_newest(KEPT_RUNS)
         self._review(decision, program_of(run.signature), run.owner_uid, gpus)
 
     def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:

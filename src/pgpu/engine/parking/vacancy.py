@@ -62,6 +62,6 @@ def give_back(context: EngineContext, job_id: str) -> None:
         entry = decision.entry(job_id)
         if entry.job.state is not JobState.STARTING or entry.job.holder is not None:
             return
-        decision.begin_again(job_id, entry.job.created_at_seconds, entry.wait_deadline_seconds)
+        decision.requeue(job_id, entry.job.created_at_seconds, entry.wait_deadline_seconds)
         job = replace(entry.job, state=JobState.WAITING, lease=None, started_at_seconds=None)
         decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))

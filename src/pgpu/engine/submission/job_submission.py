@@ -206,7 +206,7 @@ def _write(
     undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
     with admissions.arriving(len(entries), impatient, undecided) as decision:
         refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
-        decision.see(gpus, time.time())
+        decision.put_gpus(gpus, time.time())
         for entry in entries:
             decision.add(entry, submitter.environment, submitter.inherited)
         forgotten = decision.forget_oldest(context.settings.kept_jobs)
