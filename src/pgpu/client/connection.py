@@ -68,6 +68,7 @@ class HttpTransport:
                 connection.close()
                 raise
             return connection
+        # The timeout also covers the TLS handshake below.
         connection = socket.create_connection((self.address.host, self.address.port), timeout=_ANSWER_SECONDS)
         if not self.address.is_encrypted:
             return connection

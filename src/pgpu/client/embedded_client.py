@@ -56,6 +56,7 @@ class EmbeddedClient(JobService, Client):
         deadline = time.monotonic() + timeout_seconds
         while (job := self.ledger.job(job_id)).state is JobState.WAITING:
             doorstep = self._doorsteps.setdefault(job_id, Doorstep(self._engine, job_id, job.gpu_model))
+            # The doorstep waits at the keeper's socket; it is kept for the next call, which continues to wait at it.
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0:
                 return doorstep.reason

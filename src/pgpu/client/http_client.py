@@ -67,10 +67,12 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
         Raises:
             NodeError: An older server skipped fields that it does not know; the jobs are cancelled.
         """
+        # The key makes the request repeatable: after a lost answer it is sent again and returns the jobs of the first try.
         sender = this_process()
         key = secrets.token_hex(16)
         ask = Ask(tuple(submissions), key, sender.environment, sender.inherited, self._simulate)
         jobs = self.submit_batch(ask)
+        # A server skips fields that it does not have. Jobs without these would share a GPU in a way that was not requested.
         if {_sharing_fields(each.request) for each in submissions} != {_sharing_fields(job.request) for job in jobs}:
             self._transport.ask("POST", f"{JOB_ROOT}/cancel", Cancel(tuple(job.id for job in jobs), 0.0))
             raise NodeError(
@@ -114,15 +116,17 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
             job = wire.decode(Job, answer)
             if job.state.is_final:
                 return job
-            id_or_name = job.id
+            id_or_name = job.id  # As above for names.
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""
+        # A name may belong to a newer job later: from here on the id is used.
         job_id = self.job(id_or_name).job.id
         stream = HttpJobStream(self._transport, job_id)
         if tail_lines is not None or not follow:
             query = "" if tail_lines is None else f"?tail_lines={tail_lines}"
             with self._transport.streaming(job_path(job_id, f"/logs{query}")) as answer:
+                # `follow` continues at the offset at which the stored lines end: nothing is missed or repeated.
                 stream.reading.jump(int(answer.header(END_HEADER) or 0))
                 while len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
                     yield _STREAMS[header[0]], answer.read(int.from_bytes(header[4:], "big"))

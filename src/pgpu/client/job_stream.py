@@ -101,6 +101,7 @@ class JobStream(ABC):
         poll.register(connection, select.POLLIN)
         if self.wake_descriptor is not None:
             poll.register(self.wake_descriptor, select.POLLIN)
+        # Signals are handled first: `on_wake` may send one to the job while no output arrives.
         while connection.fileno() not in (ready := dict(poll.poll())):
             if ready:
                 self.on_wake()

@@ -86,6 +86,7 @@ class EventBroadcast:
         if newest == seen:
             return newest
         found = [] if seen is None else await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
+        # The first poll has no starting point: it wakes every subscriber, which then reads for itself.
         changed = {event.job_id for event in found}
         for subscriber in self._subscribers:
             if seen is None or subscriber.job_id is None or subscriber.job_id in changed:

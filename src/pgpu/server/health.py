@@ -68,6 +68,7 @@ class ReadinessProbe:
 
     def examine(self) -> Readiness:
         """Return the state of at most one second ago; blocks."""
+        # Probes of a load balancer and of monitoring share one write to the ledger each second.
         with self._guard:
             if self._found is None or time.monotonic() - self._found[0] > _CACHE_SECONDS:
                 needed = [

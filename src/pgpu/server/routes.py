@@ -147,6 +147,7 @@ def _endpoint(
             value = method(service, *arguments, **named)
             return Response(status_code=204) if route.answer is None else JsonResponse(value, route.status)
 
+        # Encoding is part of the thread's work as well: a long list would block the event loop for seconds.
         if not route.is_shared:
             return await run_in_threadpool(answer)
         flights: SingleFlight = request.app.state.flights

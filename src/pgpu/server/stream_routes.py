@@ -81,6 +81,7 @@ class StreamRelay:
         self, work: Coroutine[None, None, T], most_seconds: float, has_hung_up: Callable[[], bool]
     ) -> T | None:
         """Return the result of a coroutine; None on timeout, client disconnect or shutdown of the server."""
+        # A client that stopped waiting is not read from, so only a poll detects that it is gone.
         tasks = (
             asyncio.create_task(work),
             asyncio.create_task(self._leaving.wait()),
@@ -96,6 +97,8 @@ class StreamRelay:
     async def until_final(self, job_id: str) -> Job:
         """Wait until a job is final, and return it."""
         hello = Hello(_END_OF_LOG, holds_back=False, owns_stdin=False)
+        # The connection to the supervisor carries no output; it closes when the job ends. A supervisor that was killed is
+        # replaced, so the loop connects again.
         while (upstream := await self.join(job_id, hello)) is not None:
             with upstream:
                 while await _receive(upstream):

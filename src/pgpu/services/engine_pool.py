@@ -104,6 +104,7 @@ class EnginePool:
     def outlook_of(self, job: Job) -> RoundOutcome:
         """Return the forecast of a job's queue; concurrent callers share one computation."""
         engine = self.of_job(job)
+        # The lock is held for the dictionary only; the forecast itself runs outside of it.
         with self._guard:
             shared = self._outlooks.setdefault(engine.settings.gpu_model, SharedComputation(engine.outlook))
         return shared.answer()

@@ -244,6 +244,7 @@ class FunctionService:
         """Remove a function; return the ids of the jobs that served it, which end now."""
         found, host = self.function(name), self._host
         job_ids = [replica.job_id for replica in self._functions.replicas.all(name)]
+        # The ledger first: a server that is killed from here on ends the leftovers at its next start.
         self._functions.remove(name, found.identity)
         host.end_jobs(job_ids)
         unwanted = host.filled_for([found]) - host.filled_for(self._functions.all(found.owner_uid))
@@ -321,6 +322,7 @@ class FunctionService:
         except BaseException:  # KeyboardInterrupt, too: nothing else would remove the replica.
             self._forget(job_id)
             raise
+        # The function may have been removed between the two transactions; nothing would end the job then.
         if replica not in self._functions.replicas.all(ask.function):
             self._host.end_jobs([job_id])
             self._forget(job_id)
@@ -362,6 +364,7 @@ class FunctionService:
         """Store whether a version can be served; for the gateway."""
         self._caller.check_administers()
         created, version = judgement.created_at_seconds, self._functions.get(name).version(judgement.version)
+        # Name and number may belong to a version that was deployed after the tried one was removed.
         if created not in {None, version.created_at_seconds}:
             raise missing(name)
         if judgement.state is VersionState.READY:

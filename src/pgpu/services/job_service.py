@@ -69,6 +69,7 @@ class JobService:
             _check_seconds(each.spec.wait_for_memory_seconds)
         for each in ask.submissions:
             self.caller.check_submission(each.spec, each.request)
+        # After the checks, so that a refused request changes nothing.
         self._recover()
         submitter = self.caller.submitter(ask.environment, ask.inherited)
         engine = self.engines.simulated(ask.simulate)
@@ -115,6 +116,7 @@ class JobService:
         self._recover()
         most, sees_uid = None if limit is None else limit + 1, self.caller.sees_uid
         found = self.ledger.page(after, most, ended_of=sees_uid, include_final=include_final)
+        # One forecast of each queue serves the whole page.
         entries = add_wait_reasons(found[:limit], self.engines.outlook_of)
         own = self.engines.own
         reports = [
@@ -168,6 +170,7 @@ class JobService:
                 if not self.caller.is_admin:
                     self.caller.check_sees(self.ledger.job(job_id))
                 ids[job_id] = None
+        # All in one transaction, after all names were found: an unknown one leaves the others running.
         self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
         return [self.ledger.job(job_id) for job_id in ids]
 
