@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pgpu.client import Client
-
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
+    from pgpu.client import Client
     from pgpu.client.remote_service import HttpFunctions
 
-ClientFactory = Callable[["Settings"], Client]
+ClientFactory = Callable[["Settings"], "Client"]
 FunctionsFactory = Callable[["Settings"], "HttpFunctions"]
 
 
-def _embedded(settings: "Settings") -> Client:
+def _embedded(settings: "Settings") -> "Client":
     from pgpu.app.clients import open_client
 
     return open_client(settings)
@@ -57,7 +56,7 @@ class Invocation:
 
         return load_settings({**self.flags, **verb_flags})
 
-    def client(self) -> Client:
+    def client(self) -> "Client":
         """Make the client of this call.
 
         Raises:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
-from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
 
 if TYPE_CHECKING:
+    from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
     from pgpu.kubernetes.pod_shares import SeenShare
 
 SCHEMA_VERSION = 1
@@ -39,32 +39,34 @@ def of_error(error: PgpuError) -> Document:
     )
 
 
-def of_job(report: JobReport) -> Document:
+def of_job(report: "JobReport") -> Document:
     """Describe one job."""
     return document(job=_job(report))
 
 
-def of_jobs(reports: Iterable[JobReport]) -> Document:
+def of_jobs(reports: "Iterable[JobReport]") -> Document:
     """Describe several jobs, in the order given."""
     return document(jobs=[_job(report) for report in reports])
 
 
-def of_queue(reports: Iterable[QueueReport]) -> Document:
+def of_queue(reports: "Iterable[QueueReport]") -> Document:
     """Describe the waiting jobs, in the order given."""
+    from pgpu.client import JobReport
+
     return document(queue=[{"position": each.position, "job": _job(JobReport(each.job, ()))} for each in reports])
 
 
-def of_gpus(reports: Iterable[GpuReport]) -> Document:
+def of_gpus(reports: "Iterable[GpuReport]") -> Document:
     """Describe GPUs, in the order given."""
     return document(gpus=[_gpu(report) for report in reports])
 
 
-def of_history(calls: Iterable[CallHistory]) -> Document:
+def of_history(calls: "Iterable[CallHistory]") -> Document:
     """Describe calls and their runs, in the order given."""
     return document(calls=[dataclasses.asdict(call) for call in calls])
 
 
-def of_waste(found: Iterable[Waste]) -> Document:
+def of_waste(found: "Iterable[Waste]") -> Document:
     """Describe reserved and used memory of jobs, in the order given."""
     return document(jobs=[{**dataclasses.asdict(each), "factor": each.factor} for each in found])
 
@@ -74,12 +76,12 @@ def of_pods(seen: "Iterable[SeenShare]") -> Document:
     return document(slices=[{**dataclasses.asdict(each.share), "gpu": each.gpu} for each in seen])
 
 
-def of_top(gpus: Iterable[GpuReport], jobs: Iterable[JobReport]) -> Document:
+def of_top(gpus: "Iterable[GpuReport]", jobs: "Iterable[JobReport]") -> Document:
     """Describe the machine at one moment."""
     return {**of_gpus(gpus), **of_jobs(jobs)}
 
 
-def _job(report: JobReport) -> Document:
+def _job(report: "JobReport") -> Document:
     job = report.job
     return {
         "id": job.id,
@@ -118,7 +120,7 @@ def _job(report: JobReport) -> Document:
     }
 
 
-def _lease(report: JobReport) -> Document | None:
+def _lease(report: "JobReport") -> Document | None:
     lease = report.job.lease
     if lease is None:
         return None
@@ -141,7 +143,7 @@ def _lease(report: JobReport) -> Document | None:
     }
 
 
-def _gpu(report: GpuReport) -> Document:
+def _gpu(report: "GpuReport") -> Document:
     rest = {name.name: getattr(report, name.name) for name in dataclasses.fields(report) if name.name != "gpu"}
     outsiders = [
         {"pid": each.process.pid, "program": each.program, "uid": each.uid, "used_bytes": each.used_bytes}
@@ -152,4 +154,6 @@ def _gpu(report: GpuReport) -> Document:
 
 def final(job: Job) -> Document:
     """Describe a job that ended and has no lease."""
+    from pgpu.client import JobReport
+
     return of_job(JobReport(job, ()))

@@ -67,7 +67,7 @@ def p1(
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
 ) -> None:
-    """Start inference jobs of 1,205 MiB together: how many fail for lack of memory? (P1)."""
+    """Start inference jobs together; count those without memory (P1)."""
     from pgpu.lab import p1 as experiment
 
     if is_bare and is_both:
@@ -95,7 +95,7 @@ def p2(
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
 ) -> None:
-    """Train beside others though each job takes all the memory it sees: how many fit? (P2)."""
+    """Train beside jobs that take all memory; count what fits (P2)."""
     from pgpu.lab import p2 as experiment
 
     plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare)
@@ -124,7 +124,7 @@ def p3(
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
 ) -> None:
-    """Hit the wall of memory, see what containers cost, and ask whether to use MPS (P3)."""
+    """Measure memory limits, containers and MPS (P3)."""
     from pgpu.lab.p3 import experiment, overhead, sharing_modes, wall
     from pgpu.lab.testbed import NO_HEADROOM
 
@@ -158,7 +158,7 @@ def p4(
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
 ) -> None:
-    """Let one job take all it can get: what happens to it and its neighbours? (P4)."""
+    """Let one job take all memory; watch it and its neighbours (P4)."""
     from pgpu.lab import p4 as experiment
 
     plan = experiment.P4Plan(
@@ -179,7 +179,7 @@ def p5(
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
 ) -> None:
-    """Load a detector in each call, or once: how long does a request take? (P5)."""
+    """Load a detector once or in each call; compare latencies (P5)."""
     from pgpu.lab.p5 import experiment, shapes
 
     plan = experiment.P5Plan(
