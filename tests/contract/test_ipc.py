@@ -15,9 +15,9 @@ from pgpu.functions.ipc.async_channel import AsyncChannel, CoalescingLoop
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_messages import (
     Call,
+    CallFrame,
     Chunk,
     Decoder,
-    Frame,
     FrameKind,
     MalformedFrameError,
     Notification,
@@ -80,7 +80,7 @@ class End(Protocol):
     """One end of a connection, driven from a test."""
 
     def send(self, written: bytes, file: int | None = None) -> None: ...
-    def take(self, count: int) -> list[tuple[Frame, bytes | None]]: ...
+    def take(self, count: int) -> list[tuple[CallFrame, bytes | None]]: ...
     def is_ended(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -91,13 +91,13 @@ class BlockingEnd:
         self.send = self._port.send
         self.close = self._port.close
 
-    def take(self, count: int) -> list[tuple[Frame, bytes | None]]:
-        taken: list[tuple[Frame, bytes | None]] = []
+    def take(self, count: int) -> list[tuple[CallFrame, bytes | None]]:
+        taken: list[tuple[CallFrame, bytes | None]] = []
         while len(taken) < count:
             taken += [(each, self._file_of(each)) for each in self._port.receive(is_waiting=True)]
         return taken
 
-    def _file_of(self, each: Frame) -> bytes | None:
+    def _file_of(self, each: CallFrame) -> bytes | None:
         return bytes(map_body(self._port.next_file())) if each.has_file else None
 
     def is_ended(self) -> bool:
@@ -114,7 +114,7 @@ class LoopEnd:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._news = threading.Condition()
-        self._taken: list[tuple[Frame, bytes | None]] = []
+        self._taken: list[tuple[CallFrame, bytes | None]] = []
         self._ended = False
         self._channel = self._on_loop(lambda: AsyncChannel(end, self._on_frames, self._on_end))
 
@@ -125,7 +125,7 @@ class LoopEnd:
         running: Coroutine[Any, Any, Any] = run()
         return asyncio.run_coroutine_threadsafe(running, self._loop).result()
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _on_frames(self, frames: Sequence[CallFrame]) -> None:
         with self._news:
             for each in frames:
                 self._taken.append((each, bytes(map_body(self._channel.next_file())) if each.has_file else None))
@@ -139,7 +139,7 @@ class LoopEnd:
     def send(self, written: bytes, file: int | None = None) -> None:
         self._on_loop(lambda: self._channel.send(written, file))
 
-    def take(self, count: int) -> list[tuple[Frame, bytes | None]]:
+    def take(self, count: int) -> list[tuple[CallFrame, bytes | None]]:
         with self._news:
             self._news.wait_for(lambda: len(self._taken) >= count)
             taken, self._taken = self._taken[:count], self._taken[count:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.functions.ipc.unix_sockets import check_peer_owner
+from pgpu.functions.ipc.local_sockets import check_peer_owner
 
 
 def reached(path: Path) -> socket.socket:

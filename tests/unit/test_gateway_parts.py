@@ -26,7 +26,7 @@ from pgpu.functions.gateway.gateway_access import (
 )
 from pgpu.functions.gateway.gateway_app import GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
-from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
+from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind, parse_route
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.router_table import RouterTable
@@ -186,25 +186,25 @@ def test_what_is_no_token_is_none(header: str | None) -> None:
     assert Credentials(header, None).token is None
 
 
-PATHS: Sequence[tuple[str, Route]] = [
-    ("/functions/it", Route(RouteKind.CALL, "it", methods="POST")),
-    ("/v2/models/it/infer", Route(RouteKind.CALL, "it", methods="POST")),
-    ("/v2/models/it/versions/7/infer", Route(RouteKind.CALL, "it", 7, methods="POST")),
-    ("/functions/it/calls/a.b", Route(RouteKind.NAMED_CALL, "it", call="a.b", methods="GET, HEAD, PUT, DELETE")),
-    ("/calls/x1", Route(RouteKind.STORED, call="x1", methods="GET, HEAD, DELETE")),
-    ("/functions/it/openapi.json", Route(RouteKind.OPENAPI, "it")),
-    ("/v2/models/it/ready", Route(RouteKind.MODEL_READY, "it")),
-    ("/healthz", Route(RouteKind.PAGE)),
-    ("/functions/It", Route(RouteKind.NOTHING)),
-    ("/functions/it/", Route(RouteKind.PART, "it", methods="")),
-    ("/functions/it/calls/x/y", Route(RouteKind.PART, "it", methods="")),
-    ("/functions/../it", Route(RouteKind.NOTHING)),
-    ("/v2/models/it/versions/0/infer", Route(RouteKind.NOTHING)),
+PATHS: Sequence[tuple[str, GatewayRoute]] = [
+    ("/functions/it", GatewayRoute(RouteKind.CALL, "it", methods="POST")),
+    ("/v2/models/it/infer", GatewayRoute(RouteKind.CALL, "it", methods="POST")),
+    ("/v2/models/it/versions/7/infer", GatewayRoute(RouteKind.CALL, "it", 7, methods="POST")),
+    ("/functions/it/calls/a.b", GatewayRoute(RouteKind.NAMED_CALL, "it", call="a.b", methods="GET, HEAD, PUT, DELETE")),
+    ("/calls/x1", GatewayRoute(RouteKind.STORED, call="x1", methods="GET, HEAD, DELETE")),
+    ("/functions/it/openapi.json", GatewayRoute(RouteKind.OPENAPI, "it")),
+    ("/v2/models/it/ready", GatewayRoute(RouteKind.MODEL_READY, "it")),
+    ("/healthz", GatewayRoute(RouteKind.PAGE)),
+    ("/functions/It", GatewayRoute(RouteKind.NOTHING)),
+    ("/functions/it/", GatewayRoute(RouteKind.PART, "it", methods="")),
+    ("/functions/it/calls/x/y", GatewayRoute(RouteKind.PART, "it", methods="")),
+    ("/functions/../it", GatewayRoute(RouteKind.NOTHING)),
+    ("/v2/models/it/versions/0/infer", GatewayRoute(RouteKind.NOTHING)),
 ]
 
 
 @pytest.mark.parametrize(("path", "target"), PATHS)
-def test_a_path_means_one_thing(path: str, target: Route) -> None:
+def test_a_path_means_one_thing(path: str, target: GatewayRoute) -> None:
     assert parse_route(path) == target
 
 

@@ -16,11 +16,7 @@ from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.control.control_plane import BUILD_SECONDS, HttpControlPlane
 from pgpu.functions.gateway.gateway_server import GatewaySettings, run
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
+from pgpu.functions.ipc.local_sockets import parse_address
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -28,7 +24,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--server", required=True, help="address of the server, as PGPU_HOST")
     parser.add_argument("--socket", type=Path, required=True, help="path of the gateway's Unix socket")
     parser.add_argument("--state", type=Path, required=True, help="directory of asynchronous calls")
-    parser.add_argument("--listen", type=_address, help="HOST:PORT for callers with a token")
+    parser.add_argument("--listen", type=parse_address, help="HOST:PORT for callers with a token")
     parser.add_argument("--parent", type=int, help="descriptor that becomes readable when the parent ends")
     parser.add_argument("--build-seconds", type=float, default=BUILD_SECONDS, help="limit for installing packages")
     return parser.parse_args(words)

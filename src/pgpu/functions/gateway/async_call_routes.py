@@ -19,7 +19,7 @@ from pgpu.functions.gateway.async_call_database import (
 from pgpu.functions.gateway.async_call_store import AsyncCallStore
 from pgpu.functions.gateway.gateway_access import NOT_YOURS, Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
-from pgpu.functions.gateway.gateway_routes import Route, RouteKind
+from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind
 from pgpu.functions.http.asgi_calls import ClientGoneError, Receive, read_body, refuse_too_large, serve_body
 from pgpu.functions.http.response_writer import Send
 from pgpu.functions.ipc.call_messages import Reply
@@ -67,7 +67,7 @@ class AsyncCallRoutes:
         self._store, self._handler, self._access, self._routers = store, handler, access, routers
 
     async def of_function(
-        self, request: RoutedRequest, route: Route, principal: str, receive: Receive, send: Send
+        self, request: RoutedRequest, route: GatewayRoute, principal: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
         """Answer a request to a function by a caller with access, see `GatewayAccess.principal`; None: it was answered."""
         try:
@@ -77,7 +77,7 @@ class AsyncCallRoutes:
             return _NO_ROOM
 
     async def _of_function(
-        self, request: RoutedRequest, route: Route, principal: str, receive: Receive, send: Send
+        self, request: RoutedRequest, route: GatewayRoute, principal: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
         router = request.router
         assert router is not None  # noqa: S101 - checked by the caller
@@ -103,7 +103,7 @@ class AsyncCallRoutes:
         await serve_body(self._handler, request, split_body(body), receive, send)
         return None
 
-    async def of_caller(self, request: RoutedRequest, route: Route, caller: Credentials) -> Reply | Refusal:
+    async def of_caller(self, request: RoutedRequest, route: GatewayRoute, caller: Credentials) -> Reply | Refusal:
         """Answer a request about a call with a generated id: only to its caller, and while it has access to the function."""
         known = await self._store.get(route.call)
         router = None if known is None else self._routers.of(known.function)

@@ -13,7 +13,7 @@ from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
 from pgpu.functions.gateway.body_budget import BodyBudget, NotTakenError
 from pgpu.functions.gateway.gateway_access import Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler, describe_function, is_stored
-from pgpu.functions.gateway.gateway_routes import Route, RouteKind, openapi_document, parse_route
+from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind, openapi_document, parse_route
 from pgpu.functions.http.asgi_calls import Receive, answer_call, send_reply
 from pgpu.functions.http.request_handler import NOT_FOUND, plain_headers
 from pgpu.functions.http.response_writer import Send
@@ -99,7 +99,7 @@ class GatewayApp:
             await send_reply(self._handler, request, answer, send)
 
     async def _answer(
-        self, request: RoutedRequest, route: Route, caller: Credentials, receive: Receive, send: Send
+        self, request: RoutedRequest, route: GatewayRoute, caller: Credentials, receive: Receive, send: Send
     ) -> Answer:
         if not _may_be_an_applications(request, route) and (refusal := _misdirected(request, route)) is not None:
             return refusal
@@ -112,7 +112,7 @@ class GatewayApp:
         return await self._answer_of_function(request, route, caller, receive, send)
 
     async def _answer_of_function(
-        self, request: RoutedRequest, route: Route, caller: Credentials, receive: Receive, send: Send
+        self, request: RoutedRequest, route: GatewayRoute, caller: Credentials, receive: Receive, send: Send
     ) -> Answer:
         router = await self._find_router(route.name, caller)
         if (refusal := self._access.refusal(caller, router)) is not None or router is None:
@@ -132,7 +132,7 @@ class GatewayApp:
         return await describe_function(self._handler, request, route)
 
     async def _answer_call(
-        self, request: RoutedRequest, route: Route, principal: str, receive: Receive, send: Send
+        self, request: RoutedRequest, route: GatewayRoute, principal: str, receive: Receive, send: Send
     ) -> Answer:
         router = request.router
         assert router is not None  # noqa: S101 - set by the caller
@@ -203,7 +203,7 @@ def _model_ready(router: FunctionRouter) -> Reply:
     return Reply(200 if is_ready else 503, JSON, _encode({"name": router.name, "ready": is_ready, "state": state}))
 
 
-def _misdirected(request: RoutedRequest, route: Route) -> Refusal | None:
+def _misdirected(request: RoutedRequest, route: GatewayRoute) -> Refusal | None:
     if route.kind in {RouteKind.NOTHING, RouteKind.PART}:
         return NOT_FOUND
     if request.method not in route.methods.split(", "):
@@ -211,6 +211,6 @@ def _misdirected(request: RoutedRequest, route: Route) -> Refusal | None:
     return None
 
 
-def _may_be_an_applications(request: RoutedRequest, route: Route) -> bool:
+def _may_be_an_applications(request: RoutedRequest, route: GatewayRoute) -> bool:
     """Whether an ASGI application may serve a path itself."""
     return route.kind in _APPLICATIONS and request.path.startswith(_FUNCTIONS)

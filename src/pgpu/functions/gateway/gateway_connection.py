@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from pgpu.functions.http.http_connection import DirectCall, HttpConnection
-from pgpu.functions.ipc.unix_sockets import peer_uid
+from pgpu.functions.ipc.local_sockets import peer_uid
 
 
 class GatewayConnection(HttpConnection):

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from pgpu.functions.gateway.gateway_access import Credentials, GatewayAccess
-from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
+from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind, parse_route
 from pgpu.functions.http.request_handler import BAD_TIMEOUT, ReplicaInfo, request_id, request_times
 from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.protocols import Refusal
@@ -61,7 +61,7 @@ class GatewayRequestHandler:
         return self.new_request(scope, headers, route, router)
 
     def new_request(
-        self, scope: Any, headers: dict[str, str], route: Route, router: FunctionRouter | None
+        self, scope: Any, headers: dict[str, str], route: GatewayRoute, router: FunctionRouter | None
     ) -> RoutedRequest:
         """Begin a request; its deadline runs from now on."""
         declared_seconds = router.declaration.timeout_seconds if router else _UNKNOWN_TIMEOUT_SECONDS
@@ -118,7 +118,10 @@ class _DescriptionSink:
 
 
 async def describe_function(
-    handler: GatewayRequestHandler, request: RoutedRequest, route: Route, patience_seconds: float = _DESCRIBE_SECONDS
+    handler: GatewayRequestHandler,
+    request: RoutedRequest,
+    route: GatewayRoute,
+    patience_seconds: float = _DESCRIBE_SECONDS,
 ) -> Reply | Refusal:
     """Return a page of a function's own description, from a replica, once for each version.
 

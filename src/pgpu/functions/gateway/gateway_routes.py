@@ -34,7 +34,7 @@ class RouteKind(StrEnum):
     NOTHING = "nothing"
 
 
-class Route(NamedTuple):
+class GatewayRoute(NamedTuple):
     """A parsed path."""
 
     kind: RouteKind
@@ -69,15 +69,15 @@ _PATTERNS = [
 
 
 @lru_cache(4096)
-def parse_route(path: str) -> Route:
+def parse_route(path: str) -> GatewayRoute:
     if path in PAGES:
-        return Route(RouteKind.PAGE)
+        return GatewayRoute(RouteKind.PAGE)
     for kind, methods, pattern in _PATTERNS:
         if (match := pattern.fullmatch(path)) is not None:
             found = match.groupdict()
             version = int(found.get("version") or 0)
-            return Route(kind, found.get("name") or "", version, found.get("call") or "", methods)
-    return Route(RouteKind.NOTHING)
+            return GatewayRoute(kind, found.get("name") or "", version, found.get("call") or "", methods)
+    return GatewayRoute(RouteKind.NOTHING)
 
 
 _ERROR = {

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,10 +92,7 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     sockets = _listen(settings)
     # Device and inode identify this socket at the end, when the path may belong to the next gateway.
     made = settings.unix.lstat()
-    while not await controller.open() and not leaving.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_RETRY_SECONDS):
-                await leaving.wait()
+    await _learn_functions(controller, leaving)
     history = LoadHistory(settings.state / "learned.db")
     # After open(): only functions that exist have a router to restore.
     restore_loads(routers, history.read())
@@ -105,9 +103,7 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     controlling.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
     saving = loop.create_task(save_periodically(routers, history))
     serving = loop.create_task(server.serve(sockets))
-    for each in sockets:
-        name = each.getsockname()
-        _log.info("functions at %s", f"http://{name[0]}:{name[1]}" if isinstance(name, tuple) else "their socket")
+    _log_addresses(sockets)
     try:
         await leaving.wait()
         server.should_exit = True
@@ -123,6 +119,14 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
         with contextlib.suppress(OSError):
             if os.path.samestat(settings.unix.lstat(), made):  # the path may be the next gateway's socket already
                 settings.unix.unlink()
+
+
+async def _learn_functions(controller: ReplicaController, leaving: asyncio.Event) -> None:
+    """Wait until the server has sent its functions and their replicas."""
+    while not await controller.open() and not leaving.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETRY_SECONDS):
+                await leaving.wait()
 
 
 def _leave_on_signals(parent: int | None) -> asyncio.Event:
@@ -150,6 +154,12 @@ def _listen(settings: GatewaySettings) -> list[socket.socket]:
             reason = error.strerror or error
             _log.info("no functions at %s:%s: %s; choose another: pgpu serve --gateway", host, port, reason)
     return sockets
+
+
+def _log_addresses(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        name = each.getsockname()
+        _log.info("functions at %s", f"http://{name[0]}:{name[1]}" if isinstance(name, tuple) else "their socket")
 
 
 def _unix_socket(path: Path) -> socket.socket:

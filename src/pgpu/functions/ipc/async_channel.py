@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgpu.functions.ipc.blocking_channel import FILES_BYTES, READ_BYTES, files_in, take_oldest
-from pgpu.functions.ipc.call_messages import Decoder, Frame, MalformedFrameError
+from pgpu.functions.ipc.call_messages import CallFrame, Decoder, MalformedFrameError
 
-FrameListener = Callable[[Sequence[Frame]], None]
+FrameListener = Callable[[Sequence[CallFrame]], None]
 
 
 class _Selector(selectors.DefaultSelector):

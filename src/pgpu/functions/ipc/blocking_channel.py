@@ -11,7 +11,7 @@ import threading
 from collections import deque
 
 from pgpu.errors import PgpuError
-from pgpu.functions.ipc.call_messages import Decoder, Frame, MalformedFrameError
+from pgpu.functions.ipc.call_messages import CallFrame, Decoder, MalformedFrameError
 
 READ_BYTES = 256 * 1024
 """Size of the one receive buffer. Received bytes are copied out of it: a new buffer of this size for each read would be mapped and unmapped each time."""
@@ -39,7 +39,7 @@ class BlockingChannel:
         self._write_lock = threading.Lock()
         self.is_ended = False
 
-    def receive(self, *, is_waiting: bool) -> list[Frame]:
+    def receive(self, *, is_waiting: bool) -> list[CallFrame]:
         """Read the frames that have arrived; optionally wait for the first bytes.
 
         Returns:

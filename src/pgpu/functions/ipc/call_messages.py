@@ -135,7 +135,7 @@ class MalformedFrameError(PgpuError):
     """The peer sent bytes that are no valid frames; the connection cannot be used any more."""
 
 
-class Frame(NamedTuple):
+class CallFrame(NamedTuple):
     """One received frame with its message still encoded."""
 
     kind: int
@@ -164,7 +164,7 @@ class Decoder:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, received: bytes) -> list[Frame]:
+    def feed(self, received: bytes) -> list[CallFrame]:
         """Return the frames that are complete now; keep an incomplete rest for the next call.
 
         Raises:
@@ -172,7 +172,7 @@ class Decoder:
         """
         data = self._rest + received if self._rest else received
         view, offset, length = memoryview(data), 0, len(data)
-        frames: list[Frame] = []
+        frames: list[CallFrame] = []
         while length - offset >= _HEADER.size:
             size, kind, flags, number = _HEADER.unpack_from(data, offset)
             if size > LONGEST_MESSAGE_BYTES or kind not in _KINDS or flags > HAS_FILE:
@@ -182,7 +182,7 @@ class Decoder:
             if length - start < size:
                 break
             offset = start + size
-            frames.append(Frame(kind, number, view[start:offset], flags == HAS_FILE))
+            frames.append(CallFrame(kind, number, view[start:offset], flags == HAS_FILE))
         self._rest = data[offset:] if offset < length else b""
         return frames
 
@@ -196,7 +196,7 @@ _DECODERS = {
 }
 
 
-def decode_message(frame: Frame) -> Any:
+def decode_message(frame: CallFrame) -> Any:
     """Decode a frame's message; None for kinds without one.
 
     Raises:

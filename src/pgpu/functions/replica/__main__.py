@@ -10,13 +10,9 @@ import sys
 from pathlib import Path
 
 from pgpu.functions.api import default_name
+from pgpu.functions.ipc.local_sockets import parse_address
 from pgpu.functions.replica.startup import ServedFunction, block_slice_signals, fork_zygote, read_ahead
 from pgpu.functions.worker.child_processes import die_with_parent
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -26,7 +22,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--app", required=True, help="module:attribute or file.py:attribute")
     parser.add_argument("--source", type=Path, required=True, help="directory of the module")
     parser.add_argument("--directory", type=Path, required=True, help="directory for http.sock and calls.sock")
-    parser.add_argument("--http", type=_address, help="HOST:PORT to listen on as well")
+    parser.add_argument("--http", type=parse_address, help="HOST:PORT to listen on as well")
     parser.add_argument("--parent", type=int, help="exit when the parent with this process id dies")
     parser.add_argument("--name", help="the function's name; by default that of the attribute")
     parser.add_argument(

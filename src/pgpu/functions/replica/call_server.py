@@ -14,9 +14,9 @@ from pathlib import Path
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_messages import (
     Call,
+    CallFrame,
     Chunk,
     Command,
-    Frame,
     FrameKind,
     MalformedFrameError,
     Notification,
@@ -24,7 +24,7 @@ from pgpu.functions.ipc.call_messages import (
     decode_message,
     encode_frame,
 )
-from pgpu.functions.ipc.unix_sockets import listening_socket
+from pgpu.functions.ipc.local_sockets import listening_socket
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import WorkerSupervisor
 from pgpu.functions.requests.request_queue import PendingRequest
@@ -133,7 +133,7 @@ class CallConnection:
         for request in requests.values():
             self._server.queue.abandon(request)
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _on_frames(self, frames: Sequence[CallFrame]) -> None:
         for frame in frames:
             if frame.kind == FrameKind.CALL:
                 self._on_call(frame)
@@ -147,7 +147,7 @@ class CallConnection:
                 command: Command = decode_message(frame)
                 self.notify(frame.number, self._server.run_command(command.name))
 
-    def _on_call(self, frame: Frame) -> None:
+    def _on_call(self, frame: CallFrame) -> None:
         call: Call = decode_message(frame)
         if frame.number in self._requests:
             raise MalformedFrameError("a number that is in use")

@@ -18,7 +18,7 @@ from pathlib import Path
 from pgpu.functions.api import parse_declaration
 from pgpu.functions.http.http_connection import HttpConnection, HttpServer
 from pgpu.functions.ipc.async_channel import CoalescingLoop
-from pgpu.functions.ipc.unix_sockets import listening_socket
+from pgpu.functions.ipc.local_sockets import listening_socket
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.call_server import CallServer
 from pgpu.functions.replica.replica_app import ReplicaApp, ReplicaRequestHandler

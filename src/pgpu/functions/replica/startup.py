@@ -117,15 +117,13 @@ def read_ahead(source: Path) -> list[Path]:
 
     The disk then works while the processor imports the module. Files that cannot be read are skipped.
     """
+    large = []
     files = (Path(folder, name) for folder, _, names in os.walk(source) for name in names)
-    return [path for path in islice(files, MOST_FILES) if _advise_large(path)]
-
-
-def _advise_large(path: Path) -> bool:
-    with suppress(OSError):
-        if path.is_file() and path.stat().st_size >= LARGE_BYTES:
-            with path.open("rb") as file:
-                # Returns at once: the kernel reads in the background.
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-            return True
-    return False
+    for path in islice(files, MOST_FILES):
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size >= LARGE_BYTES:
+                with path.open("rb") as file:
+                    # Returns at once: the kernel reads in the background.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+                large.append(path)
+    return large

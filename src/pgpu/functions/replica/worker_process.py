@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_messages import Command, Frame, FrameKind, Notification, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import CallFrame, Command, FrameKind, Notification, decode_message, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.replica.startup import ZygoteProcess
 from pgpu.functions.worker.child_processes import end_children
@@ -34,7 +34,7 @@ class WorkerListener(Protocol):
     def on_notification(self, worker: "WorkerProcess", notification: Notification) -> None:
         """The worker is ready, failed to start, or answered a health probe."""
 
-    def on_frames(self, frames: Sequence[Frame]) -> None:
+    def on_frames(self, frames: Sequence[CallFrame]) -> None:
         """Replies and chunks arrived."""
 
     def on_ended(self, worker: "WorkerProcess") -> None:
@@ -106,14 +106,14 @@ class WorkerProcess:
         self.channel.close()
         self._finish()
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _on_frames(self, frames: Sequence[CallFrame]) -> None:
         for frame in frames:
             if frame.kind == FrameKind.NOTIFICATION:
                 self._listener.on_frames([each for each in frames if not self._is_notification(each)])
                 return
         self._listener.on_frames(frames)
 
-    def _is_notification(self, frame: Frame) -> bool:
+    def _is_notification(self, frame: CallFrame) -> bool:
         """Process a notification; False for any other frame."""
         if frame.kind != FrameKind.NOTIFICATION:
             return False
@@ -184,7 +184,7 @@ class ZygoteConnection:
         if self._channel.is_open:
             self._end()
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _on_frames(self, frames: Sequence[CallFrame]) -> None:
         for frame in frames:
             file = self._channel.next_file() if frame.has_file else None
             self._on_notification(frame.number, decode_message(frame), file)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pgpu.functions.api import Declaration
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_messages import Chunk, Frame, FrameKind, Reply, decode_message, encode_frame
+from pgpu.functions.ipc.call_messages import CallFrame, Chunk, FrameKind, Reply, decode_message, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark, close_file
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.request_queue import (
@@ -190,7 +190,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
             self._release(request)
             self.break_or_refuse(request, refusal)
 
-    def on_frames(self, frames: Sequence[Frame]) -> None:
+    def on_frames(self, frames: Sequence[CallFrame]) -> None:
         for frame in frames:
             if frame.kind == FrameKind.REPLY:
                 self._on_reply(frame)
@@ -218,7 +218,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         while self._slot is not None and not self._is_paused and self._queue and len(self._sent) < self.prefetch.window:
             self._send(self._slot, self._queue.popleft())
 
-    def _on_reply(self, frame: Frame) -> None:
+    def _on_reply(self, frame: CallFrame) -> None:
         reply: Reply = decode_message(frame)
         file = self._file_of(frame)
         request = self._sent.pop(frame.number, None) if reply.is_last else self._sent.get(frame.number)
@@ -242,7 +242,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
             request.is_streaming = True
         sink.reply(reply, file)
 
-    def _on_chunk(self, frame: Frame) -> None:
+    def _on_chunk(self, frame: CallFrame) -> None:
         chunk: Chunk = decode_message(frame)
         file = self._file_of(frame)
         request = self._sent.get(frame.number)
@@ -258,7 +258,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         else:
             sink.chunk(chunk, file)
 
-    def _file_of(self, frame: Frame) -> int | None:
+    def _file_of(self, frame: CallFrame) -> int | None:
         return self._slot.channel.next_file() if frame.has_file and self._slot is not None else None
 
     def _cancel(self, request: PendingRequest) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from pgpu.functions.api import parse_declaration
-from pgpu.functions.ipc.call_messages import Command, Frame, FrameKind, Notification, encode_frame
+from pgpu.functions.ipc.call_messages import CallFrame, Command, FrameKind, Notification, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.startup import ServedFunction, ZygoteProcess, spawn_zygote
@@ -245,7 +245,7 @@ class WorkerSupervisor:
                 self.end_worker("health() does not answer")
         self._loop.call_later(interval_seconds, self.probe_health, interval_seconds)
 
-    def on_frames(self, frames: Sequence[Frame]) -> None:
+    def on_frames(self, frames: Sequence[CallFrame]) -> None:
         self._queue.on_frames(frames)
 
     def on_notification(self, worker: WorkerProcess, notification: Notification) -> None:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_messages import (
     BODILESS,
+    CallFrame,
     Chunk,
     Command,
-    Frame,
     FrameKind,
     MalformedFrameError,
     Notification,
@@ -31,8 +31,8 @@ from pgpu.functions.ipc.call_messages import (
     decode_message,
     encode_frame,
 )
+from pgpu.functions.ipc.local_sockets import check_peer_owner
 from pgpu.functions.ipc.memory_files import close_file
-from pgpu.functions.ipc.unix_sockets import check_peer_owner
 from pgpu.functions.requests.request_queue import PendingRequest
 from pgpu.functions.scaling import Phase, ReplicaView
 
@@ -318,7 +318,7 @@ class ReplicaConnection:
         self.become(Phase.DRAINING)
         self._listener.on_lost(self, lost)
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _on_frames(self, frames: Sequence[CallFrame]) -> None:
         for frame in frames:
             if frame.kind == FrameKind.REPLY:
                 self._on_reply(frame)
@@ -327,7 +327,7 @@ class ReplicaConnection:
             elif frame.kind == FrameKind.NOTIFICATION:
                 self._on_notification(frame)
 
-    def _on_reply(self, frame: Frame) -> None:
+    def _on_reply(self, frame: CallFrame) -> None:
         reply: Reply = decode_message(frame)
         request = self.sent.get(frame.number)
         if request is None:
@@ -343,7 +343,7 @@ class ReplicaConnection:
             self._done(frame.number)
         self._listener.on_reply(self, request, reply, file)
 
-    def _on_chunk(self, frame: Frame) -> None:
+    def _on_chunk(self, frame: CallFrame) -> None:
         chunk: Chunk = decode_message(frame)
         request = self.sent.get(frame.number)
         if request is None or request.sink is None:
@@ -357,7 +357,7 @@ class ReplicaConnection:
             self._done(frame.number)
             self._listener.on_stream_end(request)
 
-    def _on_notification(self, frame: Frame) -> None:
+    def _on_notification(self, frame: CallFrame) -> None:
         notification: Notification = decode_message(frame)
         if notification.name == "state":
             self._on_status(read_status(notification))
@@ -387,5 +387,5 @@ class ReplicaConnection:
         if not self.sent:
             self.idle_since_seconds = time.monotonic()
 
-    def _file_of(self, frame: Frame) -> int | None:
+    def _file_of(self, frame: CallFrame) -> int | None:
         return self._channel.next_file() if frame.has_file and self._channel is not None else None

@@ -197,12 +197,8 @@ class AsyncExecutor:
     async def _answer_batch(self, valid: Sequence[tuple[WorkItem, ParsedCall]]) -> list[Reply]:
         codec = self._codec
         try:
-            contexts = [codec.context(work, parsed, partial(_is_cancelled, work)) for work, parsed in valid]
+            contexts = [codec.context(work, parsed, partial(getattr, work, "is_cancelled")) for work, parsed in valid]
             results = list(await codec.handler.call_batch([parsed.values for _, parsed in valid], contexts))
             return codec.batch_replies(valid, results)
         except BaseException as error:  # noqa: BLE001 - as in _run_call()
             return codec.failures([work for work, _ in valid], error)
-
-
-def _is_cancelled(work: WorkItem) -> bool:
-    return work.is_cancelled

@@ -15,8 +15,8 @@ from pgpu.functions.ipc.blocking_channel import BlockingChannel
 from pgpu.functions.ipc.call_messages import (
     Body,
     Call,
+    CallFrame,
     Command,
-    Frame,
     FrameKind,
     MalformedFrameError,
     Notification,
@@ -61,7 +61,7 @@ class CallInbox:
             else:
                 raise MalformedFrameError(f"a replica does not send kind {frame.kind}")
 
-    def _add_call(self, frame: Frame) -> None:
+    def _add_call(self, frame: CallFrame) -> None:
         call: Call = decode_message(frame)
         body: Body = call.body
         if frame.has_file:
@@ -115,21 +115,16 @@ class ShutdownSignal:
 
 
 def run_commands(inbox: CallInbox, handler: Handler, shutdown: ShutdownSignal) -> None:
+    """Execute all commands. A handler without `health()` is healthy as long as it answers at all."""
     while inbox.commands:
         number, command = inbox.commands.popleft()
         if command.name == "leave":
             shutdown.is_set = True
         elif command.name == "health":
-            health = Notification("health", {"is_well": _is_healthy(handler)})
+            try:
+                is_well = handler.health is None or bool(handler.health())
+            except BaseException as error:  # noqa: BLE001 - any exception of the user's code means unhealthy
+                log_failure("health() failed", error)
+                is_well = False
+            health = Notification("health", {"is_well": is_well})
             inbox.channel.send(encode_frame(FrameKind.NOTIFICATION, number, health))
-
-
-def _is_healthy(handler: Handler) -> bool:
-    """Call the handler's `health()`; a handler without one is healthy as long as it answers at all."""
-    if handler.health is None:
-        return True
-    try:
-        return bool(handler.health())
-    except BaseException as error:  # noqa: BLE001 - any exception of the user's code means unhealthy
-        log_failure("health() failed", error)
-        return False

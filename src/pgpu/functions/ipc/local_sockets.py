@@ -1,4 +1,4 @@
-"""Unix sockets: listening sockets that only their own user can open, and the user at the other end of a connection."""
+"""Sockets of this machine: Unix sockets that only their own user can open, the user at the other end, HOST:PORT as text."""
 
 import os
 import socket
@@ -52,3 +52,9 @@ def check_peer_owner(end: socket.socket, directory: Path) -> None:
     owner_uid = os.lstat(directory).st_uid
     if uid != owner_uid:
         raise PermissionError(f"user {uid} answers at a socket of user {owner_uid}")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse `HOST:PORT` or `[IPV6]:PORT`, for argparse: an invalid port raises ValueError."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
