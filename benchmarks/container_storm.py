@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def storm_in_one(source: str, kills: int) -> dict[str, Any]:
-    """One container, whose storm compares the count with the sum of the living every few kills."""
+    """One container; its storm compares the count with the sum of the living every few kills."""
     began = time.perf_counter()
     with usage_file() as usage:
         result = run_container(Path(usage.name), source, kills, is_shared=False)

@@ -1,4 +1,4 @@
-"""How well peaks at one batch size tell the peak at the next (`python -m benchmarks.demand FILE.csv`).
+"""How well peaks at one batch size predict the peak at the next (`python -m benchmarks.demand FILE.csv`).
 
 The file is GPUMemNet's table of measured vision models (github.com/itu-rad/GPUMemNet, CC-BY-4.0); it is not part of this
 project. Each run is predicted from smaller batches of its own model alone. The one constant is fitted on half of the
@@ -132,7 +132,7 @@ def _needed_factors(runs: Sequence[Case], rules: GrowthRules) -> Iterator[float]
 
 
 def scored(fitting: dict[str, Peaks], scoring: dict[str, Peaks]) -> dict[str, Any]:
-    """Fit on one half and score on the other, everybody on the same runs."""
+    """Fit on one half and score on the other, all methods on the same runs."""
     rules = fitted(fitting)
     estimators = {"ours": lambda batch, peaks: at_number(batch, peaks, rules), **baselines()}
     two = cases(scoring, 2)

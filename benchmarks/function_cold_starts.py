@@ -132,7 +132,7 @@ class Served:
             self.client.wait(job_id)
 
     def cool(self) -> None:
-        """End the replica and wait until nobody knows of it."""
+        """End the replica and wait until it is removed everywhere."""
         for replica in self.functions.replicas(NAME):
             self.client.stop(replica.job_id, grace_seconds=5)
         until(lambda: not self.functions.replicas(NAME))
@@ -173,7 +173,7 @@ def from_zero(times: int, image: str | None = None, packages: Path | None = None
 
 
 def taken_apart(served: Served, seen: Sequence[float]) -> dict[str, Any]:
-    """Put what the caller saw beside what the gateway says of it."""
+    """Return the caller's measurement beside the gateway's."""
     phases = [dict(start.phases) for start in served.starts(len(seen))]
     constructor = statistics.median(each["constructor"] for each in phases) * SECOND
     medians = {name: round(statistics.median(each[name] for each in phases) * SECOND, 1) for name in phases[0]}
@@ -225,7 +225,7 @@ def rested(served: Served) -> float:
 
 
 def after_a_death(times: int, packages: Path | None) -> dict[str, Any]:
-    """Kill the worker of a function whose module imports torch (or nothing), and call at once."""
+    """Kill the worker of a function with a module that imports torch (or nothing), and call at once."""
     with serving_functions() as served:
         served.deploy("" if packages is None else "import torch", None, packages)
         seen = [killed(served) for _ in range(times)]

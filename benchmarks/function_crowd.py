@@ -94,7 +94,7 @@ class Answered:
 
     arrival: Arrival
     status: int
-    """0: it was lost, its connection broke or nobody answered."""
+    """0: it was lost, its connection broke or there was no answer."""
 
     code: str
     """Of a refusal."""
@@ -155,7 +155,7 @@ def call(socket: Path, arrival: Arrival) -> Answered:
 
 
 def play(socket: Path, calls: Sequence[Arrival]) -> list[Answered]:
-    """Call as the list says, whatever became of those before."""
+    """Call by the list, regardless of the results of earlier calls."""
     found: list[Answered] = []
     threads = [threading.Thread(target=lambda each=each: found.append(call(socket, each))) for each in calls]
     began = time.monotonic()
@@ -168,7 +168,7 @@ def play(socket: Path, calls: Sequence[Arrival]) -> list[Answered]:
 
 
 class LruDesk(HttpControlPlane):
-    """Says of an idle replica when it was used last, instead of what it is worth; all hold the same."""
+    """Values an idle replica by the time of its last use instead of its worth; all hold the same memory."""
 
     def __init__(self, functions: HttpFunctions, client: HttpClient) -> None:
         super().__init__(functions, client)
@@ -211,7 +211,7 @@ def lru_gateway(server: ServerProcess) -> Iterator[None]:
 
 
 def measure(calls: Sequence[Arrival], loads: Sequence[float], *, is_lru: bool) -> dict[str, Any]:
-    """Serve, deploy, call, and say what became of it."""
+    """Serve, deploy, call, and return the results."""
     root = Path(tempfile.mkdtemp(prefix="pgpu-crowd-", dir="/dev/shm"))
     try:
         with serving(root, *(() if is_lru else ("--gateway", "127.0.0.1:0"))) as server:

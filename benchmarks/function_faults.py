@@ -211,7 +211,7 @@ def burning() -> dict[str, Any]:
 
 
 def constructors() -> dict[str, Any]:
-    """Ask for what never starts: a clear status, and health that says so while the front lives."""
+    """Call a function that never starts: a clear status, and failing health while the front lives."""
     found = {}
     for attribute in ("Raising", "Hanging"):
         with served(attribute, {"startup_timeout": 1.0, "timeout": 3.0}, waits=False) as replica:
@@ -262,13 +262,13 @@ def raw(replica: DevReplica, head: bytes) -> bytes:
 
 
 def chunked(replica: DevReplica) -> bytes:
-    """Send 1 GiB in chunks until somebody answers."""
+    """Send 1 GiB in chunks until there is a response."""
     piece = b"100000\r\n" + bytes(MIB) + b"\r\n"
     with socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(60)
         ours.connect(str(replica.http_socket))
         ours.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with contextlib.suppress(OSError):  # who refuses may close before all was sent
+        with contextlib.suppress(OSError):  # a server that refuses may close before all was sent
             for _ in range(GIB // MIB):
                 ours.sendall(piece)
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Kills everybody at random under load (`python -m benchmarks.kill_storm`): with a server, and without one.
+"""Kills random processes under load (`python -m benchmarks.kill_storm`): with a server, and without one.
 
 With one: server, keepers, zygotes, supervisors, jobs and clients, of which some jobs are containers if `--image` names their
 image; without one: keepers, zygotes, supervisors and clients. After each kill the books must balance, and in the end every
@@ -28,7 +28,7 @@ _MOST_SEED = 1 << 31
 
 
 def main() -> int:
-    """Let both storms rage, print and write who was killed and what became of the jobs."""
+    """Run both storms; print and write the kills and the final states of the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="in each of the two storms")
     parser.add_argument("--seed", type=int, help="of a storm that is to be tried again")

@@ -82,7 +82,7 @@ def measure(client: Client, folder: Path, waiting: int) -> dict[str, Any]:
 
 
 def submitted(client: Client, spec: JobSpec) -> Job:
-    """Hand in one job whose size pgpu chooses."""
+    """Submit one job with a size chosen by pgpu."""
     return client.submit(spec, AUTO, wait_timeout_seconds=None)
 
 

@@ -129,7 +129,7 @@ def _admitted(arrivals: Sequence[Arrival], gpu_count: int, *, is_planned: bool) 
 
 
 def without_admission(arrivals: Sequence[Arrival], gpu_count: int) -> int:
-    """Count the jobs that find too little memory if each starts at once; who fails holds nothing from then on."""
+    """Count the jobs that find too little memory if each starts at once; a failed job holds nothing from then on."""
     free_bytes = [CARD_MIB * MIB] * gpu_count
     running: list[tuple[float, int, int]] = []
     failed = 0

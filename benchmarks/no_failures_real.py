@@ -51,7 +51,7 @@ BEAT_SECONDS = 0.1
 """Host time of a batch, waited."""
 
 HEADROOM_FRACTION = 0.03
-"""What is never granted, unless an operator says otherwise."""
+"""Memory that is never granted by default."""
 
 P1, MIXED = "P1's 25 jobs", "300 mixed jobs"
 FAILED, REFUSED = "failed", "saw_out_of_memory"
@@ -169,7 +169,7 @@ def _program(number: int, arrival: Arrival, scale: float) -> RealJob:
 
 
 def day(jobs: Sequence[RealJob], gpu_count: int, *, is_with: bool) -> dict[str, Any]:
-    """Run all jobs in one of the two ways, and say what was seen."""
+    """Run all jobs in one of the two ways, and return what was observed."""
     load_average = round(os.getloadavg()[0], 1)
     tally = with_pgpu(jobs, gpu_count) if is_with else without_pgpu(jobs, gpu_count)
     seen = {name: getattr(tally, name) for name in Tally.__slots__}

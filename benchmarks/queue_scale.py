@@ -78,7 +78,7 @@ def missed(report: Mapping[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def full(client: Client) -> Iterator[None]:
-    """Let one job hold the GPU, so that everybody else waits."""
+    """Let one job hold the GPU, so that all others wait."""
     holder = client.submit(_spec("sleep", "3600"), Request(ALL_BYTES), wait_timeout_seconds=None)
     until(lambda: client.job(holder.id).job.state is JobState.RUNNING)
     yield
@@ -161,7 +161,7 @@ def enqueue(engine: Engine, count: int) -> None:
 
 
 def empty(engine: Engine) -> None:
-    """Cancel whoever waits."""
+    """Cancel all waiting jobs."""
     with engine.ledger.decision() as decision:
         for waiting in decision.waiting(engine.settings.gpu_model):
             entry = decision.entry(waiting.job_id)

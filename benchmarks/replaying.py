@@ -1,6 +1,6 @@
 """Plays a day of jobs through the real `admit`: they come, wait, are granted memory, run as long as they run, and end.
 
-Only time is simulated. What admission is told of durations may differ from what they turn out to be, and companions may
+Only time is simulated. The predicted durations may differ from the true ones, and companions may
 slow jobs down. It refuses to forgive: a grant that passes a GPU's memory, and a job that is never granted, are errors.
 """
 
@@ -32,7 +32,7 @@ from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
-"""Rooms, queue, seconds, what is held, what the rounds before left → who starts."""
+"""Rooms, queue, seconds, what is held, what the rounds before left → the jobs that start."""
 
 _SOON_SECONDS = 1e-6
 
@@ -42,7 +42,7 @@ class Arrival:
     """One job as it really is."""
 
     candidate: Candidate
-    """What admission is told."""
+    """Input of admission."""
 
     duration_seconds: float
     """Alone on its GPU."""
@@ -87,7 +87,7 @@ def replay(
 
     Raises:
         MemoryFailureError: A grant passed what a GPU has.
-        SharingFailureError: A grant passed a GPU's time, or brought jobs together whose modes or users forbid it.
+        SharingFailureError: A grant passed a GPU's time, or combined jobs of incompatible modes or users.
         RuntimeError: A job would wait for ever.
     """
     day = _Day(gpus, arrivals, headroom or Headroom(), slowdown)
@@ -135,7 +135,7 @@ class _Day:
         self._now_seconds = 0.0
         self._precedence = NO_PRECEDENCE
         self._first: dict[str, ServedJob] = {}
-        """Who went first, by job id."""
+        """Jobs that went first, by id."""
 
         self._let_in()
 
@@ -262,7 +262,7 @@ def default_objective(
     held: Sequence[Held],
     precedence: Precedence,
 ) -> Admission:
-    """Admit as pgpu does unless told otherwise: for response time."""
+    """Admit as pgpu does by default: for response time."""
     return admit(rooms, queue, now_seconds, held=held, precedence=precedence)
 
 
@@ -298,7 +298,7 @@ def easy(
     held: Sequence[Held],
     _precedence: Precedence = NO_PRECEDENCE,
 ) -> Admission:
-    """Admit the oldest first, and whoever delays it not."""
+    """Admit the oldest first, and jobs that do not delay it."""
     return admit(rooms, _oldest_first(queue), now_seconds, held=held, rules=_FOR_EVER_PATIENT)
 
 
@@ -309,7 +309,7 @@ def fifo(
     held: Sequence[Held],
     _precedence: Precedence = NO_PRECEDENCE,
 ) -> Admission:
-    """Admit the oldest first, and nobody before it."""
+    """Admit in order of arrival, without backfilling."""
     for count in range(len(queue) + 1):
         admission = easy(rooms, queue[:count], now_seconds, held)
         if len(admission.grants) < count:
@@ -376,5 +376,5 @@ def _planning_anew(plan: Callable[..., BatchPlan]) -> Policy:
 
 
 def candidate_of(job_id: str, memory_bytes: int, came_seconds: float, predicted_seconds: float | None) -> Candidate:
-    """Return one job on one GPU as admission is told of it."""
+    """Return one job on one GPU as a candidate of admission."""
     return Candidate(job_id, Request(memory_bytes), None, 0, came_seconds, predicted_seconds)

@@ -88,7 +88,7 @@ def ask(path: Path, method: str, route: str, body: object, tally: Tally) -> None
 
 
 def said(path: Path, method: str, route: str, body: object = None) -> bytes:
-    """Return what the server answers to one who asks alone."""
+    """Return the server's response time for a single client."""
     connection = Connection(path)
     connection.request(method, route, None if body is None else json.dumps(body))
     data = connection.getresponse().read()

@@ -33,11 +33,11 @@ TAKEN_BACK_MS = 200.0
 """From then on whoever came has its share, to `TARGET_POINTS` as everybody."""
 
 LENT_PART = 0.95
-"""Of a GPU that nobody else wants, for a fair job, whatever it asked for."""
+"""Of an otherwise idle GPU, for a fair job of any share."""
 
 MOST_LOST = 0.05
 """To switches beside others, for which fair jobs are excused and strict ones are not. A switch of 64 µs after each slice of
-2 ms is 3 %; whoever is done sooner hands on sooner."""
+2 ms is 3 %; a process that is done earlier yields earlier."""
 
 ARRIVALS = 20
 _WARM_SECONDS = 2.0
@@ -105,7 +105,7 @@ def _case(name: str, shares: tuple[float, ...], cost_ns: int, *words: str, is_st
 
 
 def _filled(shares: tuple[float, ...]) -> tuple[float, ...]:
-    """In fair mode what nobody is entitled to is given away, so only shares of all of it are got exactly."""
+    """In fair mode unassigned time is given away, so only shares of all of it are got exactly."""
     return (*shares[:-1], round(1 - sum(shares[:-1]), 6))
 
 
@@ -166,7 +166,7 @@ def _missed_of_idle(idle: Mapping[str, Any]) -> list[str]:
 
 
 def circumstances(seconds: float) -> dict[str, Any]:
-    """Say when and on what this was measured."""
+    """Return when and on what this was measured."""
     load = os.getloadavg()[0]
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
@@ -232,7 +232,7 @@ class Rates:
     got: Sequence[float]
     told: Sequence[float]
     lost: float
-    """To switches between contexts, which nobody has."""
+    """Lost to context switches."""
 
 
 def _errors(case: Case, rates: Rates) -> list[float]:

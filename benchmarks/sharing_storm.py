@@ -1,4 +1,4 @@
-"""Kills anybody at random while every way of sharing GPUs goes on at once (`python -m benchmarks.sharing_storm`).
+"""Kills random processes while every way of sharing GPUs goes on at once (`python -m benchmarks.sharing_storm`).
 
 After each kill the books must balance, whoever was not hit goes on or says what it lost, and in the end a job of each kind
 runs at once and nothing is left: an assertion fails otherwise, and says the seed. Who is killed when depends on that and on the
@@ -25,7 +25,7 @@ _MOST_SEED = 1 << 31
 
 
 def main() -> int:
-    """Let the storm rage, print and write who was killed and what became of the jobs."""
+    """Run the storm; print and write the kills and the final states of the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=300.0, help="kill for so long at most (300)")
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _notices_what_is_left_out(seed: int) -> bool:
-    """Only what is said of a job that has left, and is not hit after, counts as noticed."""
+    """Only a report on a job that has ended, and is not killed later, counts as noticed."""
     kinds = {name: KINDS[name] for name in ("low", "urgent")}
     with opened_sharing_storm(seed, kinds, {"PYTHONPATH": str(CONTROL)}) as storm:
         away = storm.rage_until_away()

@@ -116,7 +116,7 @@ def make_board(world: SliceWorld) -> None:
 
 
 def circumstances() -> dict[str, Any]:
-    """Say when and on what this was measured."""
+    """Return when and on what this was measured."""
     cpu = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
            if line.startswith("model name")]  # fmt: skip
     return {

@@ -1,6 +1,6 @@
 """What the shim, and a share, add to a PyTorch training step (`python -m benchmarks.training_step`).
 
-A convolutional network, whose kernels are long, and a deep narrow one, whose steps are little else than launches, are
+A convolutional network with long kernels, and a deep narrow one with steps of mostly launch overhead, are
 trained as they are, inside a slice, and inside a slice with a share that does not hold them back: in turns, each round in
 processes of their own. PyTorch on an NVIDIA GPU is needed; it is not one of pgpu's own packages. The target is 1 % added by
 the slice. Prints one JSON object; exits with 1 where the target is missed.
@@ -106,7 +106,7 @@ def made(network: str, device: str) -> tuple[Callable[[], None], Callable[[], An
 
 
 def convolutional(torch: Any) -> tuple[Any, Any]:
-    """Return a network whose kernels fill a GPU, and a batch of 64 images of 3 x 64 x 64."""
+    """Return a network with kernels that fill a GPU, and a batch of 64 images of 3 x 64 x 64."""
     nn = torch.nn
     blocks = []
     for inside, outside in ((3, 64), (64, 128), (128, 256)):

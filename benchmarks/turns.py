@@ -33,7 +33,7 @@ SECONDS_TO_START = 6
 """From being submitted to being at work, on a busy machine."""
 
 MOST_SECONDS = 240
-"""Of any two jobs: who is not done by then is ended, and nothing is reported."""
+"""Of any two jobs: a job that is not done by then is ended, and nothing is reported."""
 
 PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
 

@@ -1,4 +1,4 @@
-"""Write the table of SECURITY.md from docs/interception.toml; with --check only say whether it is up to date."""
+"""Write the table of SECURITY.md from docs/interception.toml; with --check only check that it is up to date."""
 
 import argparse
 import sys

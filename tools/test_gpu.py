@@ -3,7 +3,7 @@
 Tests first, then P3's MPS table, wall and overhead, the sensitivity of some programs to caches and memory (beside what
 Nsight Compute counts, where it is on PATH), and what the shim adds to a launch and to a PyTorch training step. Each part is a command of its own with a limit of time: one that fails or hangs does not stop the
 others, and all together take at most ten minutes. Writes one JSON file with date, GPU and driver, and the parts' own files
-beside it, into $OUT, or else into benchmarks/results/. Without a GPU it says why nothing was run and succeeds: a machine
+beside it, into $OUT, or else into benchmarks/results/. Without a GPU it prints why nothing was run and succeeds: a machine
 without one is not broken.
 """
 

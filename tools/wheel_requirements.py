@@ -1,4 +1,4 @@
-"""Says what a built wheel needs of a machine, and fails where it needs more than it promises.
+"""Prints what a built wheel needs of a machine, and fails if it needs more than it promises.
 
     python tools/wheel_requirements.py dist/gpuslice-*.whl [--retag]
 

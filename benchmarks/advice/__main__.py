@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _missed(record: dict[str, Any]) -> Iterator[str]:
-    """Say which bars were missed."""
+    """Print which bars were missed."""
     slowdown = record["drawn"]["summary"]["geometric mean slowdown"]
     for way in ("always time-slice", "always mps"):
         if slowdown["advice"] >= slowdown[way]:

@@ -1,6 +1,6 @@
 """One program of the benchmark, as a process: a kernel again and again, with pauses, for a time.
 
-Reads one JSON object from its first argument, says `ready`, waits for a line, and prints one JSON object. It speaks to
+Reads one JSON object from its first argument, prints `ready`, waits for a line, and prints one JSON object. It speaks to
 the driver through ctypes alone, since hundreds of these start.
 """
 

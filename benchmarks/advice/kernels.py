@@ -1,4 +1,4 @@
-"""The benchmark's kernels: PTX whose notes for the simulated driver say what they do. Drawn at random, or given.
+"""The benchmark's kernels: PTX with annotations for the simulated driver. Drawn at random, or given.
 
 Nothing in `pgpu.advising` was fitted on them: the seed of the drawing is the only thing that chooses them.
 """
@@ -38,7 +38,7 @@ class Drawn:
     """Of its time alone; 0 computes always."""
 
     def program(self, launch_seconds: float) -> Program:
-        """Return a program whose iterations take about as long as any other's.
+        """Return a program with iterations of about the same length as all others.
 
         Args:
             launch_seconds: Of one launch alone.

@@ -1,4 +1,4 @@
-"""Pairs of drawn kernels on several models of GPU: what advice says beforehand, and what they then do in each mode."""
+"""Pairs of drawn kernels on several models of GPU: the advice beforehand, and the measured speed in each mode."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ class Pair:
     names: tuple[str, ...]
     advised: SharingMode
     faster: SharingMode
-    """What the prediction says is faster, by however little."""
+    """The mode that is faster by prediction, by any margin."""
 
     predicted: dict[SharingMode, tuple[float, ...]]
     measured: dict[SharingMode, tuple[float, ...]]

@@ -21,7 +21,7 @@ from pgpu.libraries import SIMULATED_CUDA, library_path
 _CLIENT = Path(__file__).parent / "client.py"
 _TMPFS = "/dev/shm"  # noqa: S108 - the state of simulated GPUs lies on a tmpfs
 _WARM_UP = 0.15
-"""This part of the time is left out: not everybody runs yet."""
+"""Warm-up that is left out, since not all programs run yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Program:
     """On the host, before each iteration."""
 
     buffers_bytes: tuple[int, ...] = ()
-    """Device memory, whose addresses are the kernel's first arguments; `arguments` are the rest."""
+    """Device memory; its addresses are the kernel's first arguments; `arguments` are the rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def python_of(server: Server) -> Path:
 
 
 def is_installed(server: Server) -> bool:
-    """Return whether it can be started; says so where it can't."""
+    """Return whether it can be started; print a line if not."""
     if python_of(server).exists():
         return True
     print(f"{server.name} is not installed (--install)")
@@ -112,7 +112,7 @@ def one_run(found: Running, connections: int, seconds: int) -> dict[str, Any]:
 
 
 def noted(found: Running) -> dict[str, Any]:
-    """Tell its memory and how long it took to its first answer."""
+    """Return its memory and the time to its first answer."""
     return {"pss_mib": round(found.memory_bytes() / (1 << 20)), "cold_seconds": round(found.cold_seconds, 2)}
 
 

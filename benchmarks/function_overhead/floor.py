@@ -53,7 +53,7 @@ def relay(near: socket.socket, far: socket.socket) -> None:
 
 
 class Front(asyncio.Protocol):
-    """A connection; without anybody behind it, it answers itself."""
+    """A connection; without a backend it answers itself."""
 
     def __init__(self, far: socket.socket | None, asked: "deque[Front]") -> None:
         self._far, self._asked = far, asked
@@ -71,7 +71,7 @@ class Front(asyncio.Protocol):
             self._far.send(data)
 
     def answer(self) -> None:
-        """Say yes."""
+        """Return True."""
         self._transport.write(_ANSWER)
 
 

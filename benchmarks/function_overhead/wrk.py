@@ -1,4 +1,4 @@
-"""Load by wrk, whose own figures are read by a script of ours: its printed ones are rounded.
+"""Load by wrk. Its figures are read by a Lua script, since the printed ones are rounded.
 
 It refuses to judge; answers that are not 2xx are counted beside the others.
 """

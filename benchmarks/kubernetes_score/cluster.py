@@ -149,14 +149,14 @@ def _stand(client: Any, node: fleet.Object) -> None:
 
 
 def _anonymous(written: fleet.Object) -> fleet.Object:
-    """Leave out what the API server says itself."""
+    """Remove fields that the API server sets itself."""
     del written["metadata"]["uid"]
     written.pop("status", None)
     return written
 
 
 def _tolerant(pod: fleet.Object) -> fleet.Object:
-    """Let a pod come to nodes on which no kubelet says that they are ready."""
+    """Let a pod be scheduled to nodes without a kubelet that reports them ready."""
     pod["spec"]["tolerations"] = [{"operator": "Exists"}]
     return pod
 

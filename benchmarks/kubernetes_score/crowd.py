@@ -32,7 +32,7 @@ class Outcome:
 
 
 class Asked:
-    """The scorer as the scheduler sees it, told of allocations some pods late."""
+    """The scorer as the scheduler sees it, with allocations reported some pods late."""
 
     def __init__(self, nodes: Sequence[fleet.Object], late: int) -> None:
         self.scorer = Scorer(time.monotonic)
@@ -46,19 +46,19 @@ class Asked:
             self.tell_slices(node)
 
     def tell_slices(self, node: fleet.Object) -> None:
-        """Tell of a node's GPUs."""
+        """Pass on a node's GPUs."""
         for each in fleet.slices(node):
             shelf = scheduled_objects.slice_of(msgspec.convert(each, resource_v1.ResourceSlice))
             self.scorer.state.put_slice(each["metadata"]["name"], shelf)
 
     def tell(self, claim: fleet.Object) -> None:
-        """Tell of a claim that waits; of what others were given, as late as a watch may be."""
+        """Pass on a waiting claim, and delayed allocations of others."""
         self._put(claim)
         while len(self._untold) > self._late:
             self._put(self._untold.popleft())
 
     def allocated(self, claim: fleet.Object) -> None:
-        """Note an allocation, to be told later."""
+        """Record an allocation, to be passed on later."""
         self._untold.append(claim)
 
     def _put(self, claim: fleet.Object) -> None:
@@ -84,7 +84,7 @@ def play(sizes_gib: Sequence[int], seed: int, *, is_scored: bool, late: int = 0)
         sizes_gib: Of each.
         seed: Of the scheduler's lots.
         is_scored: Whether the scheduler asks for scores.
-        late: After how many more pods the scorer hears of an allocation.
+        late: Number of pods after which the scorer gets an allocation.
 
     Raises:
         AssertionError: A GPU was given out twice.

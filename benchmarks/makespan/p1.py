@@ -1,6 +1,6 @@
-"""P1's 25 jobs, stretched by their companions as P1's table says: how soon the last ends.
+"""P1's 25 jobs, slowed down by each other as in P1's table: how soon the last ends.
 
-Planned with the table; and as the engine plans them, which is told nothing and learns from one batch after another.
+Planned with the table; and as the engine plans them, which has no prior information and learns from one batch after another.
 """
 
 import random
@@ -65,7 +65,7 @@ def ends_as_learnt() -> dict[str, float]:
 
 
 def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[float]:
-    """Yield how soon each of several batches ends, one after another, with what the engine's history tells by then.
+    """Yield how soon each of several batches ends, one after another, with the engine's history so far.
 
     Args:
         batches: Of 25 jobs each.

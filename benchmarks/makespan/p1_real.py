@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def batch(client: Client, folder: Path, scale: float) -> dict[str, Any]:
-    """Submit 25 jobs together, wait for all, and say when the last ended."""
+    """Submit 25 jobs together, wait for all, and return when the last ended."""
     table = {count: seconds / ALONE_SECONDS for count, seconds in LONGEST_SECONDS.items()}
     words = (sys.executable, "p1job.py", json.dumps([table, ALONE_SECONDS * scale, JOB_BYTES]))
     spec = JobSpec(words, "process", working_directory=str(folder))
@@ -95,14 +95,14 @@ def most_together(spans: list[tuple[float, float]]) -> int:
 
 @contextlib.contextmanager
 def a_machine() -> Iterator[tuple[Client, Path]]:
-    """Make a machine whose queue should end soonest, and a folder in which jobs count each other."""
+    """Create a machine with the makespan objective, and a folder in which jobs count each other."""
     with tempfile.TemporaryDirectory(prefix="pgpu-p1-", dir="/dev/shm") as name:
         folder = Path(name)
         (folder / "run").mkdir(mode=0o700)
         (folder / "running").mkdir()
         (folder / "p1job.py").write_text(CODE, "utf-8")
         flags = {"state_dir": f"{name}/state", "runtime_dir": f"{name}/run", "simulate": MODEL, "host": "embedded"}
-        os.environ["PGPU_OBJECTIVE"] = "makespan"  # of who keeps the queue: a process of its own
+        os.environ["PGPU_OBJECTIVE"] = "makespan"  # of the queue keeper: a process of its own
         client = open_client(load_settings(flags))
         try:
             yield client, folder

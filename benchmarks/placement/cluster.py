@@ -43,7 +43,7 @@ class Cluster:
 
 
 class Placer(Protocol):
-    """Whoever chooses."""
+    """A placement policy."""
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
@@ -67,7 +67,7 @@ class Outcome:
     """CPU time of each decision."""
 
     changing_seconds: float = 0.0
-    """CPU time in which the placer was told of changes, all together."""
+    """Total CPU time of the placer's updates."""
 
     places: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     """Node and GPUs of each pod that was placed."""

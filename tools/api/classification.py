@@ -113,13 +113,13 @@ def class_of(base: str) -> str:
 
 
 def unclassified_allocators(base_names: Sequence[tuple[str, Function]]) -> list[str]:
-    """List functions without a class whose results or names suggest that they allocate."""
+    """List unclassified functions with results or names that suggest an allocation."""
     known = CHARGE | REFUND | LAUNCH | COPY | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
     return sorted({base for base, function in base_names if base not in known and _may_allocate(base, function)})
 
 
 def unclassified_copies(base_names: Sequence[tuple[str, Function]]) -> list[str]:
-    """List functions outside `COPY` whose names suggest that they move memory."""
+    """List functions outside `COPY` with names that suggest a copy."""
     return sorted(
         {base for base, _ in base_names if base not in COPY and any(word in base for word in _LOOKS_LIKE_A_COPY)}
     )

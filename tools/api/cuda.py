@@ -95,7 +95,7 @@ def render_constants(include: Path, version: int) -> str:
 
 
 def render_prototypes(found: Sequence[Export], declared_types: Path, constants: Path, version: int) -> str:
-    """Write prototypes of the functions whose types `cuda_abi*.h` declare, so that ours must match them."""
+    """Write prototypes of the functions with types declared in `cuda_abi*.h`, so that ours must match them."""
     texts = [path.read_text() for path in (*sorted(declared_types.glob("cuda_abi*.h")), constants)]
     known = {name for text in texts for name in _TYPE_NAME.findall(text)}
     declared = (export.function for export in found if export.symbol not in _IN_NO_HEADER)

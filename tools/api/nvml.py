@@ -47,7 +47,7 @@ def render_constants(header: Path, version: int) -> str:
 
 
 def render_prototypes(found: Mapping[str, Function | None], declared_types: Path, constants: str, version: int) -> str:
-    """Write prototypes of the functions whose types `nvml_abi*.h` declare, so that ours must match them.
+    """Write prototypes of the functions with types declared in `nvml_abi*.h`, so that ours must match them.
 
     Args:
         found: Every export.
