@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 from pgpu.workloads import inference, training
 from pgpu.workloads.cuda_driver import CudaError, MissingBindingsError
 from pgpu.workloads.programs.antagonists import CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP
-from pgpu.workloads.programs.dynamic_programming import Alignment, Path
-from pgpu.workloads.programs.irregular import Clusters, Levels
+from pgpu.workloads.programs.irregular import Alignment, Clusters, Levels, Path
 from pgpu.workloads.programs.matrices import ColumnWalk, RowWalk, TiledProduct
 from pgpu.workloads.programs.particles import Particles
 from pgpu.workloads.programs.problem import Program

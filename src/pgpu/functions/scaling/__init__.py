@@ -19,9 +19,8 @@ from pgpu.functions.scaling.function_view import (
     VersionView,
     WakeReplica,
 )
-from pgpu.functions.scaling.replica_policy import excess_parked, plan_steps
+from pgpu.functions.scaling.replica_policy import TrafficSplit, excess_parked, plan_steps
 from pgpu.functions.scaling.replica_value import ValueClock
-from pgpu.functions.scaling.traffic_split import TrafficSplit
 
 __all__ = [
     "ArrivalHistory",
