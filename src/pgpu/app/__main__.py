@@ -69,8 +69,8 @@ def _load_for_supervisors() -> None:
 
     for name in (
         "pgpu.engine.leases.mps_sharing",
-        "pgpu.engine.process.spawn",
-        "pgpu.engine.submission.inheritance",
+        "pgpu.engine.process.supervisor_process",
+        "pgpu.engine.submission.submitter",
         "pgpu.engine.supervisor",
         "pgpu.enforcement.calibration",
         "pgpu.enforcement.driver",

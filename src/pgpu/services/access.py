@@ -88,7 +88,7 @@ class Identity:
         """Return the account of this user's jobs, without the environment.
 
         Args:
-            claimed: The client's statement in the format of `pgpu.engine.submission.inheritance`; only its umask is used.
+            claimed: The client's statement in the format of `pgpu.engine.submission.submitter`; only its umask is used.
             default_limits: (name, soft, hard) where no connected process is known.
 
         Raises:
