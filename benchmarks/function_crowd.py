@@ -36,8 +36,8 @@ from tests.served import ServerProcess, serving
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.address import address_of
-from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
+from pgpu.client.http_transport import HttpTransport
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree

@@ -11,7 +11,7 @@ from pgpu.engine.keeper.calling import Keepers
 from pgpu.functions.deploy import BundleStore, Deployer
 from pgpu.server.application import create_app
 from pgpu.server.maintenance import Maintenance
-from pgpu.server.peer_credentials import STATE_KEY, Peer
+from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
 from pgpu.services.access import AccessRules
 from pgpu.services.engine_pool import EnginePool
 from pgpu.units import GIB
@@ -20,7 +20,7 @@ from pgpu.units import GIB
 class AsPeer:
     """An application whose every caller is one user, as the kernel would have said."""
 
-    def __init__(self, app: ASGIApp, peer: Peer) -> None:
+    def __init__(self, app: ASGIApp, peer: PeerCredentials) -> None:
         self._app = app
         self._peer = peer
 

@@ -13,7 +13,7 @@ from tests.contract.in_process import AsPeer, asked, make_app
 
 from pgpu.ledger import Entry
 from pgpu.model import Deployment, Job, JobSpec, JobState, Replica, ReplicaState, Request
-from pgpu.server.peer_credentials import Peer
+from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.services import wire
 
 ALICE, BOB = 61001, 61002
@@ -50,7 +50,7 @@ class World:
     app: Any
 
     def ask(self, uid: int, method: str, path: str, body: object = None) -> tuple[int, str]:
-        peer = Peer(1, uid, uid, frozenset())
+        peer = PeerCredentials(1, uid, uid, frozenset())
         data = b"" if body is None else json.dumps(body).encode()
         status, _, text = asked(AsPeer(self.app, peer), method, path, data)
         return status, text.decode()

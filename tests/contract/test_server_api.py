@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.server.peer_credentials import Peer
+from pgpu.server.peer_credentials import PeerCredentials
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "server.md"
 
@@ -26,7 +26,9 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def api(root: Path) -> Any:
-    return schemathesis.openapi.from_asgi("/openapi.json", AsPeer(make_app(root), Peer(1, 0, 0, frozenset())))
+    return schemathesis.openapi.from_asgi(
+        "/openapi.json", AsPeer(make_app(root), PeerCredentials(1, 0, 0, frozenset()))
+    )
 
 
 def test_nothing_that_is_asked_breaks_the_server(api: Any) -> None:
@@ -46,7 +48,7 @@ def test_nothing_that_is_asked_breaks_the_server(api: Any) -> None:
 
 
 def test_a_number_that_nothing_can_have_is_refused(tmp_path: Path) -> None:
-    app = AsPeer(make_app(tmp_path), Peer(1, 0, 0, frozenset()))
+    app = AsPeer(make_app(tmp_path), PeerCredentials(1, 0, 0, frozenset()))
     targets = ["DELETE /v1/admin/quotas/", "POST /v1/admin/tokens?uid=", "GET /v1/jobs?after="]
     for target in [*targets, "GET /v1/jobs/x/logs?tail_lines=", "GET /v1/jobs/x/wait?timeout_seconds="]:
         method, _, path = target.partition(" ")

@@ -14,9 +14,9 @@ from tests.contract.test_server_submissions import GOOD
 from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.engine.streams.frames import Hello, Kind, encode_frame, encode_hello
-from pgpu.server.peer_credentials import HANG_UP_KEY, Peer, has_hung_up
+from pgpu.server.peer_credentials import HANG_UP_KEY, PeerCredentials, has_hung_up
 
-ROOT = Peer(1, 0, 0, frozenset())
+ROOT = PeerCredentials(1, 0, 0, frozenset())
 
 
 def with_waiting_job(root: Path) -> tuple[FastAPI, str]:

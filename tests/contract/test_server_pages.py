@@ -10,10 +10,10 @@ import pytest
 from starlette.types import ASGIApp
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.server.peer_credentials import Peer
+from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.units import GIB
 
-ROOT = Peer(1, 0, 0, frozenset())
+ROOT = PeerCredentials(1, 0, 0, frozenset())
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> ASGIApp:
     return made
 
 
-def pages(app: ASGIApp, target: str, peer: Peer = ROOT) -> Iterator[list[dict[str, Any]]]:
+def pages(app: ASGIApp, target: str, peer: PeerCredentials = ROOT) -> Iterator[list[dict[str, Any]]]:
     """Follow the links from page to page."""
     while target:
         status, headers, text = asked(AsPeer(app, peer), "GET", target)
@@ -56,7 +56,7 @@ def test_pages_together_are_the_list(app: ASGIApp, final: str, limit: int) -> No
 
 
 def test_another_user_pages_through_what_is_taken_alone_and_ended_jobs_of_others_take_no_room(app: ASGIApp) -> None:
-    found = list(pages(app, "/v1/jobs?include_final=true&limit=2", Peer(1, 61001, 61001, frozenset())))
+    found = list(pages(app, "/v1/jobs?include_final=true&limit=2", PeerCredentials(1, 61001, 61001, frozenset())))
     assert [len(page) for page in found] == [2, 2, 2]
     assert {report["job"]["id"] for page in found for report in page} == {"-"}
 

@@ -22,7 +22,7 @@ from pgpu.errors import CapacityError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount
 from pgpu.model.job import MOST_ELEMENTS
-from pgpu.server.peer_credentials import Peer
+from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.server.responses import parse_body
 from pgpu.units import GIB
 
@@ -112,7 +112,7 @@ def with_value(place: tuple[str | int, ...], value: object) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> AsPeer:
     root: Path = tmp_path_factory.mktemp("submissions")
-    return AsPeer(make_app(root), Peer(1, 0, 0, frozenset()))
+    return AsPeer(make_app(root), PeerCredentials(1, 0, 0, frozenset()))
 
 
 def check(app: AsPeer, ask: object) -> None:
@@ -198,7 +198,7 @@ def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_pat
 
 def test_a_key_gives_nobody_the_job_of_another_user_whose_id_is_the_same(tmp_path: Path) -> None:
     app = make_app(tmp_path)
-    root = AsPeer(app, Peer(1, 0, 0, frozenset()))
+    root = AsPeer(app, PeerCredentials(1, 0, 0, frozenset()))
     ask = json.dumps({**GOOD, "key": "k"}).encode()
     accepted = asked(root, "POST", "/v1/jobs", ask)
     assert asked(root, "POST", "/v1/jobs", ask) == accepted

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.client.address import UnixAddress
-from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpJobStream
+from pgpu.client.http_transport import HttpTransport
 from pgpu.client.websocket import WebSocketChannel
 from pgpu.errors import PgpuError, ServerFullError, ServerUnavailableError
 from pgpu.server.responses import raw_error_response

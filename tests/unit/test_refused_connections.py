@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.client.address import UnixAddress
-from pgpu.client.connection import HttpTransport
+from pgpu.client.http_transport import HttpTransport
 from pgpu.client.websocket import WebSocketChannel
 from pgpu.engine.submission.submitter import account_of
 from pgpu.errors import NodeError

@@ -12,7 +12,7 @@ from pgpu.client.remote_service import HttpAdministration, HttpFunctions
 from pgpu.services.administration import AdministrationService
 from pgpu.services.function_service import FunctionService
 from pgpu.services.job_service import JobService
-from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROUTES, Route
+from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROUTES, ServiceRoute
 
 JOBS = (*JOB_ROUTES, *GPU_ROUTES)
 ROWS = [
@@ -23,7 +23,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("service", "remote", "route"), ROWS, ids=[f"{row.method} {row.path}" for _, _, row in ROWS])
-def test_a_row_has_the_parameters_of_its_operation(service: type, remote: type, route: Route) -> None:
+def test_a_row_has_the_parameters_of_its_operation(service: type, remote: type, route: ServiceRoute) -> None:
     name = route.operation or route.name
     parameters = list(inspect.signature(getattr(service, name)).parameters)[1:]
     in_path = len(route.path_parameters)

@@ -12,7 +12,7 @@ from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.client.address import Address
-    from pgpu.client.connection import HttpTransport
+    from pgpu.client.http_transport import HttpTransport
     from pgpu.client.remote_service import HttpFunctions
     from pgpu.services.administration import AdministrationService
 
@@ -76,7 +76,7 @@ def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
         RequestError: There is none, or `url` is not an address.
     """
     from pgpu.client.address import address_of, gateway_of
-    from pgpu.client.connection import HttpTransport
+    from pgpu.client.http_transport import HttpTransport
 
     named = None if url is None else address_of(url, settings.token, settings.tls_certificate)
     return HttpTransport(named or gateway_of(_address(settings)))
@@ -94,6 +94,6 @@ def _server(settings: Settings) -> "HttpTransport | None":
     address = _address(settings)
     if address is None:
         return None
-    from pgpu.client.connection import HttpTransport
+    from pgpu.client.http_transport import HttpTransport
 
     return HttpTransport(address)

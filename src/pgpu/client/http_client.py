@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
 
 from pgpu.advising.contention import Constants
-from pgpu.client.connection import HttpTransport, server_unavailable
+from pgpu.client.http_transport import HttpTransport, server_unavailable
 from pgpu.client.job_stream import JobStream, require_grant
 from pgpu.client.protocol import Client
 from pgpu.client.remote_service import RemoteService, path_segment

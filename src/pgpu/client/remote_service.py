@@ -7,11 +7,11 @@ from functools import partialmethod
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urlencode
 
-from pgpu.client.connection import HttpTransport
+from pgpu.client.http_transport import HttpTransport
 from pgpu.errors import FunctionNotFoundError
 from pgpu.model import Deployment, Event, Version
 from pgpu.services import wire
-from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, Route
+from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, ServiceRoute
 
 if TYPE_CHECKING:
     # A type checker sees the services themselves. At run time the operations come from the table, and the services, which
@@ -28,7 +28,7 @@ _EVENTS_BEGIN, _EVENT_DATA = b": what happens", b"data: "
 class RemoteService:
     """Base of the services of a server: a subclass gets a method for each row of its part of the table."""
 
-    def __init_subclass__(cls, routes: Sequence[Route] = ()) -> None:
+    def __init_subclass__(cls, routes: Sequence[ServiceRoute] = ()) -> None:
         for route in routes:
             setattr(cls, route.operation or route.name, partialmethod(RemoteService._call, route))
 
@@ -42,7 +42,7 @@ class RemoteService:
         self._transport = transport
         self._simulate = simulate
 
-    def _call(self, route: Route, *arguments: Any, **named: Any) -> Any:
+    def _call(self, route: ServiceRoute, *arguments: Any, **named: Any) -> Any:
         """Send one request: the arguments are those of the path, then the body or its fields, then those of the query."""
         names, rest = route.path_parameters, list(arguments[len(route.path_parameters) :])
         path = route.path.format(**dict(zip(names, map(path_segment, arguments), strict=False)))

@@ -19,7 +19,7 @@ from pgpu.errors import RequestError
 from pgpu.server.responses import raw_error_response
 
 STATE_KEY = "peer"
-"""Key of a request's `Peer` in its ASGI `state`; the value is None for TCP."""
+"""Key of a request's `PeerCredentials` in its ASGI `state`; the value is None for TCP."""
 
 HANG_UP_KEY = "has_hung_up"
 """Key in the same `state` of a function without arguments: `has_hung_up` of the request's connection."""
@@ -32,7 +32,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerCredentials:
     """A process that connected."""
 
     pid: int
@@ -44,7 +44,7 @@ class Peer:
     """Its supplementary groups."""
 
 
-def peer_of(connection: socket.socket) -> Peer | None:
+def peer_of(connection: socket.socket) -> PeerCredentials | None:
     """Return the peer of a connection; None unless it is a Unix socket."""
     if connection.family != socket.AF_UNIX:
         return None
@@ -52,7 +52,7 @@ def peer_of(connection: socket.socket) -> Peer | None:
     groups = array.array("I")
     with contextlib.suppress(OSError):
         groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
-    return Peer(pid, uid, gid, frozenset(groups))
+    return PeerCredentials(pid, uid, gid, frozenset(groups))
 
 
 def has_hung_up(connection: socket.socket) -> bool:

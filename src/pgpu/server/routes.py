@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from pgpu.errors import RequestError
 from pgpu.model import Event
 from pgpu.server.event_broadcast import EventBroadcast
-from pgpu.server.peer_credentials import HANG_UP_KEY, STATE_KEY, Peer
+from pgpu.server.peer_credentials import HANG_UP_KEY, STATE_KEY, PeerCredentials
 from pgpu.server.responses import JsonResponse, body_schema, parse_body
 from pgpu.server.single_flight import SingleFlight
 from pgpu.services import wire
@@ -29,14 +29,7 @@ from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
 from pgpu.services.messages import JobReport
-from pgpu.services.route_table import (
-    ADMIN_ROUTES,
-    FUNCTION_ROUTES,
-    GPU_ROUTES,
-    JOB_ROOT,
-    JOB_ROUTES,
-    Route,
-)
+from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROOT, JOB_ROUTES, ServiceRoute
 
 _BEARER = "bearer "
 _MOST_ON_A_PAGE = 5000
@@ -59,7 +52,7 @@ def authenticate(connection: HTTPConnection) -> Caller:
         UnauthenticatedError: Over TCP, without a valid token.
     """
     rules: AccessRules = connection.app.state.rules
-    peer: Peer | None = connection.scope.get("state", {}).get(STATE_KEY)
+    peer: PeerCredentials | None = connection.scope.get("state", {}).get(STATE_KEY)
     header = connection.headers.get("authorization", "")
     token = header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
     identity = None if peer is None else Identity(peer.uid, peer.gid, peer.groups, peer.pid)
@@ -129,7 +122,7 @@ def table_routes() -> APIRouter:
 
 
 def _endpoint(
-    route: Route, method: Callable[..., Any], dependency: Callable[..., Any]
+    route: ServiceRoute, method: Callable[..., Any], dependency: Callable[..., Any]
 ) -> Callable[..., Awaitable[Response]]:
     """Return a function for FastAPI with the parameters of the path, the query and the body."""
 
@@ -157,7 +150,9 @@ def _endpoint(
     return endpoint
 
 
-def _parameters(route: Route, method: Callable[..., Any], dependency: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(
+    route: ServiceRoute, method: Callable[..., Any], dependency: Callable[..., Any]
+) -> list[inspect.Parameter]:
     hints, signature = get_type_hints(method), inspect.signature(method)
     annotations: dict[str, Any] = {
         "request": Request,

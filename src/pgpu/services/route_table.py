@@ -50,7 +50,7 @@ JOB_ROOT = "/v1/jobs"
 
 
 @dataclass(frozen=True)
-class Route:
+class ServiceRoute:
     """One operation as HTTP carries it."""
 
     name: str
@@ -88,47 +88,47 @@ class Route:
 
 
 JOB_ROUTES = (
-    Route("submit", "POST", JOB_ROOT, tuple[Job, ...], value=Ask, operation="submit_batch", status=201),
-    Route("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
-    Route("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
-    Route("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),
-    Route("stop", "POST", f"{JOB_ROOT}/{{job}}/stop", Job, Stop, operation="request_stop"),
-    Route("signal", "POST", f"{JOB_ROOT}/{{job}}/signal", None, Signal, is_repeatable=False),
-    Route("window", "POST", f"{JOB_ROOT}/{{job}}/window", None, Window),
-    Route("resize", "POST", f"{JOB_ROOT}/{{job}}/resize", Job, Resize),
-    Route("offer", "POST", f"{JOB_ROOT}/{{job}}/offer", Job, LeaseOffer),
-    Route("park", "POST", f"{JOB_ROOT}/{{job}}/park", Job),
-    Route("claim", "POST", f"{JOB_ROOT}/{{job}}/claim", Job),
-    Route("profiled", "GET", f"{JOB_ROOT}/{{job}}/profile", ProfiledJob),
-    Route("add_findings", "POST", f"{JOB_ROOT}/{{job}}/profile", Profile, value=Findings),
+    ServiceRoute("submit", "POST", JOB_ROOT, tuple[Job, ...], value=Ask, operation="submit_batch", status=201),
+    ServiceRoute("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
+    ServiceRoute("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
+    ServiceRoute("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),
+    ServiceRoute("stop", "POST", f"{JOB_ROOT}/{{job}}/stop", Job, Stop, operation="request_stop"),
+    ServiceRoute("signal", "POST", f"{JOB_ROOT}/{{job}}/signal", None, Signal, is_repeatable=False),
+    ServiceRoute("window", "POST", f"{JOB_ROOT}/{{job}}/window", None, Window),
+    ServiceRoute("resize", "POST", f"{JOB_ROOT}/{{job}}/resize", Job, Resize),
+    ServiceRoute("offer", "POST", f"{JOB_ROOT}/{{job}}/offer", Job, LeaseOffer),
+    ServiceRoute("park", "POST", f"{JOB_ROOT}/{{job}}/park", Job),
+    ServiceRoute("claim", "POST", f"{JOB_ROOT}/{{job}}/claim", Job),
+    ServiceRoute("profiled", "GET", f"{JOB_ROOT}/{{job}}/profile", ProfiledJob),
+    ServiceRoute("add_findings", "POST", f"{JOB_ROOT}/{{job}}/profile", Profile, value=Findings),
 )
 
 GPU_ROUTES = (
-    Route("gpus", "GET", "/v1/gpus", tuple[GpuReport, ...], query=("simulate",)),
-    Route("outsiders", "GET", "/v1/outsiders", tuple[Outsider, ...], query=("simulate",)),
-    Route("queue", "GET", "/v1/queue", tuple[QueueReport, ...], query=("simulate",), is_shared=True),
-    Route("advise", "POST", "/v1/advice", Advice, Together, query=("simulate",)),
-    Route("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
-    Route("waste", "GET", "/v1/waste", tuple[Waste, ...]),
+    ServiceRoute("gpus", "GET", "/v1/gpus", tuple[GpuReport, ...], query=("simulate",)),
+    ServiceRoute("outsiders", "GET", "/v1/outsiders", tuple[Outsider, ...], query=("simulate",)),
+    ServiceRoute("queue", "GET", "/v1/queue", tuple[QueueReport, ...], query=("simulate",), is_shared=True),
+    ServiceRoute("advise", "POST", "/v1/advice", Advice, Together, query=("simulate",)),
+    ServiceRoute("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
+    ServiceRoute("waste", "GET", "/v1/waste", tuple[Waste, ...]),
 )
 
 ADMIN_ROUTES = (
-    Route("quotas", "GET", "/v1/admin/quotas", tuple[UserQuota, ...]),
-    Route("set_quota", "POST", "/v1/admin/quotas", value=UserQuota),
-    Route("remove_quota", "DELETE", "/v1/admin/quotas/{uid}"),
-    Route("closed_gpus", "GET", "/v1/admin/closed-gpus", tuple[str, ...]),
-    Route("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),
-    Route("open_gpu", "DELETE", "/v1/admin/closed-gpus/{uuid}", is_repeatable=False),
-    Route("tokens", "GET", "/v1/admin/tokens", tuple[TokenReport, ...]),
-    Route("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid",), status=201, is_repeatable=False),
-    Route("revoke_token", "DELETE", "/v1/admin/tokens/{token}", is_repeatable=False),
+    ServiceRoute("quotas", "GET", "/v1/admin/quotas", tuple[UserQuota, ...]),
+    ServiceRoute("set_quota", "POST", "/v1/admin/quotas", value=UserQuota),
+    ServiceRoute("remove_quota", "DELETE", "/v1/admin/quotas/{uid}"),
+    ServiceRoute("closed_gpus", "GET", "/v1/admin/closed-gpus", tuple[str, ...]),
+    ServiceRoute("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),
+    ServiceRoute("open_gpu", "DELETE", "/v1/admin/closed-gpus/{uuid}", is_repeatable=False),
+    ServiceRoute("tokens", "GET", "/v1/admin/tokens", tuple[TokenReport, ...]),
+    ServiceRoute("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid",), status=201, is_repeatable=False),
+    ServiceRoute("revoke_token", "DELETE", "/v1/admin/tokens/{token}", is_repeatable=False),
 )
 
 _FUNCTION = "/v1/functions/{name}"
 
 FUNCTION_ROUTES = (
-    Route("has_bundle", "GET", "/v1/bundles/{digest}"),
-    Route(
+    ServiceRoute("has_bundle", "GET", "/v1/bundles/{digest}"),
+    ServiceRoute(
         "deploy",
         "POST",
         "/v1/functions",
@@ -138,13 +138,13 @@ FUNCTION_ROUTES = (
         status=201,
         is_repeatable=False,
     ),
-    Route("functions", "GET", "/v1/functions", tuple[Function, ...]),
-    Route("function", "GET", _FUNCTION, Function),
-    Route("undeploy", "DELETE", _FUNCTION, tuple[str, ...], is_repeatable=False),
-    Route("roll_out", "POST", f"{_FUNCTION}/rollout", Function, value=Rollout, is_repeatable=False),
-    Route("roll_back", "POST", f"{_FUNCTION}/rollback", Function, is_repeatable=False),
-    Route("tokens", "GET", f"{_FUNCTION}/tokens", tuple[FunctionToken, ...]),
-    Route(
+    ServiceRoute("functions", "GET", "/v1/functions", tuple[Function, ...]),
+    ServiceRoute("function", "GET", _FUNCTION, Function),
+    ServiceRoute("undeploy", "DELETE", _FUNCTION, tuple[str, ...], is_repeatable=False),
+    ServiceRoute("roll_out", "POST", f"{_FUNCTION}/rollout", Function, value=Rollout, is_repeatable=False),
+    ServiceRoute("roll_back", "POST", f"{_FUNCTION}/rollback", Function, is_repeatable=False),
+    ServiceRoute("tokens", "GET", f"{_FUNCTION}/tokens", tuple[FunctionToken, ...]),
+    ServiceRoute(
         "create_token",
         "POST",
         f"{_FUNCTION}/tokens",
@@ -153,15 +153,15 @@ FUNCTION_ROUTES = (
         status=201,
         is_repeatable=False,
     ),
-    Route("revoke_token", "DELETE", f"{_FUNCTION}/tokens/{{token}}", is_repeatable=False),
-    Route("replicas", "GET", f"{_FUNCTION}/replicas", tuple[Replica, ...]),
-    Route("cold_starts", "GET", f"{_FUNCTION}/cold-starts", tuple[ColdStart, ...], query=("limit",)),
-    Route("note_cold_start", "POST", f"{_FUNCTION}/cold-starts", value=ColdStart, is_repeatable=False),
-    Route("judge", "POST", f"{_FUNCTION}/judgement", value=Judgement),
-    Route("bearer", "POST", "/v1/bearers", Bearer, value=Shown),
-    Route("all_replicas", "GET", "/v1/replicas", tuple[Replica, ...]),
-    Route("start_replica", "POST", "/v1/replicas", Replica, value=ReplicaAsk, status=201, is_repeatable=False),
-    Route("build", "POST", "/v1/builds", Job, value=ReplicaAsk, status=201, is_repeatable=False),
-    Route("note_replica", "PUT", "/v1/replicas/{job}", query=("state",)),
-    Route("forget_replica", "DELETE", "/v1/replicas/{job}"),
+    ServiceRoute("revoke_token", "DELETE", f"{_FUNCTION}/tokens/{{token}}", is_repeatable=False),
+    ServiceRoute("replicas", "GET", f"{_FUNCTION}/replicas", tuple[Replica, ...]),
+    ServiceRoute("cold_starts", "GET", f"{_FUNCTION}/cold-starts", tuple[ColdStart, ...], query=("limit",)),
+    ServiceRoute("note_cold_start", "POST", f"{_FUNCTION}/cold-starts", value=ColdStart, is_repeatable=False),
+    ServiceRoute("judge", "POST", f"{_FUNCTION}/judgement", value=Judgement),
+    ServiceRoute("bearer", "POST", "/v1/bearers", Bearer, value=Shown),
+    ServiceRoute("all_replicas", "GET", "/v1/replicas", tuple[Replica, ...]),
+    ServiceRoute("start_replica", "POST", "/v1/replicas", Replica, value=ReplicaAsk, status=201, is_repeatable=False),
+    ServiceRoute("build", "POST", "/v1/builds", Job, value=ReplicaAsk, status=201, is_repeatable=False),
+    ServiceRoute("note_replica", "PUT", "/v1/replicas/{job}", query=("state",)),
+    ServiceRoute("forget_replica", "DELETE", "/v1/replicas/{job}"),
 )

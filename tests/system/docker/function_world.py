@@ -16,7 +16,7 @@ from tests.waiting import until
 
 from pgpu.client import Client
 from pgpu.client.address import UnixAddress
-from pgpu.client.connection import HttpTransport
+from pgpu.client.http_transport import HttpTransport
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.deploy import pack_tree

@@ -25,7 +25,7 @@ from pgpu.errors import AccessError, CapacityError, FunctionNotFoundError, NodeE
 from pgpu.units import MIB
 
 if TYPE_CHECKING:
-    from pgpu.client.connection import GatewayResponse, HttpTransport
+    from pgpu.client.http_transport import GatewayResponse, HttpTransport
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev import DevSession, FunctionDescription, FunctionSource
 
@@ -118,7 +118,7 @@ def _read_body(body: str | None, file: str | None, content_type: str | None) -> 
 def _call(
     gateway: "HttpTransport", name: str, target: tuple[str, str], body: bytes | None, headers: dict[str, str]
 ) -> None:
-    from pgpu.client.connection import call_gateway
+    from pgpu.client.http_transport import call_gateway
 
     with call_gateway(gateway, *target, body, headers) as answer:
         if answer.status >= HTTPStatus.BAD_REQUEST:

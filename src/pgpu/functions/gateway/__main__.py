@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from pgpu.client.address import address_of
-from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
+from pgpu.client.http_transport import HttpTransport
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.control.control_plane import BUILD_SECONDS, HttpControlPlane
