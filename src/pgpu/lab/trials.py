@@ -80,6 +80,7 @@ def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repet
             ]
             outcomes = tuple(each.result() for each in waiting)
     finally:
+        # Also after a failure: programs that wait for their start line would wait forever.
         for process in processes:
             process.kill()
     return ExperimentTrial(

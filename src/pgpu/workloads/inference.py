@@ -118,6 +118,7 @@ def _start_up(this: WorkloadRun, plan: InferencePlan) -> _Network:
         raise WorkloadError(f"--memory leaves no room: the context alone takes {this.context.context_bytes // MIB} MiB")
     pool = this.memory.take(first_pool_bytes)
     wait_seconds(plan.load_seconds)
+    # At the first batch, after the data set is read: other jobs may have taken the memory meanwhile.
     this.memory.take(plan.libraries_bytes)
     return _Network(this, pool, plan.batch_size)
 

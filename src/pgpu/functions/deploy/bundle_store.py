@@ -140,6 +140,7 @@ class BundleStore:
                     f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB",
                     hint="pgpu function undeploy NAME",
                 )
+            # The file has no name, so the kernel frees it even if the server is killed.
             with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
                 yield IncomingBundle(shelf, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:

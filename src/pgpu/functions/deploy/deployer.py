@@ -149,6 +149,7 @@ class Deployer:
 
     def forget(self, job_id: str) -> None:
         """Remove the socket directory of a replica whose job ended."""
+        # The id becomes a path component.
         if job_id.isalnum():
             with suppress(OSError):  # a directory that stays mounted stays listed, and the server's next start retries
                 unmount(self.sockets / job_id)

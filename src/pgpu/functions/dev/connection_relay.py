@@ -62,6 +62,7 @@ class ConnectionRelay:
 
     def stop(self) -> None:
         """Stop listening and abort all connections."""
+        # The loop runs in the relay thread: end the connections there, then stop the loop, then join the thread.
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -74,6 +75,7 @@ class ConnectionRelay:
     async def _end(self) -> None:
         if self._server is not None:
             self._server.close()
+        # A connection may be accepted while others are aborted: repeat until no task is left.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for writer in self._writers:
                 writer.transport.abort()
@@ -103,6 +105,7 @@ class ConnectionRelay:
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):  # the caller may leave at any moment
+            # Read the request first: closing a socket with unread bytes resets the connection, and the answer would be lost.
             await reader.read(_PIECE_BYTES)
             writer.write(_NO_REPLICA)
             await writer.drain()

@@ -100,6 +100,7 @@ def load(app: str, source: Path) -> Loaded:
     if not place or (":" in app and not attribute):
         raise RequestError(f"{quoted(app)} names no callable", hint=_HINT)
     source = source.absolute()
+    # First on the path, so that the function imports its own modules rather than installed ones of the same name.
     if str(source) not in sys.path:
         sys.path.insert(0, str(source))
     module = _import_file(Path(place), source) if place.endswith(".py") else _import_module(place)
@@ -145,6 +146,7 @@ def _import_file(file: Path, source: Path) -> ModuleType:
             f"{quoted(str(file))} is not in the source directory", hint="name the directory that it is in"
         )
     name = ".".join(path.relative_to(source.resolve()).with_suffix("").parts)
+    # The module may be imported already under its own name, or another module may have that name.
     is_free = name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None
     module = sys.modules.get(name) if not is_free else _import_module(name)
     if module is not None and module.__file__ is not None and Path(module.__file__).resolve() == path:
@@ -159,6 +161,7 @@ def _import_file(file: Path, source: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
+        # A module that failed to import must not be found by a later import.
         del sys.modules[name]
         raise
     return module

@@ -191,6 +191,7 @@ class _KeyedReader:
         try:
             values = self._values(self._decode(body))
         except msgspec.ValidationError:
+            # The body may be the only argument itself instead of an object with its key.
             whole = self._read_whole(body)
             if whole is None:
                 raise

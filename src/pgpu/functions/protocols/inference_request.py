@@ -88,6 +88,7 @@ def read_request(body: Buffer, headers: Mapping[str, str]) -> InferenceRequest:
         head_bytes = int(length)
     else:
         raise _bad("Inference-Header-Content-Length is not a length within the body")
+    # A view, so that binary tensors share the memory of the body instead of being copied.
     view = memoryview(body)
     try:
         head = _decode(view[:head_bytes])
@@ -113,6 +114,7 @@ def _read_tensors(inputs: list[_Input], rest: memoryview) -> tuple[Tensor, ...]:
         raise _bad("two inputs have one name")
     tensors, at = [], 0
     for each in inputs:
+        # Binary tensors follow one another in the order of the inputs.
         size_bytes = _binary_bytes(each)
         tensors.append(_read_tensor(each, None if size_bytes is None else rest[at : at + size_bytes]))
         at += size_bytes or 0

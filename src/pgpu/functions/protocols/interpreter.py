@@ -89,6 +89,7 @@ class Interpreter:
             writer = plain_writer(self._signature, accept)
             if writer is None:
                 raise refusal_error(406, "not_acceptable", "the Accept header allows nothing that this function gives")
+            # Cleared rather than evicted one by one: real clients refill it with their few headers at once.
             if len(self._writers) >= _MOST_WRITERS:
                 self._writers.clear()
             self._writers[accept] = writer

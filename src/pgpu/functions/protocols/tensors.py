@@ -128,6 +128,7 @@ class Tensor(msgspec.Struct, frozen=True):
             if self.datatype == "BF16":
                 array = (numpy.frombuffer(self.binary, "<u2").astype("<u4") << 16).view("<f4")
             else:
+                # `require` copies only if the bytes are misaligned or read-only.
                 array = numpy.require(numpy.frombuffer(self.binary, dtype), requirements=("A", "W"))
         return array.reshape(self.shape)
 
@@ -156,6 +157,7 @@ def _decode_json(raw: bytes, datatype: str, shape: Sequence[int]) -> list[Any]:
         msgspec.DecodeError: It is malformed.
     """
     opening = _OPENING.match(raw)
+    # The number of opening brackets selects the decoder; a mixed depth then fails to decode.
     depth = opening[0].count(b"[") if opening else 0
     if depth not in {0, 1, len(shape)}:
         raise ValueError("its data is neither flat nor nested like its shape")
