@@ -75,7 +75,7 @@ CASES: list[tuple[Spoil, str, str]] = [
     (_unknown_model, "GTX 9999", "rtx-3090"),
     (_no_gpu, "no GPU was found", "--simulate"),
     (_state_directory_under_a_file, "file/below", ""),
-    (_state_directory_is_a_file, "file is not a directory", "--state-dir"),
+    (_state_directory_is_a_file, "file is no directory", "--state-dir"),
     (_corrupt_ledger, "ledger", ""),
     (_newer_ledger, "newer", ""),
     (_bad_setting, "headrom is no setting", "headroom"),

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.bundle import View, put_in_slice, refuse_covered
+from pgpu.app.oci.bundle import Rootfs, View, put_in_slice, refuse_covered
 from pgpu.app.oci.create import _record
 from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
-from pgpu.app.oci.rootfs import Rootfs
 from pgpu.app.oci.runc_call import RefusedError, RuncCall
 from pgpu.app.oci.slice_layout import lay_out, take_away
 from pgpu.enforcement import meter

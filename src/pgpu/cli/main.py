@@ -12,7 +12,7 @@ import typer
 from pgpu.cli import exits
 from pgpu.cli.command_group import Entry, group_of
 from pgpu.cli.invocation import Invocation
-from pgpu.cli.output import console, standard_streams
+from pgpu.cli.output import console
 from pgpu.errors import NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.stderr_log import log_to_stderr
 
@@ -130,7 +130,7 @@ def make_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
-    standard_streams.prepare()
+    console.prepare_streams()
     log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = invocation or Invocation()
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
     except BrokenPipeError:
-        standard_streams.silence_output()
+        console.silence_output()
         return exits.READER_GONE
     except Exception as exc:  # noqa: BLE001 - the edge: users get one line and a file with details, never a traceback
         return _fail(_explain(exc), as_json=called.as_json)
@@ -159,8 +159,8 @@ def _fail(error: PgpuError, *, as_json: bool) -> int:
 
 
 def _explain(exc: Exception) -> PgpuError:
-    if standard_streams.is_full(exc):
-        standard_streams.silence_output()
+    if console.is_full(exc):
+        console.silence_output()
         return NodeError(f"the output cannot be written: {exc.strerror}")
     return record_bug(exc)
 

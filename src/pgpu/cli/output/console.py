@@ -1,21 +1,27 @@
-"""Output of the command line: results on stdout, everything else on stderr, one line at a time.
+"""Output of the command line, and repairs of its three standard streams.
+
+Results go to stdout, everything else to stderr, one line at a time.
 
 stdout belongs to the job, so notes and errors of pgpu never go there. Text chosen by users (commands, names) is escaped
 before it reaches a terminal: an escape sequence in it could move the cursor or hide words. What a job itself prints
 passes through `pgpu logs` and `run` unchanged.
 """
 
+import errno
+import io
 import json
 import logging
+import os
 import re
 import sys
 import unicodedata
-from typing import Any
+from typing import Any, TypeGuard
 
 from pgpu.cli.output import documents
 from pgpu.errors import PgpuError
 from pgpu.model.text import escape_undecodable, is_text
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Characters that steer a terminal and that `json.dumps` does not escape, lone surrogates included."""
 
@@ -85,3 +91,39 @@ def print_table(table: Any) -> None:
     is_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if is_terminal else 240, highlight=False)
     console.print(table, soft_wrap=not is_terminal)
+
+
+def prepare_streams() -> None:
+    """Open closed streams on /dev/null, and let stdout replace characters that it cannot encode."""
+    _replace_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A command may hold bytes that are not UTF-8; unreplaced, they would make invalid JSON.
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _replace_closed() -> None:
+    """Without this, the next opened file would get the number of a closed stream."""
+    if sys.stdin is None:
+        sys.stdin = open(_null(0), encoding="utf-8")  # noqa: SIM115 - to the end of the process
+    if sys.stdout is None:
+        sys.stdout = open(_null(1), "w", encoding="utf-8")  # noqa: SIM115 - to the end of the process
+    if sys.stderr is None:
+        sys.stderr = open(_null(2), "w", encoding="utf-8")  # noqa: SIM115 - to the end of the process
+
+
+def _null(number: int) -> int:
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    if descriptor != number:
+        os.dup2(descriptor, number, inheritable=False)
+        os.close(descriptor)
+    return number
+
+
+def is_full(error: Exception) -> TypeGuard[OSError]:
+    """Whether a write to a stream failed for lack of space; errors of files name their files."""
+    return isinstance(error, OSError) and error.errno in _FULL and error.filename is None
+
+
+def silence_output() -> None:
+    """Send Python's flush at exit to /dev/null."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
