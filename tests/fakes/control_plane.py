@@ -1,7 +1,7 @@
-"""A desk whose replicas are fronts that it starts itself, and whose books are files: it outlives a gateway that is killed.
+"""A control plane with replicas that it starts itself and its state in files, so that it outlives a gateway that is killed.
 
-It stands in for `pgpu.functions.control.control_plane.HttpControlPlane`; both answer tests/system/functions/test_control_planes.py. There is
-room for so many replicas at a time; who finds none waits until another one has ended.
+It stands in for `pgpu.functions.control.control_plane.HttpControlPlane`; both pass tests/system/functions/test_control_planes.py. There is
+room for a limited number of replicas at a time; others wait until one has ended.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from pgpu.services.messages import Bearer
 
 @dataclass
 class Books:
-    """What the fake keeps in its directory."""
+    """The fake's state: JSON files in its directory."""
 
     root: Path
 
@@ -60,7 +60,7 @@ class FakeControlPlane:
         self._started: list[subprocess.Popen[bytes]] = []
         (root / "replicas").mkdir(exist_ok=True)
 
-    # What a test does.
+    # Called by tests.
 
     def put(self, *functions: Function) -> None:
         self._books.write("functions", list(functions))
@@ -91,7 +91,7 @@ class FakeControlPlane:
         os.kill(self._record(job_id)["pid"], signal.SIGCONT)
 
     def hold_stops(self) -> None:
-        """Be slow to end replicas from now on, and count how often somebody looks meanwhile."""
+        """Block in `stop` from now on, and count the polls meanwhile."""
         self._books.write("holding", 1)
 
     def looks(self) -> int:
@@ -115,7 +115,7 @@ class FakeControlPlane:
             started.kill()
             started.wait()
 
-    # What a gateway asks.
+    # Called by the gateway; see `ControlPlane`.
 
     def functions(self) -> Sequence[Function]:
         return wire.decode(tuple[Function, ...], self._books.read("functions", []))
@@ -127,7 +127,7 @@ class FakeControlPlane:
         return [self._standing(job_id, record) for job_id, record in self.records().items()]
 
     def changes(self) -> Iterator[str]:
-        """Look at the books again and again, since their changes are other processes'."""
+        """Poll the files, which other processes change."""
         told = None
         states: dict[str, JobState] = {}
         while True:
@@ -209,7 +209,7 @@ class FakeControlPlane:
         return Bearer() if known is None else Bearer(**known)
 
     def _grant(self) -> None:
-        """Start who waits and finds room, the oldest first."""
+        """Start waiting replicas while there is room, oldest first."""
         with self._granting:
             self._grant_in_turn()
 
