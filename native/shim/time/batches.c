@@ -13,7 +13,7 @@
 #define SPARE       512u
 #define CHUNK_BYTES 65536u
 
-/* A closed batch. The batch comes first: they have one address. */
+/* A closed batch. `batch` comes first, so that both have one address. */
 struct node {
     struct pgpu_batch batch;
     struct node *next;
@@ -34,7 +34,7 @@ static struct spare {
 static unsigned spare_count;
 static unsigned left[PGPU_MAX_GPUS];
 static struct {
-    uint64_t estimate_ns; /* of all that is not finished */
+    uint64_t estimate_ns; /* estimates of all unfinished batches */
     uint64_t since_ns;    /* when the first of it began, at the earliest */
 } queued[PGPU_MAX_GPUS];
 
@@ -72,7 +72,7 @@ void pgpu_batches_take_events(CUcontext context, CUevent *start, CUevent *end) {
     if (is_elsewhere) PGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-/* Not from malloc: a program may bring its own, which launches. */
+/* Not from malloc: a program's own malloc may launch work. */
 static struct node *make_nodes(void) {
     struct node *chunk = mmap(NULL, CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (chunk == MAP_FAILED) return NULL;

@@ -42,7 +42,7 @@ static bool claim(struct pgpu_board *board, const struct pgpu_limit *limit) {
 
 static struct pgpu_board *map(int fd) {
     struct stat info;
-    /* A shorter file would be a SIGBUS later. */
+    /* A mapping of a shorter file would raise SIGBUS later. */
     if (fstat(fd, &info) != 0 || info.st_size < (off_t)sizeof(struct pgpu_board)) return NULL;
     __atomic_store_n(&inode, info.st_ino, __ATOMIC_RELAXED);
     void *at = mmap(NULL, sizeof(struct pgpu_board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -8,12 +8,13 @@
 #include "board_abi.h"
 #include "meter_abi.h"
 
-/* Map it; NULL, or why that cannot be done. Threads that come together map it together and agree. */
+/* Map it; NULL, or the reason of a failure. Threads that arrive together map it together and publish one
+ * mapping. */
 const char *pgpu_board_open(const struct pgpu_limit *limit);
 
 extern struct pgpu_board *pgpu_board_published __attribute__((visibility("hidden")));
 
-/* Of a GPU of the limit file. NULL: there is no board. */
+/* The words of a GPU of the limit file. NULL: there is no board. */
 static inline struct pgpu_board_gpu *pgpu_board_of(int gpu) {
     struct pgpu_board *board = __atomic_load_n(&pgpu_board_published, __ATOMIC_ACQUIRE);
     return board == NULL ? NULL : &board->gpu[gpu];
@@ -25,7 +26,7 @@ uint64_t pgpu_board_inode(void);
 /* Whether a file's first bytes are a board's, and of this version. */
 bool pgpu_board_is_sound(const struct pgpu_board *board);
 
-/* `name` beside the usage file; false if that has no room. */
+/* Write the path of `name` beside the usage file; false if it is too long. */
 bool pgpu_board_path(const struct pgpu_limit *limit, const char *name, char *path, unsigned room);
 
 static inline uint64_t pgpu_board_load(const uint64_t *word) {

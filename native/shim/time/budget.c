@@ -9,7 +9,7 @@
 #define KEPT_ALONE_NS 5000000ll
 /* The least share, so that a job without a guarantee still progresses. */
 #define LEAST_SHARE 0.01
-/* Clocks stop, machines sleep. */
+/* Longest gap that counts as elapsed time: clocks stop while a machine sleeps. */
 #define LONGEST_GAP_NS 1000000000ull
 
 /* In fair mode a job whose budget is spent waits until it has this much again: contexts that change with
@@ -29,7 +29,7 @@ struct terms {
     bool is_alone; /* no other job wants the GPU, so nothing has to be paid back */
 };
 
-/* Whether a process has had nothing left and saves for its next burst. */
+/* Whether a process has spent its budget and waits for its next burst. */
 static bool is_saving[PGPU_MAX_GPUS];
 
 static double guaranteed(uint64_t word) {
@@ -119,7 +119,7 @@ struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, u
     if (own == NULL) return (struct pgpu_verdict){0};
     struct terms terms = terms_of(gpu, word, now_ns);
     int64_t most_ns = terms.is_alone ? KEPT_ALONE_NS : (int64_t)(2 * terms.share * (double)PGPU_PERIOD_NS);
-    /* Idle time that it has had is not owed; what others will find in flight is. */
+    /* Idle time in the past is not owed; work in flight is, since later jobs will find it. */
     int64_t least_ns = terms.is_alone ? -(int64_t)queued_ns : INT64_MIN;
     int64_t earned = earned_ns(own, terms.share * (1 - terms.lost), now_ns);
     int64_t left_ns = settle(own, earned, most_ns, least_ns) - (int64_t)own_ns;

@@ -1,9 +1,8 @@
-/* How much GPU time a job may use now: a budget in measured time that grows by its share and that all its
- * processes draw on.
+/* How much GPU time a job may use now: a budget in measured time for all its processes.
  *
- * Each period of 100 ms brings the share of it, and what was not used is kept for two periods. Work is
- * charged when it is launched, by an estimate, and corrected when it was measured; debt is allowed, so a
- * kernel that is longer than the budget is paid back before the next. */
+ * Each period of 100 ms adds the job's share of it, and at most two periods' worth is kept. Work is charged
+ * by an estimate when it is launched and corrected when it was measured. The budget may go below zero, so a
+ * kernel that is longer than the budget is paid back before the next one. */
 #ifndef PGPU_SHIM_BUDGET_H
 #define PGPU_SHIM_BUDGET_H
 
@@ -22,10 +21,10 @@ struct pgpu_verdict {
 struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
                                       uint64_t queued_ns);
 
-/* What may be used now; below zero is debt. */
+/* The budget; below zero is debt. */
 int64_t pgpu_budget_left_ns(int gpu);
 
-/* Take GPU time, or give back, two's complement. */
+/* Charge GPU time, or refund it (two's complement). */
 void pgpu_budget_charge(int gpu, uint64_t taken_ns);
 
 #endif

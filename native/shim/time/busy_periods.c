@@ -4,12 +4,12 @@
 
 #include "clock.h"
 
-/* A context's turn, as is commonly reported of NVIDIA's default: on a GPU with others the first turn of a
- * burst is charged too much or too little, and only that. */
+/* A context's time slice, as commonly reported for NVIDIA's default. Where slices differ, the first turn of a
+ * burst on a shared GPU is charged too much or too little. */
 #define SLICE_NS 2000000u
 /* From this length on the phase of the first turn does not matter. */
 #define LONG_RUN_NS 40000000u
-/* Times of events are rounded, and launches follow each other so soon. */
+/* Event times are rounded, and consecutive launches are this close. */
 #define NO_GAP_NS 2000u
 
 static void remove_at(struct pgpu_intervals *intervals, unsigned at) {
@@ -57,7 +57,7 @@ void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uin
     if (to_ns > run->to_ns) run->to_ns = to_ns;
 }
 
-/* Our slices until now, each followed by those of others. */
+/* Our slices until now, each followed by those of other contexts. */
 static double own_since_begin(double lasted_ns, double part) {
     double cycle_ns = SLICE_NS / part;
     double cycles = (double)(uint64_t)(lasted_ns / cycle_ns), rest_ns = lasted_ns - cycles * cycle_ns;

@@ -1,10 +1,10 @@
-/* Copies and fills on their way to the driver: held where their job is, and traced. Those within one device's
- * memory are kernels to it, and take a share as kernels do. Between the host or another device and this one
- * engines of their own copy, beside the kernels of others: those take none. */
+/* Copies and fills on their way to the driver: held while their job is held, and traced. Those within one
+ * device's memory are done by kernels and are charged to the share. Copies between the host or another device
+ * and this one are done by copy engines, beside the kernels of other jobs, and are not charged. */
 #include "functions.h"
 #include "time/gate.h"
 
-/* The driver has an error of its own for no description at all. */
+/* For a missing description the driver returns its own error. */
 #define pgpu_bytes_of_plane(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define pgpu_bytes_of_box(copy)   ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height * (copy)->Depth)
 
@@ -37,7 +37,7 @@ static bool is_within(CUdeviceptr to, CUdeviceptr from) {
     return are_one(device_of(to), device_of(from));
 }
 
-/* Of many copies one is enough. */
+/* One copy within the device is enough. */
 static bool is_any_within(const CUdeviceptr *to, const CUdeviceptr *from, size_t count) {
     for (size_t at = 0; to != NULL && from != NULL && at < count; at++)
         if (is_within(to[at], from[at])) return true;

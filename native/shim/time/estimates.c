@@ -8,23 +8,25 @@
 #define ROWS           1024u
 #define PROBES         4u
 #define FIRST_GUESS_NS 100000u
-/* A first measurement is waited for so long; then it takes that long at least. */
+/* A launch waits this long for a first measurement; after that the kernel's time counts as at least this
+ * long. */
 #define PATIENCE_NS 200000000u
-/* A program's kernels change what they do. */
+/* How long measurements without other jobs are used: a program's kernels change. */
 #define LATELY_NS 2000000000u
 #define LOOK_NS   200000u
-/* The moving average's weight is a fifth. */
+/* Inverse weight of a new measurement in the moving average. */
 #define INVERSE_WEIGHT 5
 /* A job that seemed alone may have had a neighbour that was not published yet: a longer time than before has
  * less weight. */
 #define INVERSE_DOUBT 20
-/* It is measured by itself again after so long. */
+/* Interval at which a kernel is measured by itself again. */
 #define OLD_NS 100000000u
 /* A kernel whose time was far off its estimate is measured launch by launch for this time: four times as long
  * after each surprise, a quarter after as long without one. */
 #define WATCHED_NS     10000000ull
 #define MOST_SURPRISES 8u
-/* What a kernel takes beside others, by turns: a slow average, and how far from that alone it may be. */
+/* The time of a kernel beside other jobs, by turns: a slow average, and how far it may be from the time
+ * alone. */
 #define INVERSE_BESIDE 16
 #define MOST_APART     0.3
 
@@ -32,14 +34,14 @@
 static struct row {
     uint64_t key;
     uint64_t estimate_ns;    /* 0: not measured yet */
-    uint64_t measured_at_ns; /* when it was last, or when that is to be the first time began; 0: it did not */
+    uint64_t measured_at_ns; /* when it was measured last, or when the first measurement began; 0: never */
     uint64_t
         alone_ns; /* like `estimate_ns`, of measurements without other jobs on the GPU; 0: there are none */
-    uint64_t alone_at_ns; /* when the last of those was */
-    uint64_t beside_ns;   /* as `alone_ns`, of what was ours of it beside others since then */
+    uint64_t alone_at_ns; /* when the last of those was made */
+    uint64_t beside_ns;   /* like `alone_ns`, of the part that was ours beside other jobs since then */
     uint64_t watched_until_ns;
     bool is_watched;
-    uint8_t surprises; /* so often it was not what was expected */
+    uint8_t surprises; /* number of measurements far off the estimate */
     uint8_t samples;   /* two at most */
 } rows[ROWS];
 static uint64_t guess_ns = FIRST_GUESS_NS;
@@ -67,7 +69,7 @@ static uint64_t make_key(const struct pgpu_work *work) {
     return hash | 1;
 }
 
-/* Of about so many bytes: four sizes up to each doubling. */
+/* Class of a copy's size: four classes for each doubling. */
 static uint64_t key_of_copy(const struct pgpu_trace_command *command) {
     unsigned shift = command->bytes < 8 ? 0 : 61 - (unsigned)__builtin_clzll(command->bytes);
     return mix(mix(command->detail + 1, command->bytes >> shift), shift) | 1;
@@ -192,7 +194,7 @@ bool pgpu_estimates_agree(uint32_t row, uint64_t measured_ns) {
     return is_near;
 }
 
-/* A function may be loaded by its first launch, which takes long and is no work: the second counts for it. */
+/* The first launch may load its function, which takes long and is no GPU work: the second one counts. */
 void pgpu_estimates_update(uint32_t row, uint64_t measured_ns, uint64_t now_ns) {
     uint64_t was_ns = __atomic_load_n(&rows[row].estimate_ns, __ATOMIC_RELAXED);
     uint8_t samples = __atomic_load_n(&rows[row].samples, __ATOMIC_RELAXED);

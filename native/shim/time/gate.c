@@ -22,7 +22,8 @@
 #define QUEUE_NS          20000000u
 #define QUEUE_PATIENCE_NS 250000000u
 #define QUEUE_LOOK_NS     500000u
-/* While something is in flight, so that its end is seen soon: what others did meanwhile counts until then. */
+/* Poll interval while work is in flight, so that its end is detected soon: work of other jobs counts until
+ * then. */
 #define FLIGHT_LOOK_NS 1000000u
 /* Poll interval while the job is held. */
 #define HELD_LOOK_NS 2000000u
@@ -47,7 +48,7 @@ CUresult pgpu_gate_enter(void) {
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* What a capturing stream is given runs later, as part of a graph. */
+/* The work of a capturing stream runs later, as part of a graph. */
 static bool is_captured(const struct pgpu_trace_command *command) {
     return pgpu_streams_any_captures() && pgpu_streams_is_capturing(command->stream, command->is_per_thread);
 }
@@ -72,13 +73,13 @@ static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t
     return unknown_ns > 0 ? unknown_ns : queue_wait_ns(gpu, work->now_ns, waited_ns);
 }
 
-/* Nothing is in hand: a thread that is cancelled here has launched nothing. */
+/* No lock is held and nothing was launched: the thread may be cancelled here. */
 static void sleep_for(uint64_t ns) {
     struct timespec pause = {.tv_nsec = (long)ns};
     int before = pgpu_cancellation_defer();
     nanosleep(&pause, NULL);
     pgpu_cancellation_restore(before);
-    pthread_testcancel(); /* here and not within the sleep, which is some milliseconds long */
+    pthread_testcancel(); /* here and not inside the sleep, which lasts some milliseconds */
 }
 
 static void wait_for_turn(struct pgpu_work *work, int gpu) {
@@ -96,7 +97,7 @@ static void wait_for_turn(struct pgpu_work *work, int gpu) {
     pgpu_paging_prefetch_after_hold(gpu, word, work->command.stream, work->command.is_per_thread);
 }
 
-/* A launch shortly after one that was let through, with budget left. */
+/* A launch shortly after one that was admitted, with budget left. */
 static bool may_at_once(const struct pgpu_work *work, int gpu, uint64_t word) {
     const struct pgpu_lane *lane = work->lane;
     if (lane == NULL || word != lane->may_word || work->now_ns >= lane->may_until_ns) return false;
@@ -119,7 +120,7 @@ static void estimate(struct pgpu_work *work) {
     if (work->lane != NULL) work->row = pgpu_estimates_find(work);
 }
 
-/* The host that holds a job from here on sees that something is in flight. */
+/* From here on a host that holds the job sees that something is in flight. */
 static void enter_flight(struct pgpu_work *work, int gpu) {
     pgpu_in_flight_enter(gpu, work->now_ns);
     while ((__atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST) & PGPU_COMPUTE_HELD) !=
@@ -177,7 +178,7 @@ static int gpu_of(const struct pgpu_trace_command *command) {
 static CUresult enter(struct pgpu_work *work) {
     if (is_captured(&work->command)) return CUDA_SUCCESS;
     if (work->command.kind == PGPU_TRACE_COPY && !work->is_within)
-        pgpu_timing_close(); /* many a copy waits for what was launched before */
+        pgpu_timing_close(); /* many copies wait for earlier launches */
     else
         work->lane = pgpu_timing_lane(&work->command);
     int gpu = work->lane != NULL ? work->lane->gpu : gpu_of(&work->command);

@@ -8,13 +8,13 @@
 #include "time/board.h"
 #include "time/neighbours.h"
 
-/* In a slot's word, above a bit for each GPU. */
+/* The count in a slot's word, above one bit for each GPU. */
 #define COUNT_ONE (1ull << PGPU_MAX_GPUS)
-/* What should have been over for so long is over: its process may have died. */
+/* Work counts as done this long after its expected end: its process may have died. */
 #define BELIEVED_NS 1000000000ull
 
-/* What is expected of this process takes longer beside others; after its death it is believed no longer than
- * that. */
+/* Work may take longer beside other jobs, by this factor at most; this bounds what is believed after a
+ * process's death. */
 #define BESIDE_OTHERS 4
 
 static struct {
@@ -103,7 +103,7 @@ void pgpu_in_flight_begin(int gpu, uint64_t now_ns) {
     pgpu_neighbours_begin(gpu, now_ns);
 }
 
-/* A plain store: of threads that add at once one may be lost, which a forecast can bear. */
+/* A plain store: of two threads that add at once one addition may be lost, which a forecast tolerates. */
 void pgpu_in_flight_add(int gpu, uint64_t now_ns, uint64_t cost_ns) {
     store(&flights[gpu].end_ns, pgpu_most_ns(load(&flights[gpu].end_ns), now_ns) + cost_ns);
 }

@@ -18,7 +18,8 @@
 
 enum state { FREE, OWNED, ORPHAN };
 
-/* One thread's. It is never unmapped, so the list is read without a lock; another thread's later. */
+/* The lanes of one thread. Blocks are reused by later threads and never unmapped, so the list is read without
+ * a lock. */
 struct block {
     struct block *next;
     uint32_t state;
@@ -48,7 +49,8 @@ void pgpu_lanes_note(struct pgpu_lane *lane, bool is_open) {
         __atomic_fetch_and(lane->open_mask, ~(1u << lane->at), __ATOMIC_RELAXED);
 }
 
-/* What the thread left open is closed by others, since the driver may have forgotten the thread by now. */
+/* Batches that the thread left open are closed by other threads, since the driver may have freed the thread's
+ * state by now. */
 static void end_thread(void *given) {
     struct block *block = given;
     for (unsigned at = 0; at < LANES; at++)
@@ -66,7 +68,7 @@ static void make_ending(void) {
     has_ending = pthread_key_create(&ending, end_thread) == 0;
 }
 
-/* Of an ended thread, with nothing open in it. */
+/* A block of an ended thread, without an open batch. */
 static struct block *take_used(void) {
     for (struct block *block = first_block(); block != NULL; block = block->next) {
         uint32_t orphan = ORPHAN;
@@ -204,7 +206,8 @@ void pgpu_lanes_visit(unsigned wanted, void (*visit)(struct pgpu_lane *lane)) {
     pgpu_cancellation_restore(before);
 }
 
-/* A launch into what ends is its program's mistake: its thread finds that the lane has ended. */
+/* Launching into a stream or context that ends is an error of the program; the thread finds that the lane has
+ * ended. */
 static void end_lane(struct pgpu_lane *lane, void (*visit)(struct pgpu_lane *lane)) {
     __atomic_store_n(&lane->is_ended, true, __ATOMIC_SEQ_CST);
     if (!hold_to_visit(lane)) return;
@@ -212,7 +215,7 @@ static void end_lane(struct pgpu_lane *lane, void (*visit)(struct pgpu_lane *lan
     pgpu_lanes_release(lane);
 }
 
-/* Its thread may be giving it to another stream. */
+/* Its thread may be assigning it to another stream. */
 static bool is_in(const struct pgpu_lane *lane, CUstream stream, CUcontext context) {
     CUcontext its_context = __atomic_load_n(&lane->context, __ATOMIC_RELAXED);
     if (stream == NULL) return its_context == context;

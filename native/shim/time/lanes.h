@@ -13,12 +13,12 @@
 #include "time/batches.h"
 #include "trace/trace.h"
 
-/* What was launched last into a lane: most launches are like the one before. */
+/* The latest launch into a lane: most launches repeat it. */
 struct pgpu_last {
     CUfunction function;
     CUgraphExec graph;
     uint32_t grid[3], block[3];
-    uint64_t key; /* 0: nothing was */
+    uint64_t key; /* 0: none */
 };
 
 struct pgpu_lane {
@@ -27,7 +27,7 @@ struct pgpu_lane {
     uint64_t used_at_ns;
     uint64_t idle_at_ns;             /* when all that was launched into it should be done */
     uint64_t may_until_ns, may_word; /* until then launches are admitted without a check */
-    uint32_t *open_mask;             /* the registry's own, as are the next three */
+    uint32_t *open_mask;             /* owned by the registry, as are the next three */
     uint8_t at, holder;
     bool is_ended; /* its stream or context is gone, or about to be */
     int8_t gpu;
@@ -57,7 +57,7 @@ static inline bool pgpu_lanes_try_hold(struct pgpu_lane *lane, enum pgpu_holder 
                                        __ATOMIC_RELAXED);
 }
 
-/* Of the calling thread's own lanes. */
+/* For lanes of the calling thread. */
 void pgpu_lanes_await(struct pgpu_lane *lane);
 static inline void pgpu_lanes_hold(struct pgpu_lane *lane) {
     if (__builtin_expect(!pgpu_lanes_try_hold(lane, PGPU_OWNER), 0)) pgpu_lanes_await(lane);
@@ -66,7 +66,7 @@ static inline void pgpu_lanes_release(struct pgpu_lane *lane) {
     __atomic_store_n(&lane->holder, PGPU_UNHELD, __ATOMIC_RELEASE);
 }
 
-/* A batch of it was opened or closed. It is held. */
+/* A batch of the lane, which is held, was opened or closed. */
 void pgpu_lanes_note(struct pgpu_lane *lane, bool is_open);
 
 /* Hold each lane with an open batch in turn, skipping those that are held: lanes of this thread, of other

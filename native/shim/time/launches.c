@@ -10,7 +10,7 @@
         return result;                                                                                       \
     } while (0)
 
-/* Field by field: clearing the whole structure first would cost more than all the rest. */
+/* Field by field: clearing the whole structure would cost more than the rest of the hook. */
 #define KERNEL(in_stream, of_thread, what, bytes_shared)                                                     \
     struct pgpu_work work;                                                                                   \
     work.graph = NULL;                                                                                       \
@@ -65,7 +65,7 @@ PGPU_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, SHAPE, 
     LAUNCH(cuLaunchCooperativeKernel_ptsz, function, SHAPE_GIVEN, stream, parameters);
 }
 
-/* The driver has an error of its own for no configuration at all. */
+/* For a missing configuration the driver returns its own error. */
 static struct pgpu_work configured(const CUlaunchConfig *config, CUfunction function, bool is_per_thread) {
     return (struct pgpu_work){.command = {.kind = PGPU_TRACE_KERNEL,
                                           .stream = config->hStream,
@@ -92,7 +92,7 @@ PGPU_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunct
     LAUNCH(cuLaunchKernelEx_ptsz, config, function, parameters, extra);
 }
 
-/* CUDA's first launches: the shape of a block is the function's own. */
+/* CUDA 2's launches: the shape of a block is a property of the function. */
 static struct pgpu_work first_api(CUfunction function, int width, int height, CUstream stream) {
     return (struct pgpu_work){.command = {.kind = PGPU_TRACE_KERNEL,
                                           .stream = stream,
@@ -140,10 +140,10 @@ static struct pgpu_work of_team(const CUDA_LAUNCH_PARAMS *member) {
                                           .shared_bytes = member->sharedMemBytes}};
 }
 
-/* More than a machine has GPUs; the driver refuses such a team itself. */
+/* More than a machine has GPUs; the driver itself refuses more. */
 #define MOST_OF_TEAM 64u
 
-/* One after the other waits for its GPU; then all begin. */
+/* Each waits for its GPU in turn; then all are launched. */
 PGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *team, unsigned int count,
                                                           unsigned int flags) {
     struct pgpu_work works[MOST_OF_TEAM];

@@ -18,18 +18,18 @@
 
 /* From this part on the GPU counts as ours alone. */
 #define NEARLY_ALONE 0.98
-/* What ran beside other streams of ours counted little, and the next launch of it may run by itself: it is
- * expected to take so much of its time at least, which its measurement gives back. */
+/* Work beside our other streams was charged little, and its next launch may run alone: expect at least this
+ * part of its elapsed time, which its measurement corrects. */
 #define MOST_AT_ONCE 8
-/* A batch that took no more than so many times its estimate had no gap worth speaking of, nor a kernel that
- * was much longer than before; for each launch two microseconds are forgiven. */
+/* A batch that took at most this many times its estimate had no long gap and no unusually long kernel; two
+ * microseconds are allowed for each launch. */
 #define SURPRISE           1.5
 #define FORGIVEN_LAUNCH_NS 2000u
 #define UNREADY            16u
 #define CONTEXTS           8u
-/* Of what a batch is read later than others were, so much may be the clocks' drift. */
+/* Part of a later reading that counts as drift of the clocks. */
 #define INVERSE_DRIFT 64
-/* Where a timeline begins, so that no moment of it is before zero. */
+/* Origin of a timeline, so that none of its times is below zero. */
 #define LONG_AGO_NS (1ll << 40)
 
 /* A context's own time: its latest event that was read, and what batches before it have covered. */
@@ -39,7 +39,7 @@ struct timeline {
     uint64_t latest_ns;
     struct pgpu_intervals covered;
     struct pgpu_busy_period run;
-    int64_t ahead_ns; /* of the host's clock: the least by which a batch was seen to end later than it did */
+    int64_t ahead_ns; /* lead of the host's clock: the least delay with which the end of a batch was read */
     bool has_ahead;
 };
 
@@ -54,7 +54,7 @@ struct covered {
 static struct state {
     bool is_taken;
     unsigned next;
-    uint64_t given_up_until_ns; /* host's time that was charged without a measurement */
+    uint64_t given_up_until_ns; /* time of the host that was charged without a measurement */
     struct timeline timelines[CONTEXTS];
 } states[PGPU_MAX_GPUS];
 
@@ -65,7 +65,7 @@ static bool elapsed_ns(CUevent from, CUevent to, int64_t *ns) {
     return true;
 }
 
-/* The oldest one makes room. */
+/* The oldest one is replaced. */
 static struct timeline *timeline_of(struct state *state, CUcontext context) {
     for (unsigned at = 0; at < CONTEXTS; at++)
         if (state->timelines[at].context == context) return &state->timelines[at];
@@ -82,7 +82,7 @@ static void compare_clocks(struct timeline *timeline, uint64_t to_ns, uint64_t n
     timeline->has_ahead = true;
 }
 
-/* How much of a batch's time no earlier one has covered. Its last event stays behind if it is the latest. */
+/* The part of a batch's time that no earlier one has covered. Its end event is kept if it is the latest. */
 static struct covered cover(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns,
                             uint64_t now_ns) {
     struct timeline *timeline = timeline_of(state, batch->context);
@@ -105,7 +105,7 @@ static struct covered cover(struct state *state, struct pgpu_batch *batch, uint6
     return covered;
 }
 
-/* Of all that was measured, a launch's part: as its estimate is to all of them. */
+/* A launch's part of the measured time, in proportion to its estimate. */
 static uint64_t part_of(const struct pgpu_batch *batch, unsigned launch, uint64_t all_ns) {
     double part = (double)batch->estimates_ns[launch] / (double)batch->estimate_ns;
     return (uint64_t)((double)all_ns * part);
@@ -132,7 +132,8 @@ static uint64_t alone_ns(const struct pgpu_batch *batch, uint64_t now_ns) {
     return sum_ns;
 }
 
-/* Whether they still take about what they took alone, so that it may stand for what was measured now. */
+/* Whether they still take about as long as alone on the GPU, so that their time alone can replace this
+ * measurement. */
 static bool is_as_alone(const struct pgpu_batch *batch, uint64_t own_ns) {
     bool is_so = true;
     for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
@@ -154,7 +155,7 @@ static void watch(const struct pgpu_batch *batch, uint64_t now_ns) {
         pgpu_estimates_watch(batch->row[at], now_ns);
 }
 
-/* What is seldom long, or comes after pauses, is measured launch by launch from here on. */
+/* Kernels that are sometimes long, or that come after pauses, are measured launch by launch from here on. */
 static void watch_if_surprising(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t now_ns) {
     uint64_t forgiven_ns = (uint64_t)batch->launches * FORGIVEN_LAUNCH_NS;
     if ((double)own_ns > SURPRISE * (double)batch->estimate_ns + (double)forgiven_ns) watch(batch, now_ns);
@@ -265,7 +266,7 @@ void pgpu_measurement_settle(int gpu, uint64_t now_ns) {
     }
 }
 
-/* Their events are the driver's to destroy, with the context. */
+/* The driver destroys their events with the context. */
 static void give_up_all(int gpu, CUcontext context) {
     uint64_t now_ns = pgpu_now_ns();
     for (struct pgpu_batch *batch = pgpu_batches_next(gpu, NULL), *next; batch != NULL; batch = next) {
@@ -285,7 +286,7 @@ static void end_context(int gpu, CUcontext context) {
         if (state->timelines[at].context == context) state->timelines[at] = (struct timeline){0};
 }
 
-/* A thread that reads has events of the context in hand, so it is waited for. */
+/* A reading thread uses events of the context, so it is waited for. */
 void pgpu_measurement_pause(void) {
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         while (__atomic_exchange_n(&states[gpu].is_taken, true, __ATOMIC_ACQUIRE))

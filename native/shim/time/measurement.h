@@ -1,4 +1,4 @@
-/* Reading closed batches: GPU time is charged as it was measured, and estimates learn. */
+/* Reading closed batches: measured GPU time is charged, and estimates are updated. */
 #ifndef PGPU_SHIM_MEASUREMENT_H
 #define PGPU_SHIM_MEASUREMENT_H
 

@@ -13,14 +13,14 @@
 
 #define LISTED_EACH_NS 20000000ull
 #define LOOKED_EACH_NS 1000000ull
-/* Opening, reading and closing a file takes 3 µs; a name 0.5 µs. */
+/* Opening, reading and closing a file takes 3 µs; reading a name 0.5 µs. */
 #define LOOK_NS_PER_FILE 40000ull
 #define LIST_NS_PER_NAME 20000ull
 #define LOOKED_AT_LEAST  20000000ull
-/* On a busy machine it takes many times that: then it may take an eighth of the time, and no more. */
+/* On a busy machine it takes many times that: then at most an eighth of the time is spent on it. */
 #define LOOK_PART       8u
 #define LONGEST_EACH_NS 100000000ull
-/* As many as the host lets there be. */
+/* The host's limit on the number of jobs. */
 #define MOST_OTHERS 1024u
 
 static struct pgpu_other others[MOST_OTHERS];
@@ -28,7 +28,7 @@ static unsigned other_count, name_count, latest_found;
 static uint64_t listed_at_ns, looked_at_ns, took_ns;
 static bool is_list_unknown, is_file_unknown;
 
-/* Names come in the same order each time, so the next is mostly where it is expected. */
+/* Names come in the same order each time, so the next one is usually in the expected row. */
 static struct pgpu_other *find(const char *name) {
     for (unsigned step = 0; step < other_count; step++) {
         unsigned at = (latest_found + 1 + step) % other_count;
@@ -39,7 +39,7 @@ static struct pgpu_other *find(const char *name) {
     return NULL;
 }
 
-/* The host names a file after the GPUs of its job: the beginning of each one's UUID, behind a dash. */
+/* The host names a file after the GPUs of its job: the first characters of each UUID, behind a dash. */
 static bool has_gpu_of_ours(const char *name) {
     const struct pgpu_limit *limit = pgpu_slice_limit();
     if (strchr(name, '-') == NULL) return true;
@@ -123,11 +123,12 @@ static void read_board(int board_fd, struct pgpu_other *other) {
     size_t wanted = offsetof(struct pgpu_board, reserved_to_page);
     other->is_read = false;
     int fd = openat(board_fd, other->name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW);
-    if (fd < 0) return; /* it has just ended */
+    if (fd < 0) return; /* the job has just ended */
     bool is_whole = pread(fd, &other->board, wanted, 0) == (ssize_t)wanted;
     close(fd);
     other->is_read = is_whole && pgpu_board_is_sound(&other->board);
-    /* Of another version of pgpu: it may be entitled to anything. What is no board at all is its own loss. */
+    /* A board of another version: its job may be entitled to any share. A file that is no board is skipped.
+     */
     if (is_whole && other->board.magic == PGPU_BOARD_MAGIC && other->board.abi != PGPU_BOARD_ABI)
         is_file_unknown = true;
 }

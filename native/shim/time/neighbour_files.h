@@ -14,7 +14,7 @@ struct pgpu_engagement {
     double part;
 };
 
-/* One other job that may use a GPU of ours, and how its busy time stood when our window began. */
+/* One other job that may use a GPU of ours, and its busy time when our window began. */
 struct pgpu_other {
     char name[PGPU_BOARD_NAME_BYTES];
     uint64_t begun_busy_ns[PGPU_MAX_GPUS];
@@ -32,7 +32,7 @@ uint64_t pgpu_neighbour_files_each_ns(void);
 /* When they were read last. */
 uint64_t pgpu_neighbour_files_seen_ns(void);
 
-/* Whether the board cannot be read whole, or has a file that cannot be understood. */
+/* Whether the board could not be read in full, or has a file of another version. */
 bool pgpu_neighbour_files_are_unknown(void);
 
 unsigned pgpu_neighbour_files_count(void);

@@ -17,10 +17,10 @@
  * itself. */
 #define NEARLY_ALL 0.75
 
-/* What is left of a turn after the switch to it: registers and shared memory of a GPU, saved and loaded at
- * its memory's bandwidth, take 1 to 4 % of a turn of 2 ms. */
+/* The rest of a turn after the switch to it: saving and loading a GPU's registers and shared memory at its
+ * memory's bandwidth takes 1 to 4 % of a turn of 2 ms. */
 #define KEPT 0.97
-/* Less is a rounding error. */
+/* Smaller parts are rounding errors. */
 #define LEAST_FRACTION  0.001
 #define MOST_CONTENDERS 255u
 
@@ -67,7 +67,7 @@ static struct window {
     double part;
 } windows[PGPU_MAX_GPUS];
 
-/* What was ours of all the time until some moments, the youngest last. */
+/* Our part of all time up to some moments, the latest last. */
 static struct history {
     struct step {
         uint64_t at_ns;
@@ -99,8 +99,8 @@ static uint64_t busy_ns(const struct pgpu_board_gpu *row, uint64_t now_ns) {
     return row->busy_ns + (is_begun ? now_ns - row->busy_since_ns : 0);
 }
 
-/* A moving average over a period. What was believed to be in flight for too long is taken back in the same
- * way, so single steps may be below 0. */
+/* A moving average over a period. Busy time that was assumed too long is taken back in the same way, so
+ * single steps may be below 0. */
 static void follow(struct pgpu_engagement *engagement, const struct pgpu_board_gpu *row, uint64_t now_ns) {
     if (now_ns <= engagement->at_ns) return;
     uint64_t busy = busy_ns(row, now_ns);
@@ -206,7 +206,7 @@ static void note(struct history *history, uint64_t now_ns, double part) {
     history->step[history->count++ % STEPS] = next;
 }
 
-/* Before all that is remembered, and after it, the nearest moment counts. */
+/* Before the first step and after the last one, the nearest step counts. */
 static double own_until(const struct history *history, uint64_t at_ns) {
     unsigned kept = history->count < STEPS ? history->count : STEPS;
     const struct step *after = step_back(history, 1);
@@ -222,7 +222,7 @@ static double own_until(const struct history *history, uint64_t at_ns) {
     return after->own_ns;
 }
 
-/* Between two moments, as far as they lie within what is remembered; else as it was last. */
+/* Our part between two moments, as far as the steps cover them; else the latest part. */
 static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
     const struct history *history = &histories[gpu];
     unsigned kept = history->count < STEPS ? history->count : STEPS;

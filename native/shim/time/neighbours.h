@@ -10,21 +10,21 @@
 /* The jobs that wanted a GPU within the last 20 ms. */
 struct pgpu_company {
     unsigned count;
-    double share;    /* guaranteed to them together */
-    double weight;   /* together */
+    double share;    /* sum of their guaranteed shares */
+    double weight;   /* sum of their weights */
     double behind;   /* how far the job that lags most of its share is behind, in periods */
-    bool is_lacking; /* we ourselves have had work in flight nearly all of the last 100 ms */
+    bool is_lacking; /* this process had work in flight for nearly all of the last 100 ms */
     bool is_unknown; /* the board cannot be read: nothing may be borrowed */
 };
 
-/* At most once a millisecond, else as it was found last. */
+/* Read at most once a millisecond, otherwise the last result. */
 struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns);
 
-/* Work of ours begins to be in flight: what others have in flight counts from now on. */
+/* This process begins to have work in flight: the others' work counts from now on. */
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns);
 
-/* Which part of a time in which our work was in flight the GPU spent on this process: contexts with work take
- * turns, so 1/n where n have it. */
+/* The part of a time with our work in flight that the GPU spent on this process: contexts with work take
+ * turns, so it is 1/n where n have work. */
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns);
 
 /* Time with work in flight that this process added to its job's board. */

@@ -1,5 +1,5 @@
-/* Hooks of streams' lives and of captures: what a late event in the legacy default stream would hold up, and
- * which launches are only recorded into a graph. */
+/* Hooks for creating and destroying streams and for captures: they detect blocking streams, and launches that
+ * are only recorded into a graph. */
 #include "functions.h"
 #include "time/gate.h"
 #include "time/streams.h"
@@ -24,7 +24,7 @@ PGPU_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int f
 STREAM_END(cuStreamDestroy)
 STREAM_END(cuStreamDestroy_v2)
 
-/* What a stream captures costs nothing until it is launched as a graph. */
+/* Captured work costs nothing until its graph is launched. */
 static void begin_capture(CUstream stream, bool is_per_thread) {
     pgpu_timing_note_use(stream, is_per_thread);
     __atomic_fetch_add(&pgpu_streams_captures, 1, __ATOMIC_ACQ_REL);

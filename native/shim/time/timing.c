@@ -14,9 +14,9 @@
 #include "time/measurement.h"
 #include "time/streams.h"
 
-/* A batch is closed once it holds so much. */
+/* A batch is closed at this estimate. */
 #define MOST_ESTIMATE_NS 5000000u
-/* A stream that has run dry for no longer has no gap: no launch costs less. */
+/* A shorter idle time of a stream is no gap: no launch takes less. */
 #define NO_GAP_NS 2000u
 /* Another thread's batch is closed once its work should have been done for this long; such batches are
  * searched for at this interval. */
@@ -51,8 +51,8 @@ static void set_closed(struct pgpu_lane *lane) {
     pgpu_in_flight_close_batch(lane->batch.gpu);
 }
 
-/* Behind small launches, where an event changes nothing: not where it would be a barrier, nor in a capture. A
- * thread's default stream only the thread itself can name. */
+/* Record the end behind small launches, only where that delays nothing: not where it would be a barrier, nor
+ * in a capture. A thread's own default stream is accessible to that thread alone. */
 static bool lay_end_late(const struct pgpu_lane *lane) {
     if (lane->kind == PGPU_STREAM_LEGACY && pgpu_streams_any_blocks()) return false;
     if (lane->kind == PGPU_STREAM_OF_THREAD && !pgpu_lanes_is_own(lane)) return false;

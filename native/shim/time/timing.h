@@ -16,7 +16,7 @@
 #include "time/lanes.h"
 #include "time/work.h"
 
-/* From here on each launch has its end measured. */
+/* From this length on the end of each launch is measured. */
 #define PGPU_SINGLE_FROM_NS 20000u
 
 /* The lane of a command, new or existing; NULL: its place is unknown. */
@@ -32,20 +32,20 @@ static inline bool pgpu_timing_is_joinable(const struct pgpu_work *work) {
 /* Before the driver call, with the lane held: record the first event where a batch begins. */
 void pgpu_timing_begin(struct pgpu_work *work);
 
-/* It was launched, or was not. The lane is released. */
+/* The driver accepted the launch or refused it. The lane is released. */
 void pgpu_timing_end(struct pgpu_work *work, CUresult result);
 
-/* What this thread has launched on a GPU and is not charged yet. */
+/* GPU time that this thread has launched and that is not charged yet. */
 uint64_t pgpu_timing_uncharged_ns(int gpu);
 
-/* Close this thread's batches, and those that threads which ended have left. */
+/* Close this thread's batches, and those of threads that have ended. */
 void pgpu_timing_close(void);
 
 /* Close other threads' batches that should have been over long ago, and read all that the GPU has finished.
  */
 void pgpu_timing_settle(int gpu);
 
-/* A blocking stream is about to exist: from now on no late event goes into a legacy default stream. */
+/* A blocking stream is about to exist: from now on no event is recorded late into a legacy default stream. */
 void pgpu_timing_note_blocking_stream(void);
 /* The same if this stream, which is about to get work, is a blocking one. */
 void pgpu_timing_note_use(CUstream stream, bool is_per_thread);

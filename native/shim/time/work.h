@@ -10,12 +10,12 @@
 
 struct pgpu_lane;
 
-/* On the caller's stack. `command` is the caller's to fill in, all but `place`. */
+/* On the caller's stack. The caller fills in `command`, except `place`. */
 struct pgpu_work {
     struct pgpu_trace_command command;
     CUgraphExec graph; /* of a graph launch */
     bool is_within;    /* a fill, or a copy within one device's memory: the multiprocessors do it */
-    /* The gate's own, from before to after. */
+    /* Used by the gate between before and after. */
     struct pgpu_trace_span span;
     struct pgpu_lane *lane; /* NULL: its time is not measured */
     uint64_t now_ns;
