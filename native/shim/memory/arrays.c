@@ -18,8 +18,8 @@ static uint64_t at_least_one(uint64_t extent) {
     return extent == 0 ? 1 : extent;
 }
 
-/* Bits of one texel. Block-compressed formats spread 8 or 16 bytes over 4 x 4 texels; for video formats the
- * largest. */
+/* Bits of one texel. Block-compressed formats store 8 or 16 bytes for 4 x 4 texels; of video formats the
+ * largest size. */
 static uint64_t texel_bits(CUarray_format format, unsigned int channels) {
     switch ((int)format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -61,7 +61,7 @@ static uint64_t texel_bits(CUarray_format format, unsigned int channels) {
     }
 }
 
-/* Saturates: what overflows is refused by any limit, or by the driver. */
+/* Saturates: an overflowing size is refused by any limit, or by the driver. */
 static uint64_t times(uint64_t left, uint64_t right) {
     uint64_t product;
     return __builtin_mul_overflow(left, right, &product) ? (uint64_t)INT64_MAX : product;
@@ -75,7 +75,7 @@ static uint64_t shape_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape) {
     return times(texels, bits) / 8 + (bits % 8 != 0);
 }
 
-/* Each level halves width and height, and the depth of what is neither layered nor a cube. */
+/* Each level halves width and height, and the depth too unless it is layered or a cube. */
 static void halve(CUDA_ARRAY3D_DESCRIPTOR *level) {
     level->Width = at_least_one(level->Width / 2);
     level->Height /= level->Height > 1 ? 2 : 1;

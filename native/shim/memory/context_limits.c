@@ -1,8 +1,8 @@
 /* Memory that a context takes for a limit: the device's malloc heap, the printf buffer, every thread's stack.
  *
- * What a context comes with is in its own bytes. Beyond that, each limit is charged before it is raised, and
- * never less than its highest value so far: the driver need not give anything back before the context goes.
- */
+ * A context's initial limits are part of its own bytes. Beyond that, each limit is charged before it is
+ * raised, and never less than its highest value so far: the driver need not release anything before the
+ * context ends. */
 #include "slice/charge.h"
 #include "functions.h"
 #include "slice/holdings.h"
@@ -19,7 +19,7 @@ static uint64_t attribute(CUdevice ordinal, CUdevice_attribute wanted) {
     return result == CUDA_SUCCESS && value > 0 ? (uint64_t)value : 0;
 }
 
-/* Of the other limits either no size in bytes is documented or they take no memory. */
+/* The other limits take no memory, or no size in bytes is documented for them. */
 static uint64_t units_of(CUlimit limit, CUdevice ordinal) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE) return 1;
     if (limit != CU_LIMIT_STACK_SIZE) return 0;
@@ -33,7 +33,7 @@ static uint64_t times(uint64_t left, uint64_t right) {
     return __builtin_mul_overflow(left, right, &product) ? (uint64_t)INT64_MAX : product;
 }
 
-/* The limit's row; made with the value that the context came with. */
+/* The limit's row; made with the context's initial value. */
 static CUresult find_row(const struct pgpu_place *place, CUlimit limit, struct pgpu_holding *row) {
     uint64_t key = key_of(place->context, limit);
     if (pgpu_holdings_find(PGPU_KIND_LIMIT, key, row)) return CUDA_SUCCESS;

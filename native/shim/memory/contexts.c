@@ -1,5 +1,5 @@
 /* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
- * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
+ * it, after it ends. A primary context is charged once for each device, however often it is retained. */
 #include <sched.h>
 #include <time.h>
 
@@ -47,8 +47,8 @@ static bool has_begun(struct pgpu_charge *charge, int gpu, CUresult *result) {
     return false;
 }
 
-/* What has a context already is taken off the GPU while its job is suspended; what has none gets none then.
- */
+/* A process with a context is taken off the GPU while its job is suspended; a process without one gets none
+ * then. */
 static CUresult begin(struct pgpu_charge *charge, CUdevice ordinal) {
     int gpu = pgpu_slice_gpu_of(ordinal);
     CUresult result;
@@ -58,7 +58,7 @@ static CUresult begin(struct pgpu_charge *charge, CUdevice ordinal) {
     return result;
 }
 
-/* An ordinal that does not exist is the driver's to refuse, before any talk of slices. */
+/* The driver refuses an ordinal that does not exist, before the lease is checked. */
 static bool is_foreign(CUdevice ordinal) {
     return ordinal < 0 || ordinal >= pgpu_slice_device_count();
 }
@@ -177,8 +177,8 @@ PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
 /* Calls of this process that are releasing a context, counted from before the driver call until after it. */
 static unsigned releasing;
 
-/* Whether nothing may be left of a context afterwards, if all that are on their way succeed. What is in
- * flight in one that lives on is still measured. */
+/* Whether a context may be gone afterwards, if all releases in progress succeed. Work in flight in a context
+ * that lives on is still measured. */
 static bool begin_release(uint64_t key, struct pgpu_holding *row) {
     int64_t under_way = (int64_t)__atomic_add_fetch(&releasing, 1, __ATOMIC_SEQ_CST);
     return pgpu_holdings_find(PGPU_KIND_CONTEXT, key, row) && (int64_t)row->count <= under_way;
@@ -221,7 +221,7 @@ static void set_handle(struct pgpu_holding *row, void *context) {
     row->detail = (uint64_t)context;
 }
 
-/* Threads of this process that are between reserving and noting a primary context. */
+/* Threads of this process between charging a primary context and adding its row. */
 static unsigned charging;
 
 static bool has_charged_primary(struct pgpu_charge *charge, CUdevice ordinal, CUresult *result) {
@@ -251,7 +251,7 @@ static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     if (is_retained_already(ordinal)) return CUDA_SUCCESS;
     pgpu_slice_begin_context();
     CUresult result = charge_primary(ordinal, charge);
-    charge->bytes = 0; /* they are the row's from here on, which the last to let go of it refunds */
+    charge->bytes = 0; /* from here on the charge belongs to the row, and its last release refunds it */
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     while (__atomic_load_n(&charging, __ATOMIC_SEQ_CST) != 0)
         sched_yield();

@@ -14,7 +14,7 @@
 /* Whether there may be rows to settle, and whether there ever were any; most processes have none. */
 static bool is_pending, has_rows;
 
-/* Threads that are between finding a row and having done with its event. */
+/* Threads between finding a row and the end of their query of its event. */
 static unsigned asking;
 
 /* The key of a row without an event; no event has this value. */
@@ -32,7 +32,7 @@ static CUresult record(CUevent event, CUstream stream, bool is_per_thread) {
                          : PGPU_REAL(cuEventRecord)(event, stream);
 }
 
-/* An event belongs to the context that is current when it is made, and must be the stream's. */
+/* An event belongs to the context that is current when it is made, which must be the stream's. */
 static CUresult record_new(CUcontext context, CUstream stream, bool is_per_thread, CUevent *event) {
     CUcontext popped;
     CUresult result = PGPU_REAL(cuCtxPushCurrent_v2)(context);
@@ -81,7 +81,8 @@ static void end_query(struct pgpu_holding *row, void *unused) {
     row->count = 1;
 }
 
-/* The driver gives such memory back at a synchronisation; one with an event that is over takes no time. */
+/* The driver gives such memory back at a synchronisation; synchronising an event that has passed takes no
+ * time. */
 static bool is_over(CUevent event) {
     return PGPU_REAL(cuEventQuery)(event) == CUDA_SUCCESS &&
            PGPU_REAL(cuEventSynchronize)(event) == CUDA_SUCCESS;

@@ -10,17 +10,17 @@
 #include "cuda_abi.h"
 #include "slice/holdings.h"
 
-/* The driver took `memory`'s free into `stream`. */
+/* The driver accepted the free of `memory` in `stream`. */
 void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream stream, bool is_per_thread);
 
-/* Refund what streams have got to; true if there was any. */
+/* Refund memory whose free the streams have reached; true if there was any. */
 bool pgpu_deferred_frees_settle(void);
 
 /* Around the end of a context: from pause to resume no thread queries its events, which the driver destroys
  * with it. */
 void pgpu_deferred_frees_pause(uint64_t context);
 
-/* The context is still there. */
+/* The context did not end. */
 void pgpu_deferred_frees_resume(uint64_t context);
 
 #endif

@@ -1,9 +1,9 @@
 /* Exported memory lives as long as its descriptor, in whichever process that is.
  *
  * The driver ties an export to an open file of its control device. A lock on one byte of our own choice,
- * taken through this open file description, is released when its last descriptor is closed, in any process;
- * so a failed test for the lock means that the export is over. Where the lock cannot be taken or tested, the
- * memory stays charged until the process ends. */
+ * taken through this open file description, is released when its last descriptor is closed, in any process:
+ * the export is over when the byte is no longer locked. Where the lock cannot be taken or tested, the memory
+ * stays charged until the process ends. */
 #define _GNU_SOURCE
 #include "memory/exported_memory.h"
 
@@ -23,7 +23,7 @@
 /* Positive, and never past the largest offset of a file. */
 #define LOCK_BYTE_MASK 0x0fffffffffffffffull
 
-/* The control device, as the first export showed it. Written once, before `is_known` is. */
+/* The control device, as found at the first export. Written once, before `is_known` is set. */
 static struct {
     bool is_taken, is_known;
     char path[64];

@@ -1,8 +1,8 @@
-/* Memory that graphs allocate for themselves: charged when a graph is made executable, the sum of its
- * allocation nodes.
+/* Memory that graphs allocate: the sum of a graph's allocation nodes is charged when the graph is made
+ * executable.
  *
- * The driver lets nodes that never live together share memory, so the sum may be more than it takes; less
- * would let a launch pass the slice, and a launch cannot be refused half done. */
+ * The driver lets nodes that never live together share memory, so the sum may be too high; a lower charge
+ * could let a launch exceed the slice, and a launch cannot be refused halfway. */
 #include <stdlib.h>
 
 #include "slice/charge.h"
@@ -18,7 +18,7 @@
 struct footprint {
     uint64_t bytes[PGPU_MAX_GPUS];
     CUdevice ordinal[PGPU_MAX_GPUS];
-    uint64_t nodes; /* child graphs' counted, not the graphs themselves */
+    uint64_t nodes; /* including child graphs' nodes, without the child graph nodes themselves */
     bool is_outside_lease;
 };
 

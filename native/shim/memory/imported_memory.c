@@ -43,7 +43,7 @@ PGPU_EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     return result;
 }
 
-/* How large foreign memory is shows only when it is open. */
+/* The size of foreign memory is available only once it is open. */
 static CUresult charge_opened(CUdeviceptr pointer, struct pgpu_charge *charge, struct pgpu_place *place) {
     size_t bytes = 0;
     CUdeviceptr base;

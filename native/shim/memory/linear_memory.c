@@ -86,7 +86,7 @@ static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t height) {
     return __builtin_mul_overflow(pitch_bytes, height, &bytes) ? UINT64_MAX : bytes;
 }
 
-/* A driver with wider rows took more than was foreseen: count it, or give the memory back. */
+/* A driver with a larger pitch allocated more than was charged: charge the rest, or free the memory. */
 static CUresult settle_pitch(struct pgpu_charge *charge, const struct pgpu_place *place, CUdeviceptr pointer,
                              uint64_t actual_bytes) {
     uint64_t wanted_bytes = pgpu_slice_granule(actual_bytes);
@@ -132,8 +132,8 @@ PGPU_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitc
     return settle_pitch(&charge, &place, *pointer, (uint64_t)*pitch_bytes * height);
 }
 
-/* The row goes before the driver may hand the address to another thread, and comes back if the driver
- * refuses. The bytes are refunded last, so that no other process counts on memory that is not free yet. */
+/* The row is removed before the driver may give the address to another thread, and is restored if the driver
+ * refuses. The refund comes last, so that no other process uses room that is not free yet. */
 static void finish_free(bool is_known, const struct pgpu_holding *row, CUresult result) {
     if (!is_known) return;
     if (result != CUDA_SUCCESS)

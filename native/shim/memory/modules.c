@@ -11,7 +11,7 @@
 #include "memory/paging.h"
 #include "slice/slice.h"
 
-/* Below this it is code, or noise. */
+/* A smaller difference is code, or noise. */
 #define LARGE_BYTES (64ull * 1024 * 1024)
 #define TRIES       3
 

@@ -32,7 +32,7 @@ CUresult pgpu_paging_check(int device_count) {
     return CUDA_SUCCESS;
 }
 
-/* So that copies put it where ordinary memory would lie; a driver that minds goes without. */
+/* So that copies put it where ordinary memory would lie; a driver that refuses the advice goes without. */
 static void prefer_device(CUdeviceptr pointer, size_t bytes, CUdevice ordinal) {
     PGPU_REAL(cuMemAdvise)(pointer, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, ordinal);
 }
@@ -90,7 +90,7 @@ PGPU_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
     return result;
 }
 
-/* By the slice's GPU, how often it had been held when this process last launched, and 1; 0: it never did. */
+/* By the slice's GPU: the count of holds at this process's last launch, plus 1; 0: it has not launched. */
 static unsigned seen_holds[PGPU_MAX_PAGED_GPUS];
 
 static bool was_held_meanwhile(int gpu, uint64_t word) {
@@ -107,8 +107,8 @@ struct return_trip {
     bool is_per_thread;
 };
 
-/* Another thread may have freed it meanwhile: the driver refuses then, and nothing is lost. What is charged
- * may be more than what was allocated. */
+/* Another thread may have freed the memory meanwhile: then the driver refuses, which is harmless. A charge
+ * may be larger than its allocation. */
 static bool prefetch(const struct pgpu_holding *row, void *context) {
     const struct return_trip *trip = context;
     size_t bytes = 0;

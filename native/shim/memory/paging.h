@@ -16,7 +16,7 @@ static inline bool pgpu_paging_is_on(void) {
 /* Refuse CUDA, with one line, where a GPU of the lease cannot page while kernels run. */
 CUresult pgpu_paging_check(int device_count);
 
-/* As cuMemAlloc and cuMemAllocPitch answer. */
+/* Results are those of cuMemAlloc and cuMemAllocPitch. */
 CUresult pgpu_paging_allocate(CUdeviceptr *pointer, size_t bytes, CUdevice ordinal);
 CUresult pgpu_paging_allocate_pitch(CUdeviceptr *pointer, size_t *pitch_bytes, size_t width_bytes,
                                     size_t height, unsigned int element_bytes, CUdevice ordinal);

@@ -54,7 +54,7 @@ static bool query_reserved(uint64_t pool, uint64_t *reserved_bytes) {
                (CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS;
 }
 
-/* What graphs have in use, of those that are gone too. */
+/* Memory that graphs use, destroyed graphs included. */
 static bool query_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
     return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
                                                    used_bytes) == CUDA_SUCCESS;
@@ -68,7 +68,7 @@ struct change {
     bool is_over;
 };
 
-/* Handed out, or left alive by a graph that is gone. */
+/* Allocated from it, or left by a destroyed graph. */
 static uint64_t live_bytes(const struct pgpu_holding *pool) {
     return pool->detail + (pool->owner == DESTROYED ? 0 : pool->owner);
 }
@@ -95,7 +95,7 @@ static void ensure_row(uint64_t pool, int gpu) {
 
 CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge) {
     struct change change = {.bytes = bytes};
-    /* No row for it: a row without a GPU is a host pool's, which is never charged. */
+    /* No row is made for it: a row without a GPU is a host pool's, which is never charged. */
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     ensure_row(pool, gpu);
     /* Without a row nothing could be charged. */
@@ -189,7 +189,8 @@ void pgpu_pools_settle_one(uint64_t pool) {
     settle(pool);
 }
 
-/* Whether a pool still has more charged than is handed out, so that a later synchronisation may free it. */
+/* Whether a pool is still charged more than is allocated from it, so that a later synchronisation may refund
+ * it. */
 static bool settle_row(const struct pgpu_holding *row, void *context) {
     uint64_t refunded_bytes = settle(row->key);
     if (row->bytes - refunded_bytes > blocks(row->detail)) *(bool *)context = true;

@@ -16,17 +16,17 @@ static inline uint64_t pgpu_pools_graph_key(CUdevice ordinal) {
     return (uint64_t)ordinal + 1;
 }
 
-/* Count `bytes` as handed out by a pool, charging what it has no room for. The row is made if there is none.
- */
+/* Count `bytes` as allocated from a pool, and charge what its reservation has no room for. The row is made if
+ * there is none. */
 CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge);
 
-/* After the driver granted it: charge what the pool has reserved beyond what was foreseen. */
+/* After the driver's grant: charge what the pool has reserved beyond the estimate. */
 CUresult pgpu_pools_confirm(uint64_t pool, int gpu);
 
-/* `bytes` are handed back to the pool, which may keep them. */
+/* `bytes` were returned to the pool, which may keep them. */
 void pgpu_pools_give(uint64_t pool, uint64_t bytes);
 
-/* An executable graph is gone; as much of its `bytes` as the driver still counts stays charged. */
+/* An executable graph was destroyed; the part of its `bytes` that the driver still counts stays charged. */
 void pgpu_pools_orphan(uint64_t pool, uint64_t bytes);
 
 /* An allocation out of a pool was freed. */
@@ -35,7 +35,7 @@ void pgpu_pools_freed(const struct pgpu_holding *row);
 /* Refund what one pool has given back to the driver. */
 void pgpu_pools_settle_one(uint64_t pool);
 
-/* The same for all pools of this process, if any of them may have. */
+/* The same for all pools of this process, if one may have slack. */
 void pgpu_pools_settle_all(void);
 
 /* Trim this process's pools on `gpu` to what is in use; true if memory was released. */

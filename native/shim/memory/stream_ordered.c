@@ -50,7 +50,7 @@ static int gpu_of_pool(CUmemoryPool pool, const struct pgpu_place *place) {
     return place->gpu;
 }
 
-/* One allocation while it is made. `pool` NULL: the stream's device's current pool. */
+/* One allocation in progress. `pool` NULL: the current pool of the stream's device. */
 struct request {
     CUdeviceptr *pointer;
     size_t bytes;

@@ -1,8 +1,8 @@
-/* Virtual memory management: physical memory is charged to the device it is made on when it is made, and
- * refunded when the last of its handles and mappings is gone.
+/* Virtual memory management: physical memory is charged when it is made, to the device it is made on, and
+ * refunded with the last of its handles and mappings.
  *
- * An ALLOCATION's row, under a number of ours, counts its references: the rows of its HANDLEs and MAPPINGs,
- * and what multicast.c and exported_memory.c have of it. */
+ * The row of an ALLOCATION has a number of our own as its key and counts its references: the rows of its
+ * HANDLEs and MAPPINGs, and those of multicast.c and exported_memory.c. */
 #include "slice/charge.h"
 #include "functions.h"
 #include "slice/holdings.h"

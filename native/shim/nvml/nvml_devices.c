@@ -6,7 +6,7 @@
 
 struct device {
     nvmlDevice_t handle; /* NULL: not found */
-    nvmlDevice_t whole;  /* the GPU that it is, or is a MIG instance of */
+    nvmlDevice_t whole;  /* the GPU itself, or the GPU of the MIG instance */
     unsigned real_index; /* of the whole GPU */
 };
 
@@ -95,7 +95,7 @@ static bool is_hidden(nvmlDevice_t device) {
     return shown_count() > 0 && pgpu_nvml_gpu_of(device) == PGPU_NO_GPU;
 }
 
-/* Where a GPU of the lease stands among those that were found. */
+/* The position of a lease's GPU among those that were found. */
 static unsigned shown_index_of(int gpu) {
     unsigned index = 0;
     for (int before = 0; before < gpu; before++)

@@ -12,7 +12,7 @@
 /* Find the lease's GPUs among the real NVML's devices; after every successful nvmlInit. */
 void pgpu_nvml_find_devices(void);
 
-/* The index in the limit file of a device, or of the instance that a GPU stands for, or PGPU_NO_GPU. */
+/* The limit file's index of a device (or, for a GPU of a MIG lease, of the instance), or PGPU_NO_GPU. */
 int pgpu_nvml_gpu_of(nvmlDevice_t device);
 
 #endif

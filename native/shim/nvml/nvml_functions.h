@@ -11,7 +11,7 @@
 
 #include "limit.h"
 
-/* nvmlErrorString is no NVML_FUNCTION: it returns text. */
+/* nvmlErrorString is no NVML_FUNCTION: it returns a string. */
 enum pgpu_nvml_function {
 #define NVML_FUNCTION(symbol) PGPU_NVML_##symbol,
 #include "nvml_functions.def"
@@ -25,7 +25,7 @@ extern void *pgpu_nvml_real[PGPU_NVML_COUNT] __attribute__((visibility("hidden")
 /* The slice that this process lives in; set before any real function can be called. */
 extern const struct pgpu_limit *pgpu_nvml_limit;
 
-/* What stands in for a real function before nvmlInit. */
+/* Published in place of a real function before nvmlInit. */
 nvmlReturn_t pgpu_nvml_uninitialised(void);
 
 static inline void *pgpu_nvml_real_of(enum pgpu_nvml_function function) {

@@ -1,5 +1,5 @@
-/* Memory queries show the slice as if it were the GPU; the real library's errors stand. The BAR1 window is
- * the GPU's own and is left alone. */
+/* Memory queries show the slice as if it were the GPU; the real library's errors are returned unchanged. The
+ * BAR1 window belongs to the GPU and is not changed. */
 #include <stddef.h>
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include "nvml/nvml_slice_view.h"
 #include "visible_pid.h"
 
-/* Too large for a small stack, and a lock around one copy could be inherited held by a forked child. */
+/* Too large for a small stack; and a lock around one shared copy could be locked in a forked child. */
 struct pgpu_reader_view *pgpu_nvml_new_view(void) {
     struct pgpu_reader_view *view =
         mmap(NULL, sizeof(*view), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

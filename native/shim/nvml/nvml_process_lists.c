@@ -7,7 +7,7 @@
 #include "nvml/nvml_slice_view.h"
 #include "visible_pid.h"
 
-/* Where an entry goes: version 1 is 16 bytes long, versions 2 and 3 are 24, and a detail 32, each the
+/* The place of an entry: version 1 has 16 bytes, versions 2 and 3 have 24, and a detail 32, each the
  * beginning of the next. */
 struct target {
     void *entries;

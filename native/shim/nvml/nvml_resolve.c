@@ -1,4 +1,4 @@
-/* Finding the real NVML, at nvmlInit. Nothing is locked meanwhile: threads that come together load it
+/* Loading the real NVML, at nvmlInit. No lock is held meanwhile: threads that arrive together load it
  * together and publish the same addresses. */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -9,7 +9,8 @@
 
 const struct pgpu_limit *pgpu_nvml_limit;
 
-/* Texts lie in one block and are found by offset: 430 pointers would be as many relocations in every exec. */
+/* All texts are one block and each is found by its offset: 430 pointers would cost as many relocations in
+ * every program that loads the shim. */
 static const struct {
 #define NVML_FUNCTION(symbol) char symbol##_[sizeof(#symbol)];
 #include "nvml_functions.def"
@@ -29,7 +30,7 @@ static const uint16_t text_at[] = {
 
 static __typeof__(nvmlErrorString) *real_error_string;
 
-/* NVML's counterpart of cuGetExportTable, which no header names and nvidia-smi does not run without. */
+/* NVML's counterpart of cuGetExportTable: it is in no header, and nvidia-smi needs it. */
 __attribute__((visibility("default"))) nvmlReturn_t nvmlInternalGetExportTable(const void **table,
                                                                                const void *table_id);
 static __typeof__(nvmlInternalGetExportTable) *real_export_table;
@@ -52,8 +53,9 @@ static nvmlReturn_t open_limit(void) {
     return NVML_SUCCESS;
 }
 
-/* An absolute path is matched by file, not by SONAME, so this finds the shim itself only if it *is* that
- * file. A container without NVIDIA's `utility` capability has no NVML, and its path is empty. */
+/* dlopen matches an absolute path by inode, not by SONAME, so it returns the shim only where the path leads
+ * to the shim's own file. A container without NVIDIA's `utility` capability has no NVML, and its path is
+ * empty. */
 static void *open_library(void) {
     const char *path = pgpu_nvml_limit->real_nvml_path;
     if (path[0] == '\0') return NULL;
@@ -108,7 +110,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     return result == NVML_SUCCESS ? read_devices_after(PGPU_NVML_REAL(nvmlInitWithFlags)(flags)) : result;
 }
 
-/* These three answer without nvmlInit. */
+/* These three work without nvmlInit. */
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
     nvmlReturn_t result = load();
     return result == NVML_SUCCESS ? PGPU_NVML_REAL(nvmlSystemGetCudaDriverVersion)(version) : result;
@@ -126,7 +128,7 @@ nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *table_id
     return real != NULL ? real(table, table_id) : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-/* What nvmlInit itself may have answered must have words where the real library cannot be reached. */
+/* Texts for the results of nvmlInit where the real library cannot be loaded. */
 static const char *own_words(nvmlReturn_t result) {
     if (result == NVML_SUCCESS) return "Success";
     if (result == NVML_ERROR_UNINITIALIZED) return "Uninitialized";

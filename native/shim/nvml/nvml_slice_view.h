@@ -1,5 +1,5 @@
-/* The slice's meter as the NVML shim reads it: from outside, without a slot of its own, so that a monitoring
- * tool in the job costs the job nothing. */
+/* The slice's meter as the NVML shim reads it: from outside, without a slot, so that a monitoring tool in the
+ * job has no cost for the job. */
 #ifndef PGPU_SHIM_NVML_SLICE_VIEW_H
 #define PGPU_SHIM_NVML_SLICE_VIEW_H
 

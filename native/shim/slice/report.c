@@ -19,7 +19,7 @@ static void append(struct line *line, const char *words) {
     line->length += length;
 }
 
-/* One write, no stdio: a job's threads may be anywhere, and its stderr may be closed. */
+/* One write without stdio: other threads may hold stdio's locks, and stderr may be closed. */
 void pgpu_report_refusal(const char *why, const char *subject) {
     static bool is_said;
     if (__atomic_exchange_n(&is_said, true, __ATOMIC_SEQ_CST)) return;

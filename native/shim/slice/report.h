@@ -1,5 +1,5 @@
-/* The shim's only words to a user: one line on stderr, once for each process, when CUDA (or, from the NVML
- * shim, NVML) is refused here. */
+/* The shim's only output: one line on stderr, once for each process, when CUDA (or, in the NVML shim, NVML)
+ * is refused. */
 #ifndef PGPU_SHIM_REPORT_H
 #define PGPU_SHIM_REPORT_H
 

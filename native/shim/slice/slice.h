@@ -17,13 +17,13 @@ static inline const struct pgpu_limit *pgpu_slice_limit(void) {
 }
 extern struct pgpu_meter pgpu_slice_meter;
 
-/* Take a slot and learn which GPU each ordinal is; after the real cuInit. */
+/* Take a slot and find the GPU of each ordinal; after the real cuInit. */
 CUresult pgpu_slice_enter(void);
 
 /* The index in the limit file of a device ordinal, or PGPU_NO_GPU. */
 int pgpu_slice_gpu_of(CUdevice ordinal);
 
-/* Where an allocation made now would be counted. */
+/* Where an allocation made now would be charged. */
 struct pgpu_place {
     int gpu;
     CUdevice ordinal;
@@ -41,7 +41,7 @@ static inline bool pgpu_is_default_stream(CUstream stream) {
 /* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
 
-/* A context is about to be made. Where it is the first, a default stream's handle names one stream only. */
+/* A context is about to be made. While there is only one, a default stream's handle is unambiguous. */
 extern unsigned pgpu_slice_contexts_begun __attribute__((visibility("hidden")));
 static inline void pgpu_slice_begin_context(void) {
     __atomic_fetch_add(&pgpu_slice_contexts_begun, 1, __ATOMIC_SEQ_CST);
@@ -53,14 +53,14 @@ static inline bool pgpu_slice_has_one_context(void) {
 /* The number of devices that there are; 0 before cuInit. */
 int pgpu_slice_device_count(void);
 
-/* What a context of this GPU is charged. */
+/* The charge for a context of this GPU. */
 uint64_t pgpu_slice_context_bytes(int gpu);
 
 /* Mark this process as one that must not be checkpointed any more: it has managed memory, or shares memory
  * with another process, which checkpointing drivers may break. */
 void pgpu_slice_forbid_checkpoint(void);
 
-/* What the driver takes for an allocation of `bytes`. */
+/* The driver's size for an allocation of `bytes`. */
 uint64_t pgpu_slice_granule(uint64_t bytes);
 
 #endif

@@ -81,6 +81,6 @@ void pgpu_trace_end(const struct pgpu_trace_command *command, struct pgpu_trace_
         pgpu_trace_pair_close(span->pair, command, row, span->shape);
     uint64_t calls = __atomic_fetch_add(&log->self_calls, 1, __ATOMIC_RELAXED);
     spent(log, since_ns);
-    /* Most copies have waited for what was before them; and a program may never wait for anything else. */
+    /* Most copies have waited for earlier work, and a program may never synchronise otherwise. */
     if (command->kind == PGPU_TRACE_COPY || calls % SETTLE_EACH == 0) pgpu_trace_settle();
 }

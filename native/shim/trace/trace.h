@@ -15,7 +15,7 @@
 /* A forked child writes nothing. */
 void pgpu_trace_after_fork(void);
 
-/* A kernel, a graph or a copy that is about to be handed to the driver. */
+/* A kernel, a graph or a copy just before its driver call. */
 struct pgpu_trace_command {
     enum pgpu_trace_kind kind;
     struct pgpu_place place;
@@ -41,7 +41,7 @@ struct pgpu_trace_span {
 void pgpu_trace_begin(const struct pgpu_trace_command *command, struct pgpu_trace_span *span);
 void pgpu_trace_end(const struct pgpu_trace_command *command, struct pgpu_trace_span *span, CUresult result);
 
-/* How many nodes an executable graph was made of; 0 unknown. */
+/* Number of nodes of an executable graph; 0: unknown. */
 uint64_t pgpu_trace_nodes_of(CUgraphExec graph);
 
 /* Read the events that have passed; after a synchronisation. */

@@ -31,10 +31,10 @@ struct pgpu_trace_pair {
 
 struct anchor {
     CUcontext context; /* NULL: there is none here */
-    CUstream stream;   /* of its own, so that nothing of the job waits for it */
+    CUstream stream;   /* a stream of its own, so that no work of the job waits for it */
     CUevent at, next;
     uint64_t at_ns;
-    uint64_t doubt_ns; /* of that */
+    uint64_t doubt_ns; /* uncertainty of `at_ns` */
     uint32_t state;
     bool is_next_recorded;
 };
@@ -61,7 +61,8 @@ static uint32_t *state_of(const struct pgpu_trace_pair *pair) {
     return &states[pair - pairs];
 }
 
-/* Our calls come as if from a thread of another context, whatever is captured meanwhile. */
+/* The trace's own calls are made in the pair's context and in relaxed capture mode, so that they disturb no
+ * capture. */
 struct visit {
     CUstreamCaptureMode mode;
     bool is_elsewhere;
@@ -95,7 +96,7 @@ static bool read_elapsed(CUevent from, CUevent to, uint64_t *elapsed_ns) {
     return result == CUDA_SUCCESS;
 }
 
-/* When the event on an idle stream is passed, on the host's clock; what comes back is the doubt. */
+/* Measure when the GPU passes an event on an idle stream, on the host's clock; returns the uncertainty. */
 static uint64_t sight(struct anchor *anchor) {
     uint64_t before_ns = pgpu_now_ns();
     if (PGPU_REAL(cuEventRecord)(anchor->at, anchor->stream) != CUDA_SUCCESS ||
@@ -107,7 +108,7 @@ static uint64_t sight(struct anchor *anchor) {
     return doubt_ns;
 }
 
-/* Several times, since the first may have waited for others' time slices. */
+/* Several times, since the first event may have waited for other contexts' time slices. */
 static bool is_sighted(struct anchor *anchor) {
     uint64_t best_ns = sight(anchor);
     for (unsigned more = 1; more < SIGHTS && best_ns != UINT64_MAX; more++) {
@@ -158,7 +159,7 @@ static bool has_anchor(const struct pgpu_place *place) {
     return false;
 }
 
-/* Events of this context in a pair of ours, made where it has none. */
+/* Give a pair events of this context, and make them if it has none. */
 static bool has_events(struct pgpu_trace_pair *pair, CUcontext context) {
     if (pair->context != NULL) return pair->context == context;
     if (PGPU_REAL(cuEventCreate)(&pair->start, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
@@ -229,7 +230,7 @@ static void correct(const struct pgpu_trace_pair *pair, uint64_t doubt_ns, struc
     measured->duration_ns -= late_ns;
 }
 
-/* False: another thread moves the anchor just now. */
+/* False: another thread is moving the anchor. */
 static bool compute_start(const struct pgpu_trace_pair *pair, struct measured *measured) {
     struct anchor *anchor = find_anchor(pair->context);
     uint64_t after_ns;
@@ -263,7 +264,7 @@ static unsigned settle_pair(uint32_t at) {
     return is_over ? 0 : 1;
 }
 
-/* The anchor of the last second gives way to one of now, by the GPU's own clock. */
+/* A new anchor replaces the old one, at the GPU's own distance between the two events. */
 static void move(struct anchor *anchor) {
     uint64_t more_ns;
     if (anchor->is_next_recorded && has_passed(anchor->next) &&
@@ -316,7 +317,7 @@ static void forget(struct pgpu_trace_pair *pair, CUcontext context) {
     give(state_of(pair), FREE);
 }
 
-/* What is queued is waited for, as the context's end would. */
+/* Waits for queued work, as the end of the context does. */
 void pgpu_trace_end_context(CUcontext context) {
     struct anchor *anchor = pgpu_trace_is_on() && context != NULL ? find_anchor(context) : NULL;
     if (anchor == NULL) return;

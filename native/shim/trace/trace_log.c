@@ -11,7 +11,7 @@
 
 struct pgpu_trace *pgpu_trace_published;
 
-static uint64_t capacity; /* the same, whichever thread finds it */
+static uint64_t capacity; /* every thread computes the same value */
 static uint64_t held_bytes[PGPU_MAX_GPUS][PGPU_TRACE_MEMORY_KINDS];
 
 void pgpu_trace_count(uint64_t *word, uint64_t more) {
@@ -87,7 +87,7 @@ static int attribute(CUdevice ordinal, CUdevice_attribute wanted) {
     return result == CUDA_SUCCESS && value > 0 ? value : 0;
 }
 
-/* Twice for both edges of the clock, as CUDA's own samples reckon. */
+/* Twice for both edges of the clock, as in CUDA's own samples. */
 static uint64_t bandwidth_of(CUdevice ordinal) {
     uint64_t clock_khz = (uint64_t)attribute(ordinal, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
     uint64_t bus_bits = (uint64_t)attribute(ordinal, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
