@@ -13,7 +13,7 @@ from benchmarks.makespan.answers import OPTIMA, SEEDS, read, write
 from benchmarks.makespan.optimum import TICK_SECONDS, optimum
 from benchmarks.makespan.sets import ALL_KINDS, JobSet
 
-from pgpu.scheduling.batch_simulation import Batch, simulate
+from pgpu.scheduling.batch_simulation import SimulatedBatch, simulate
 from pgpu.scheduling.makespan import plan_batch
 
 
@@ -42,7 +42,7 @@ def solved(jobs: JobSet, limit_seconds: float, before: Mapping[str, Any] | None 
     plan = plan_batch(jobs.jobs, jobs.capacity_bytes)
     places = {job.job_id: place for place, job in enumerate(jobs.jobs)}
     holds = {places[job]: places[first] for job, first in plan.holds.items()}
-    played = simulate(Batch.of(jobs.jobs, jobs.capacity_bytes), [places[job] for job in plan.order], holds)
+    played = simulate(SimulatedBatch.of(jobs.jobs, jobs.capacity_bytes), [places[job] for job in plan.order], holds)
     best = optimum(jobs, list(played.starts_seconds), limit_seconds=limit_seconds)
     end_seconds = min(best.end_seconds, before["solver_seconds"] if before else best.end_seconds)
     bound_seconds = max(best.bound_seconds, before["bound_seconds"] if before else 0.0)

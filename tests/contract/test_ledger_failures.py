@@ -15,7 +15,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
-from pgpu.ledger.connection import explain_error
+from pgpu.ledger.sqlite_connections import explain_error
 
 NOBODY = 65534
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
-from pgpu.scheduling.batch_simulation import Batch, BatchJob, RunningBatchJob, simulate
+from pgpu.scheduling.batch_simulation import BatchJob, RunningBatchJob, SimulatedBatch, simulate
 from pgpu.scheduling.durations import KNOWN, is_surely_less, possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.order import BatchPlan
@@ -50,7 +50,7 @@ def batches(draw: st.DrawFn) -> tuple[list[BatchJob], list[int], list[RunningBat
     return jobs, capacity, busy
 
 
-def over_capacity(batch: Batch, starts: Sequence[float], ends: Sequence[float], gpus: Sequence[int]) -> bool:
+def over_capacity(batch: SimulatedBatch, starts: Sequence[float], ends: Sequence[float], gpus: Sequence[int]) -> bool:
     """Whether memory or compute of any GPU is exceeded when any job has just started."""
     for moment, (gpu, capacity) in itertools.product({0.0, *starts}, enumerate(batch.capacity_bytes)):
         at_work = [job for job, start in enumerate(starts) if gpus[job] == gpu and start <= moment < ends[job]]
@@ -72,7 +72,7 @@ def test_a_played_batch_never_exceeds_a_gpu_and_starts_every_job_once_it_came(
     drawn: tuple[list[BatchJob], list[int], list[RunningBatchJob]], dice: random.Random
 ) -> None:
     jobs, capacity, busy = drawn
-    batch = Batch.of(jobs, capacity, busy)
+    batch = SimulatedBatch.of(jobs, capacity, busy)
     order = dice.sample(range(len(jobs)), len(jobs))
     holds = {job: dice.randrange(len(jobs)) for job in order[::2]}
     played = simulate(batch, order, holds)
@@ -89,7 +89,7 @@ def test_no_more_jobs_run_at_once_than_told(
     drawn: tuple[list[BatchJob], list[int], list[RunningBatchJob]], most_at_once: int
 ) -> None:
     jobs, capacity, _ = drawn
-    played = simulate(Batch.of(jobs, capacity), range(len(jobs)), {}, most_at_once)
+    played = simulate(SimulatedBatch.of(jobs, capacity), range(len(jobs)), {}, most_at_once)
     for moment, gpu in itertools.product(played.starts_seconds, range(len(capacity))):
         together = sum(
             start <= moment < end
@@ -109,7 +109,7 @@ def test_a_plan_names_every_job_once_is_the_same_each_time_and_no_worse_than_the
     assert sorted(plan.order) == sorted(job.job_id for job in jobs)
     assert plan == plan_batch(jobs, capacity, busy=busy, doubt=doubt, effort=600)
     if not doubt:
-        assert plan.end_seconds <= simulate(Batch.of(jobs, capacity, busy), range(len(jobs))).end_seconds
+        assert plan.end_seconds <= simulate(SimulatedBatch.of(jobs, capacity, busy), range(len(jobs))).end_seconds
     assert plan.least_seconds <= max(plan.end_seconds, *(each.duration_seconds for each in busy), 0) + 1e-6
 
 
@@ -122,7 +122,7 @@ def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> N
     ends: dict[str, float] = {}
     for seed in range(6):
         jobs = random_jobs(seed, 12)
-        batch, places = Batch.of(jobs, [CARD_BYTES]), range(len(jobs))
+        batch, places = SimulatedBatch.of(jobs, [CARD_BYTES]), range(len(jobs))
         places_of = {job.job_id: place for place, job in enumerate(jobs)}
         plan = plan_batch(jobs, [CARD_BYTES], doubt=0.5, effort=3000)
         futures = batch.as_it_may_be(0.5, 64, random.Random(1000 + seed))
@@ -167,7 +167,7 @@ def random_jobs(seed: int, count: int) -> list[BatchJob]:
 @given(st.lists(st.tuples(st.integers(1, 24), st.integers(1, 30)), min_size=1, max_size=5))
 def test_a_plan_of_few_jobs_is_as_good_as_the_best_of_all_orders(pairs: list[tuple[int, int]]) -> None:
     jobs = [BatchJob(f"job{number}", gib * GIB, seconds) for number, (gib, seconds) in enumerate(pairs)]
-    batch = Batch.of(jobs, [CARD_BYTES])
+    batch = SimulatedBatch.of(jobs, [CARD_BYTES])
     best = min(simulate(batch, order).end_seconds for order in itertools.permutations(range(len(jobs))))
     assert batch.least_seconds() <= best * (1 + 1e-9)
     assert plan_batch(jobs, [CARD_BYTES], effort=3000).end_seconds <= best * (1 + 1e-9)

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from pgpu.engine.admission.dependencies import DependencyVerdicts
 from pgpu.engine.admission.dependencies import judge_peers as stand
-from pgpu.ledger import Peer
+from pgpu.ledger import JobPeer
 from pgpu.model import JobState, Place
 
 
-def standing(jobs: Sequence[Peer], ended: Mapping[str, Peer]) -> DependencyVerdicts:
+def standing(jobs: Sequence[JobPeer], ended: Mapping[str, JobPeer]) -> DependencyVerdicts:
     """As a round sees them: those that wait, those they may go after, and how many of the array are granted."""
     waiting = [each for each in jobs if each.state is JobState.WAITING]
     granted = sum(each.state in {JobState.STARTING, JobState.RUNNING} for each in jobs if each.place.array_id)
     return stand(waiting, {**ended, **{each.job_id: each for each in jobs}}, {"array": granted})
 
 
-def job(job_id: str, *after: str, state: JobState = JobState.WAITING, exit_code: int | None = None) -> Peer:
-    return Peer(job_id, None, state, exit_code, None, Place(after))
+def job(job_id: str, *after: str, state: JobState = JobState.WAITING, exit_code: int | None = None) -> JobPeer:
+    return JobPeer(job_id, None, state, exit_code, None, Place(after))
 
 
-def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXITED) -> dict[str, Peer]:
+def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXITED) -> dict[str, JobPeer]:
     return {job_id: job(job_id, state=state, exit_code=exit_code)}
 
 
@@ -76,8 +76,8 @@ def test_whoever_goes_after_a_job_that_is_forgotten_never_starts() -> None:
     assert "no longer in the ledger" in standing([job("b", "gone")], {}).doomed["b"]
 
 
-def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> Peer:
-    return Peer(job_id, None, state, None, None, Place((), "array", 0, most))
+def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> JobPeer:
+    return JobPeer(job_id, None, state, None, None, Place((), "array", 0, most))
 
 
 def test_of_an_array_so_many_may_start_as_were_asked_for() -> None:
@@ -91,7 +91,7 @@ def test_an_array_without_a_limit_holds_nobody() -> None:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> Sequence[Peer]:
+def crowds(draw: st.DrawFn) -> Sequence[JobPeer]:
     """Live jobs that go after older ones, of which some have ended while their memory is not free yet."""
     states = draw(st.lists(st.sampled_from(list(JobState)), min_size=1, max_size=12))
     jobs = []
@@ -103,7 +103,7 @@ def crowds(draw: st.DrawFn) -> Sequence[Peer]:
 
 
 @given(crowds())
-def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[Peer]) -> None:
+def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[JobPeer]) -> None:
     found = standing(jobs, {})
     known = {each.job_id: each for each in jobs}
     for each in jobs:

@@ -11,7 +11,7 @@ from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.rows import Entry
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
 from pgpu.ledger.small_tables import Facts, Token, Tokens
-from pgpu.ledger.view import ALL_GPUS, Peer, View, Waiting
+from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
 
 __all__ = [
     "ALL_GPUS",
@@ -22,10 +22,10 @@ __all__ = [
     "Entry",
     "Facts",
     "Functions",
+    "JobPeer",
     "Ledger",
-    "Peer",
+    "LedgerView",
     "Token",
     "Tokens",
-    "View",
     "Waiting",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.ledger.rows import Entry, columns_of_arrival, columns_of_life
-from pgpu.ledger.view import LIVE, View, Waiting
+from pgpu.ledger.view import LIVE, LedgerView, Waiting
 from pgpu.model import Gpu, Lease
 from pgpu.scheduling import Admission, Quota
 
@@ -80,11 +80,11 @@ DELETE FROM jobs WHERE sequence IN (
 """  # noqa: S608 - words of our own
 
 
-class Decision(View):
+class Decision(LedgerView):
     """Reads and writes of one transaction; created by `Ledger.decision`."""
 
     def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
-        """Read and write over one connection; arguments as for `View`."""
+        """Read and write over one connection; arguments as for `LedgerView`."""
         super().__init__(connection, seen)
         self._environments = Environments(connection)
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.ledger.connection import Connections
 from pgpu.ledger.replicas import Replicas
+from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Deployment, Function, FunctionToken, Share, Version, VersionState
 from pgpu.model.function import WHOLE_PERCENT, identity_of
 from pgpu.model.text import escape_undecodable, is_text

@@ -72,7 +72,7 @@ ORDER BY sequence DESC LIMIT ?4
 
 
 class History:
-    """Runs, read in a view and written in a decision; see `View.history`."""
+    """Runs, read in a view and written in a decision; see `LedgerView.history`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -225,7 +225,7 @@ ORDER BY sequence DESC LIMIT ?2
 
 
 class Profiles:
-    """Profiles, read in a view and written in a decision; see `View.profiles`."""
+    """Profiles, read in a view and written in a decision; see `LedgerView.profiles`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

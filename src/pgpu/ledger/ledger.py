@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
-from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.decision import Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.schema import migrate
 from pgpu.ledger.small_tables import Events, Facts, Tokens
-from pgpu.ledger.view import LIVE, NOT_FINAL, View, Waiting
+from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
+from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
 from pgpu.model import Job
 from pgpu.model.text import is_text
 
@@ -62,10 +62,10 @@ class Ledger:
             yield Decision(connection, self._waiting_seen)
 
     @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> Iterator[LedgerView]:
         """Start a read transaction on one snapshot; it does not block writers."""
         with self._connections.reading() as connection:
-            yield View(connection, self._waiting_seen)
+            yield LedgerView(connection, self._waiting_seen)
 
     def entries(self, *, include_final: bool) -> list[Entry]:
         """Return jobs, oldest first: all, or only the live ones."""
@@ -105,7 +105,7 @@ class Ledger:
         return self.entry(job_id).job
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
-        """See `View.first_waiting`."""
+        """See `LedgerView.first_waiting`."""
         with self.view() as view:
             return view.first_waiting(gpu_model)
 

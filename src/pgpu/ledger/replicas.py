@@ -7,7 +7,7 @@ import json
 import sqlite3
 
 from pgpu.errors import FunctionNotFoundError
-from pgpu.ledger.connection import Connections
+from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import ColdStart, Replica, ReplicaState
 
 

@@ -7,7 +7,7 @@ thousand are kept. Of tokens only digests are stored, so no token can be read fr
 import time
 from dataclasses import dataclass
 
-from pgpu.ledger.connection import Connections
+from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Event
 from pgpu.model.text import escape_undecodable
 

@@ -132,7 +132,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class JobPeer:
     """A job, with what its dependents need."""
 
     job_id: str
@@ -144,7 +144,7 @@ class Peer:
     owner_uid: int = 0
 
 
-class View:
+class LedgerView:
     """Reads of one transaction; created by `Ledger.view`."""
 
     def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
@@ -221,11 +221,11 @@ class View:
         rows = self._connection.execute(statement)
         return {row["gpu_model"] for row in rows}
 
-    def conditional(self) -> list[Peer]:
+    def conditional(self) -> list[JobPeer]:
         """Return waiting jobs that may have to wait for other jobs, of all GPU models, oldest first."""
         return self._peers(f"INDEXED BY conditional WHERE {CONDITIONAL} ORDER BY sequence", ())
 
-    def peers(self, job_ids: Collection[str]) -> dict[str, Peer]:
+    def peers(self, job_ids: Collection[str]) -> dict[str, JobPeer]:
         """Return those of these jobs that exist, by id."""
         found = self._peers(
             "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY sequence", (json.dumps(list(job_ids)),)
@@ -278,16 +278,16 @@ class View:
             raise JobNotFoundError(f"no job {job_id}")
         return found[0]
 
-    def _peers(self, clause: str, arguments: Sequence[str]) -> list[Peer]:
+    def _peers(self, clause: str, arguments: Sequence[str]) -> list[JobPeer]:
         return [_peer_of(row) for row in self._connection.execute(f"{_PEER} {clause}", arguments)]
 
     def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
         return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
 
 
-def _peer_of(row: sqlite3.Row) -> Peer:
+def _peer_of(row: sqlite3.Row) -> JobPeer:
     job_id, name, state, exit_code, reason, owner_uid, after, *array = row
-    return Peer(job_id, name, JobState(state), exit_code, reason, Place(_ids(after), *array), owner_uid)
+    return JobPeer(job_id, name, JobState(state), exit_code, reason, Place(_ids(after), *array), owner_uid)
 
 
 @lru_cache(maxsize=1024)

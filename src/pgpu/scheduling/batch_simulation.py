@@ -58,7 +58,7 @@ class RunningBatchJob:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SimulatedBatch:
     """A batch in columns."""
 
     memory_bytes: tuple[int, ...]
@@ -83,7 +83,7 @@ class Batch:
         capacity_bytes: Sequence[int],
         busy: Sequence[RunningBatchJob] = (),
         slowdown: Slowdown | None = None,
-    ) -> "Batch":
+    ) -> "SimulatedBatch":
         """Convert jobs to columns.
 
         Raises:
@@ -106,7 +106,7 @@ class Batch:
             (1.0, *(1.0 if slowdown is None else slowdown(count) for count in counts)),
         )
 
-    def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[Batch, ...]":
+    def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[SimulatedBatch, ...]":
         """Return sampled worlds: copies with drawn durations; only itself if all durations are known.
 
         Args:
@@ -199,7 +199,7 @@ NO_HOLDS: Mapping[int, int] = {}
 
 
 def simulate(
-    batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS, most_at_once: int = 0
+    batch: SimulatedBatch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS, most_at_once: int = 0
 ) -> SimulatedRun:
     """Simulate a batch.
 
@@ -249,7 +249,7 @@ _TOLERANCE = 1e-9
 class _Machine:
     """All GPUs at one moment of the simulation."""
 
-    def __init__(self, batch: Batch, holds: Mapping[int, int], most_at_once: int) -> None:
+    def __init__(self, batch: SimulatedBatch, holds: Mapping[int, int], most_at_once: int) -> None:
         count = len(batch.memory_bytes)
         self.starts_seconds, self.ends_seconds, self.gpu_of = [0.0] * count, [0.0] * count, [0] * count
         self._now_seconds = 0.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pgpu.errors import PgpuBug
 from pgpu.model import SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
-from pgpu.scheduling.batch_simulation import NO_HOLDS, Batch, BatchJob, RunningBatchJob, SimulatedRun, simulate
+from pgpu.scheduling.batch_simulation import NO_HOLDS, BatchJob, RunningBatchJob, SimulatedBatch, SimulatedRun, simulate
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.durations import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
@@ -168,7 +168,7 @@ def plan_batch(
     Raises:
         ValueError: A job fits on none of the GPUs.
     """
-    batch = Batch.of(jobs, capacity_bytes, busy, slowdown)
+    batch = SimulatedBatch.of(jobs, capacity_bytes, busy, slowdown)
     ids = [job.job_id for job in jobs]
     guesses = [*_still_good(last, ids), *_first_guesses(batch)]
     best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best()
@@ -185,7 +185,7 @@ def plan_batch(
 _Guess = tuple[Sequence[int], Mapping[int, int], int]
 
 
-def _first_guesses(batch: Batch) -> Iterator[_Guess]:
+def _first_guesses(batch: SimulatedBatch) -> Iterator[_Guess]:
     """Yield the order of arrival, then by decreasing duration, size, memory-time, share-time, and jobs that share with none."""
     places = range(len(batch.memory_bytes))
     most_bytes = max(batch.capacity_bytes, default=1)
@@ -203,7 +203,7 @@ def _first_guesses(batch: Batch) -> Iterator[_Guess]:
         yield sorted(places, key=key, reverse=True), NO_HOLDS, 0
 
 
-def _fewer_at_once(batch: Batch, order: Sequence[int]) -> Iterator[_Guess]:
+def _fewer_at_once(batch: SimulatedBatch, order: Sequence[int]) -> Iterator[_Guess]:
     """Yield the same order with limits below what fits on a GPU, if jobs slow each other down."""
     if not batch.is_slowed:
         return
@@ -261,7 +261,7 @@ class _Search:
     Limited to `plays` simulations. Sixteen worlds are quickly overfitted, so the result is checked in others.
     """
 
-    def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess], plays: int) -> None:
+    def __init__(self, batch: SimulatedBatch, doubt: float, guesses: Sequence[_Guess], plays: int) -> None:
         self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
         self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice)

@@ -1,4 +1,4 @@
-"""What a job is told as a client of MPS. Which GPUs can be shared so is `scheduling.tenancy`'s to know."""
+"""What a job is told as a client of MPS. Which GPUs can be shared so is `scheduling.capacity`'s to know."""
 
 import math
 from pathlib import Path

@@ -24,7 +24,7 @@ from pgpu.engine.admission.sharing_facts import (
 )
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.leases.mps_sharing import mps_obstacle
-from pgpu.ledger import Call, Entry, View, Waiting
+from pgpu.ledger import Call, Entry, LedgerView, Waiting
 from pgpu.model import Gpu, Profile, SharingMode, SharingWish
 from pgpu.scheduling import GpuRoom
 
@@ -78,7 +78,7 @@ class AutoSharing:
 
     def shared(
         self,
-        view: View,
+        view: LedgerView,
         rooms: Sequence[GpuRoom],
         waiting: Sequence[Waiting],
         holding: Sequence[Entry],
@@ -111,7 +111,7 @@ class AutoSharing:
                 under_mps.add(each.job_id)
         return [_with_mode(each, under_mps) if each.request.sharing is SharingWish.AUTO else each for each in waiting]
 
-    def _possible_clients(self, view: View, undecided: Sequence[Waiting]) -> Sequence[Waiting]:
+    def _possible_clients(self, view: LedgerView, undecided: Sequence[Waiting]) -> Sequence[Waiting]:
         """Return the jobs that may be clients of MPS."""
         # A user set by an image is known only when its container starts: a job that turns out to be no client then is
         # declined once, which is remembered.
@@ -129,7 +129,7 @@ class AutoSharing:
                     able.append(each)
         return able
 
-    def _belongs(self, view: View, places: Sequence[_Place], job: Waiting, beside: Sequence[_Tenant]) -> bool:
+    def _belongs(self, view: LedgerView, places: Sequence[_Place], job: Waiting, beside: Sequence[_Tenant]) -> bool:
         """Whether there is a GPU on which a job runs faster under MPS than in turns."""
         own = _tenant(job)
         return any(
@@ -141,7 +141,7 @@ class AutoSharing:
 
     def _waits(
         self,
-        view: View,
+        view: LedgerView,
         places: Sequence[_Place],
         job: Waiting,
         beside: Sequence[_Tenant],
@@ -165,19 +165,19 @@ class AutoSharing:
                 return True
         return False
 
-    def _sliced_seconds(self, view: View, gpu: Gpu, tenant: _Tenant) -> float:
+    def _sliced_seconds(self, view: LedgerView, gpu: Gpu, tenant: _Tenant) -> float:
         key = (tenant.signature, history_name(gpu), tenant.owner_uid)
         if key not in self._sliced:
             self._sliced[key] = view.history.sliced_seconds((tenant.signature, tenant.owner_uid), key[1])
         return self._sliced[key]
 
-    def _gain(self, view: View, gpu: Gpu, tenants: tuple[_Tenant, ...]) -> float | None:
+    def _gain(self, view: LedgerView, gpu: Gpu, tenants: tuple[_Tenant, ...]) -> float | None:
         key = (gpu.uuid, tenants)
         if key not in self._judged:
             self._judged[key] = self._judge(view, gpu, tenants)
         return self._judged[key]
 
-    def _judge(self, view: View, gpu: Gpu, tenants: Sequence[_Tenant]) -> float | None:
+    def _judge(self, view: LedgerView, gpu: Gpu, tenants: Sequence[_Tenant]) -> float | None:
         verdict = verdict_of(view, gpu, [each.signature for each in tenants])
         if verdict is not None and time.time() - verdict.at_seconds < BELIEVED_SECONDS:
             return verdict.gain if verdict.way is Way.TOGETHER else None
@@ -191,7 +191,7 @@ class AutoSharing:
         is_advised = found.mode is SharingMode.MPS and found.confidence is not Confidence.LOW
         return found.gain if is_advised and is_enough else None
 
-    def _profile(self, view: View, gpu: Gpu, tenant: _Tenant) -> Profile | None:
+    def _profile(self, view: LedgerView, gpu: Gpu, tenant: _Tenant) -> Profile | None:
         key = (tenant.signature, history_name(gpu), tenant.owner_uid)
         if key not in self._known:
             found = view.profiles.newest(*key) if tenant.signature else None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgpu.ledger import Peer, View
+from pgpu.ledger import JobPeer, LedgerView
 from pgpu.model import JobState
 
 
@@ -23,20 +23,22 @@ class DependencyVerdicts:
     """Jobs that will never start: reason by id, in one line."""
 
 
-def judge(view: View) -> DependencyVerdicts:
+def judge(view: LedgerView) -> DependencyVerdicts:
     """Judge every waiting job with dependencies."""
     return judge_conditional(view, view.conditional())
 
 
-def judge_conditional(view: View, waiting: Sequence[Peer]) -> DependencyVerdicts:
-    """Judge waiting jobs that were read from `View.conditional` already."""
+def judge_conditional(view: LedgerView, waiting: Sequence[JobPeer]) -> DependencyVerdicts:
+    """Judge waiting jobs that were read from `LedgerView.conditional` already."""
     if not waiting:
         return DependencyVerdicts({}, {})
     named = {job_id for peer in waiting for job_id in peer.place.after}
     return judge_peers(waiting, view.peers(named), view.granted_of_arrays())
 
 
-def judge_peers(waiting: Sequence[Peer], awaited: Mapping[str, Peer], granted: Mapping[str, int]) -> DependencyVerdicts:
+def judge_peers(
+    waiting: Sequence[JobPeer], awaited: Mapping[str, JobPeer], granted: Mapping[str, int]
+) -> DependencyVerdicts:
     """Judge waiting jobs.
 
     Args:
@@ -57,7 +59,7 @@ def judge_peers(waiting: Sequence[Peer], awaited: Mapping[str, Peer], granted: M
     return DependencyVerdicts(held, doomed)
 
 
-def failure_text(peer: Peer) -> str | None:
+def failure_text(peer: JobPeer) -> str | None:
     """Return how a job failed; None while it has not ended, or if it succeeded."""
     label = _label(peer)
     if peer.state is JobState.CANCELLED:
@@ -69,11 +71,11 @@ def failure_text(peer: Peer) -> str | None:
     return None
 
 
-def _label(peer: Peer) -> str:
+def _label(peer: JobPeer) -> str:
     return f"job {peer.job_id} ({peer.name})" if peer.name else f"job {peer.job_id}"
 
 
-def _failures(peer: Peer, awaited: Mapping[str, Peer], doomed: Mapping[str, str]) -> Iterator[str]:
+def _failures(peer: JobPeer, awaited: Mapping[str, JobPeer], doomed: Mapping[str, str]) -> Iterator[str]:
     for job_id in peer.place.after:
         other = awaited.get(job_id)
         if other is None:
@@ -84,7 +86,7 @@ def _failures(peer: Peer, awaited: Mapping[str, Peer], doomed: Mapping[str, str]
             yield f"a predecessor failed: {why}"
 
 
-def _hindrance(peer: Peer, awaited: Mapping[str, Peer], granted: Mapping[str | None, int]) -> str | None:
+def _hindrance(peer: JobPeer, awaited: Mapping[str, JobPeer], granted: Mapping[str | None, int]) -> str | None:
     unfinished = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
     if unfinished:
         more = f" and of {len(unfinished) - 1} more" if len(unfinished) > 1 else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgpu.engine.history.run_history import history_names
 from pgpu.host.atomic_file import write_atomically
-from pgpu.ledger import Call, View
+from pgpu.ledger import Call, LedgerView
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.cpu_queue import split_queue
@@ -44,7 +44,7 @@ class SlowdownCurves:
         self._known: dict[Call, SlowdownCurve | None] = {}
         self._as_of = 0
 
-    def of(self, view: View, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, SlowdownCurve]:
+    def of(self, view: LedgerView, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, SlowdownCurve]:
         """Return the known curves of waiting and running jobs, by job id.
 
         Args:

@@ -18,7 +18,7 @@ from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
 from pgpu.engine.process.paths import keeper_paths
-from pgpu.ledger import Call, Decision, Entry, Peer, View
+from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
 from pgpu.model import JobState, Lease
 from pgpu.scheduling import Admission, Wait
 from pgpu.scheduling.capacity import with_host_part
@@ -194,7 +194,7 @@ class Admissions:
             curves = self._curves.of(view, context.settings.gpu_model, snapshot.gpus)
         self._planner.look(situation, curves, time.time())
 
-    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
+    def _round(self, view: LedgerView, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
         now_seconds = time.time()
         situation = self.reader.situation(view, snapshot).giving_up(gives_up, now_seconds)
         return RoundOutcome(situation, situation.decide(now_seconds))
@@ -278,7 +278,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
     return list(found.doomed)
 
 
-def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
+def has_to_settle(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
     """Whether `settle` would write anything."""
     waiting = view.conditional()
     found = judge_conditional(view, waiting)
@@ -287,7 +287,7 @@ def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
     return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
 
 
-def _released(waiting: Sequence[Peer], found: DependencyVerdicts) -> list[str]:
+def _released(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
     """Return the jobs that were held and no longer are; in the ledger only held jobs have a reason."""
     return [
         peer.job_id

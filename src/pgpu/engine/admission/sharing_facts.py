@@ -15,7 +15,7 @@ from pgpu.advising.contention import Constants
 from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_cached
 from pgpu.advising.verification import Verdict, Way
 from pgpu.engine.history.run_history import history_name
-from pgpu.ledger import Call, Facts, Ledger, View
+from pgpu.ledger import Call, Facts, Ledger, LedgerView
 from pgpu.model import Gpu, Profile
 
 BELIEVED_SECONDS = 86_400.0
@@ -28,7 +28,7 @@ _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 """Prefixes of the facts' keys."""
 
 
-def constants_in(view: View, gpu: Gpu) -> Constants:
+def constants_in(view: LedgerView, gpu: Gpu) -> Constants:
     """Return the constants that were calibrated on a GPU's model and driver, else the defaults."""
     text = view.fact(key_of(history_name(gpu), gpu.driver_version))
     return Constants() if text is None else constants_of(text)
@@ -46,7 +46,7 @@ def keep_verdict(facts: Facts, gpu: Gpu, signatures: Iterable[str], verdict: Ver
     facts.put_for(_VERDICTS, name, text_of(verdict), BELIEVED_SECONDS)
 
 
-def verdict_of(view: View, gpu: Gpu, signatures: Iterable[str]) -> Verdict | None:
+def verdict_of(view: LedgerView, gpu: Gpu, signatures: Iterable[str]) -> Verdict | None:
     """Return the last verdict on these programs together; None where there is none."""
     text = view.fact(verdict_key(gpu, signatures))
     if text is None:
@@ -65,7 +65,7 @@ def keep_declined(facts: Facts, signature: str, owner_uid: int) -> None:
     facts.put_for(_DECLINED, f"{owner_uid}/{signature}", str(time.time()), BELIEVED_SECONDS)
 
 
-def was_declined(view: View, signature: str, owner_uid: int) -> bool:
+def was_declined(view: LedgerView, signature: str, owner_uid: int) -> bool:
     """Whether a user's program could not become a client of MPS lately."""
     text = view.fact(f"{_DECLINED}{owner_uid}/{signature}") if signature else None
     return text is not None and time.time() - float(text) < BELIEVED_SECONDS
@@ -82,7 +82,7 @@ class ProfileReadings:
     _unkept: dict[str, Profile] = field(default_factory=dict)
     """Profiles of which the ledger has no reading yet, by name."""
 
-    def recall(self, view: View, profile: Profile) -> None:
+    def recall(self, view: LedgerView, profile: Profile) -> None:
         """Load a profile's reading from the ledger; where there is none, `keep` stores it later."""
         if is_cached(profile):
             return

@@ -14,7 +14,7 @@ from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
 from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.settings import EngineSettings
-from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
+from pgpu.ledger import ALL_GPUS, Call, Entry, LedgerView, Waiting
 from pgpu.model import Job, JobState, Request, SharingMode, Slice
 from pgpu.scheduling import (
     NO_PRECEDENCE,
@@ -147,7 +147,7 @@ class SituationReader:
     _lasting: Mapping[Call, float] = field(default_factory=dict, compare=False, repr=False)
     """Durations of calls as of the last round; the same mapping as long as no run has ended."""
 
-    def situation(self, view: View, snapshot: Snapshot) -> Situation:
+    def situation(self, view: LedgerView, snapshot: Snapshot) -> Situation:
         """Read the situation.
 
         Args:
@@ -193,7 +193,7 @@ class SituationReader:
             },
         )
 
-    def later(self, view: View, hindered: Collection[str]) -> list[Later]:
+    def later(self, view: LedgerView, hindered: Collection[str]) -> list[Later]:
         """Return the hindered jobs that wait for predecessors, each with the ids of those that have not ended."""
         waiting = [
             each for each in view.waiting(self.settings.gpu_model) if each.has_predecessors and each.job_id in hindered

@@ -20,7 +20,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.submission.job_submission import RESERVED_FACT
 from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
-from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
+from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, LedgerView
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling.capacity import can_page, has_mps
@@ -247,14 +247,14 @@ class EngineClaims:
             return _entry(view, job_id)
 
 
-def _entry(view: View, job_id: str) -> Entry | None:
+def _entry(view: LedgerView, job_id: str) -> Entry | None:
     try:
         return view.entry(job_id)
     except JobNotFoundError:
         return None
 
 
-def _present_job(view: View, claim: Claim) -> str | None:
+def _present_job(view: LedgerView, claim: Claim) -> str | None:
     """Return the id of the job that has this claim's slices, or is about to; None where there is none, or it has ended."""
     record = view.held_claims.get(claim.uid)
     if record is None:

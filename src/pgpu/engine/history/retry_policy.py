@@ -12,7 +12,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.history.job_profiles import TraceMeasurement
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
 from pgpu.errors import PgpuError
-from pgpu.ledger import Decision, View
+from pgpu.ledger import Decision, LedgerView
 from pgpu.model import Gpu, Job, JobState, Request
 from pgpu.scheduling.demand import Basis, retry_bytes
 from pgpu.units import format_memory
@@ -51,7 +51,7 @@ class EndedRun:
         if self.measured is not None and name is not None and self.measured.is_telling(job):
             decision.profiles.add(self.measured.profile(job, name), job.id)
 
-    def follow(self, view: View, job: Job) -> NextTry | str | None:
+    def follow(self, view: LedgerView, job: Job) -> NextTry | str | None:
         """Decide whether a job that failed at its own limit is tried again.
 
         Args:

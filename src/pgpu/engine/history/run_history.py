@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
-from pgpu.ledger import Call, Decision, View, Waiting
+from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Quota
@@ -90,7 +90,9 @@ class RunHistory:
         self._durations_as_of = 0
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
-    def chosen(self, view: View, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Request:
+    def chosen(
+        self, view: LedgerView, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]
+    ) -> Request:
         """Return a request with `--memory auto` with the size that its history suggests; any other request with its own size."""
         if not request.is_estimated:
             return replace(request, basis=None)  # only pgpu itself sets a basis
@@ -110,7 +112,7 @@ class RunHistory:
             for each in waiting
         ]
 
-    def durations(self, view: View, calls: Collection[Call], gpus: Sequence[Gpu]) -> Mapping[Call, float]:
+    def durations(self, view: LedgerView, calls: Collection[Call], gpus: Sequence[Gpu]) -> Mapping[Call, float]:
         """Return the expected durations of calls: the median of their newest runs on these GPUs, in seconds.
 
         Args:
@@ -148,11 +150,11 @@ class RunHistory:
         decision.history.keep_newest(KEPT_RUNS)
         self._review(decision, program_of(run.signature), run.owner_uid, gpus)
 
-    def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
+    def estimate(self, view: LedgerView, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
         """Estimate the memory of a call on one model of GPU."""
         return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
 
-    def most(self, view: View, owner_uid: int, gpus: Sequence[Gpu], gpu_count: int) -> LargestSlice:
+    def most(self, view: LedgerView, owner_uid: int, gpus: Sequence[Gpu], gpu_count: int) -> LargestSlice:
         """Return the largest slice that so many GPUs, and the user's quota, could ever grant."""
         sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
         most_bytes = sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
@@ -161,14 +163,14 @@ class RunHistory:
             return LargestSlice(most_bytes)
         return LargestSlice(quota_bytes // gpu_count, is_quota=True)
 
-    def _runs(self, view: View, key: tuple[str, str, int]) -> Sequence[Run]:
+    def _runs(self, view: LedgerView, key: tuple[str, str, int]) -> Sequence[Run]:
         """Return a program's runs; cached, since a thousand calls of it may be submitted together."""
         newest = view.history.newest()
         if self._read is None or self._read[:2] != (newest, key):
             self._read = (newest, key, view.history.of_program(*key))
         return self._read[2]
 
-    def _estimated(self, view: View, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
+    def _estimated(self, view: LedgerView, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
         """Return the largest estimate of all models of these GPUs."""
         if not signature:
             return UNKNOWN

@@ -16,7 +16,7 @@ from pgpu.engine.history.run_history import history_name
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.products import MODELS
-from pgpu.ledger import Ledger, View
+from pgpu.ledger import Ledger, LedgerView
 from pgpu.model import Bandwidths, Gpu, Job, Profile
 
 _MOST_PROFILES = 2000
@@ -109,14 +109,14 @@ def _profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int |
     return found
 
 
-def _of_job(view: View, job: Job, gpu_name: str) -> Profile | None:
+def _of_job(view: LedgerView, job: Job, gpu_name: str) -> Profile | None:
     own = view.profiles.of_job(job.id)
     if own is not None and own.gpu_name == gpu_name:
         return view.profiles.with_findings(own)
     return view.profiles.newest(job.signature, gpu_name, job.owner_uid)
 
 
-def _of_signature(view: View, word: str, gpu_name: str, owner_uid: int | None) -> Profile | None:
+def _of_signature(view: LedgerView, word: str, gpu_name: str, owner_uid: int | None) -> Profile | None:
     here = [each for each in view.profiles.all(owner_uid, _MOST_PROFILES) if each.gpu_name == gpu_name]
     same = [each for each in here if each.signature == word]
     begun = [each for each in here if each.signature.startswith(word)]

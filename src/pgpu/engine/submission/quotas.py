@@ -5,7 +5,7 @@ Whether a job may start now is decided in a round; these checks refuse what no r
 
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import CapacityError, RequestError
-from pgpu.ledger import Entry, View
+from pgpu.ledger import Entry, LedgerView
 from pgpu.model import Request, SharingWish
 from pgpu.scheduling.capacity import format_down
 from pgpu.units import format_memory
@@ -17,7 +17,7 @@ def refuse_unsupported(request: Request, settings: EngineSettings) -> None:
         raise RequestError("--sharing mps is not available on these GPUs", hint="leave --sharing mps out")
 
 
-def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None:
+def refuse_more_than_quota(view: LedgerView, owner_uid: int, request: Request) -> None:
     """Raise RequestError where a quota could never grant a request, even if its user held nothing else.
 
     Args:
@@ -39,7 +39,7 @@ def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None
         )
 
 
-def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> None:
+def refuse_more_waiting(view: LedgerView, owner_uid: int, count: int, most: int) -> None:
     """Raise CapacityError where a user would have more waiting jobs than allowed; root has no limit.
 
     Args:
@@ -58,7 +58,7 @@ def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> No
         )
 
 
-def refuse_growth_past_quota(view: View, entry: Entry, memory_bytes: int) -> None:
+def refuse_growth_past_quota(view: LedgerView, entry: Entry, memory_bytes: int) -> None:
     """Raise CapacityError where a resize would take a job's user past their quota.
 
     Args:
