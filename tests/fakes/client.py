@@ -18,7 +18,7 @@ from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, Queu
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
 from pgpu.engine.history.usage_history import waste_of
-from pgpu.engine.history.usage_records import Findings, ProfiledJob
+from pgpu.engine.history.usage_records import Findings, Profiled
 from pgpu.engine.submission.job_batch import Element, expand
 from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import (
@@ -75,7 +75,7 @@ class FakeClient(Client):
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
     constants: Constants | None = None
-    profiles: dict[str, ProfiledJob] = field(default_factory=dict)
+    profiles: dict[str, Profiled] = field(default_factory=dict)
     has_mps: bool = True
     may_calibrate: bool = True
     interruption: int | None = None
@@ -221,7 +221,7 @@ class FakeClient(Client):
             raise RequestError("advice is about jobs together")
         return advise(profiles, kind_of(profiles[0].gpu_name, [GPU]), tolerance=tolerance)
 
-    def profiled(self, id_or_name: str) -> ProfiledJob:
+    def profiled(self, id_or_name: str) -> Profiled:
         job = self._find(id_or_name)
         if job.id not in self.profiles:
             raise RequestError(f"job {job.id} was not profiled")

@@ -16,7 +16,7 @@ from tests.unit.test_cli import validate
 from pgpu.cli.measurement.antagonist_runs import neighbours_for
 from pgpu.enforcement import trace
 from pgpu.enforcement.trace import Direction, Kind, Memory
-from pgpu.engine.history.usage_records import Findings, ProfiledJob
+from pgpu.engine.history.usage_records import Findings, Profiled
 from pgpu.model import (
     Antagonist,
     Contest,
@@ -50,11 +50,11 @@ RECORDS = (
 )
 
 
-def profiled(number: int, kernel_ns: int = 500_000, records: tuple[Written, ...] = RECORDS) -> ProfiledJob:
+def profiled(number: int, kernel_ns: int = 500_000, records: tuple[Written, ...] = RECORDS) -> Profiled:
     data = log(records, (WrittenShape("dense", total_ns=kernel_ns),))
     job = Job(f"{number:012x}", JobSpec(("t",), "process"), Request(1), JobState.EXITED, 0.0, signature="t@1")
     profile = profile_of(summarise_log(trace.read(data)), job, GPU.name, 1.0)
-    return ProfiledJob(job.id, profile, base64.b64encode(zlib.compress(data)).decode())
+    return Profiled(job.id, profile, base64.b64encode(zlib.compress(data)).decode())
 
 
 def jobs(client: FakeClient) -> list[Job]:

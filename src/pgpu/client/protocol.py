@@ -5,7 +5,7 @@ from typing import BinaryIO, Protocol
 
 from pgpu.advising.advice import Advice
 from pgpu.advising.contention import Constants
-from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 from pgpu.model import (
     Bandwidths,
     Job,
@@ -204,7 +204,7 @@ class Client(Protocol):
         """
         ...
 
-    def profiled(self, id_or_name: str) -> ProfiledJob:
+    def profiled(self, id_or_name: str) -> Profiled:
         """Return the profile and the packed log of a traced job that ended.
 
         Raises:

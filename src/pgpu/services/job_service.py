@@ -18,7 +18,7 @@ from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.history.job_profiles import add_findings, read_profiled
 from pgpu.engine.history.sharing_advice import advise_jobs
 from pgpu.engine.history.usage_history import read_history, read_waste
-from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
@@ -228,7 +228,7 @@ class JobService:
         self.caller.check_administers()
         return self.engines.of_job(job), job.id
 
-    def profiled(self, id_or_name: str) -> ProfiledJob:
+    def profiled(self, id_or_name: str) -> Profiled:
         """Return the profile and the packed log of a traced job that ended."""
         return read_profiled(self.engines.own, self.find(id_or_name).job.id)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pgpu.advising.advice import Advice
-from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 from pgpu.model import (
     ColdStart,
     Deployment,
@@ -99,7 +99,7 @@ JOB_ROUTES = (
     ServiceRoute("offer", "POST", f"{JOB_ROOT}/{{job}}/offer", Job, LeaseOffer),
     ServiceRoute("park", "POST", f"{JOB_ROOT}/{{job}}/park", Job),
     ServiceRoute("claim", "POST", f"{JOB_ROOT}/{{job}}/claim", Job),
-    ServiceRoute("profiled", "GET", f"{JOB_ROOT}/{{job}}/profile", ProfiledJob),
+    ServiceRoute("profiled", "GET", f"{JOB_ROOT}/{{job}}/profile", Profiled),
     ServiceRoute("add_findings", "POST", f"{JOB_ROOT}/{{job}}/profile", Profile, value=Findings),
 )
 

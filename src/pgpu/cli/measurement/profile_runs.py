@@ -17,7 +17,7 @@ from pgpu.cli.submission.attachment import attach, deferred_signals, print_advis
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.enforcement import trace
-from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
+from pgpu.engine.history.usage_records import Findings, Profiled, unpack_log
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.model import Contest, Job, Submission
 from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counters, refusal
@@ -201,7 +201,7 @@ def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
     return ended
 
 
-def _finding(job: Job, profiled: ProfiledJob) -> ProfileResult:
+def _finding(job: Job, profiled: Profiled) -> ProfileResult:
     return ProfileResult(job, profiled.profile, summarise_log(trace.read(unpack_log(profiled.packed_log))))
 
 

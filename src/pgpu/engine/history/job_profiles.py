@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import name_of_gpu
-from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
+from pgpu.engine.history.usage_records import Findings, Profiled, unpack_log
 from pgpu.errors import PgpuError, RequestError
 from pgpu.gpu import MetricsWatch
 from pgpu.model import Job, Profile
@@ -70,7 +70,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         return None
 
 
-def read_profiled(context: EngineContext, job_id: str) -> ProfiledJob:
+def read_profiled(context: EngineContext, job_id: str) -> Profiled:
     """Return the stored log and profile of a traced job that ended.
 
     Raises:
@@ -85,7 +85,7 @@ def read_profiled(context: EngineContext, job_id: str) -> ProfiledJob:
     if profile is None:  # a run that shows nothing about the next, such as one that failed, is not in the ledger
         name = name_of_gpu(job, context.gpus.gpus()) or "unknown"
         profile = TraceMeasurement(summarise_log(trace.read(unpack_log(packed)))).profile(job, name)
-    return ProfiledJob(job_id, profile, packed)
+    return Profiled(job_id, profile, packed)
 
 
 def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Profile:

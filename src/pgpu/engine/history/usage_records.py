@@ -27,7 +27,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfiledJob:
+class Profiled:
     """What is kept of one traced job."""
 
     job_id: str
