@@ -28,8 +28,8 @@ FAST = ("--gpu-ms", "0", "--host-ms", "0")
 # Takes an amount of memory, says so, and holds it until its standard input ends.
 OCCUPANT = """
 import sys
-from pgpu.workloads.workload_run import Run
-this = Run("occupant")
+from pgpu.workloads.workload_run import WorkloadRun
+this = WorkloadRun("occupant")
 this.memory.take(int(sys.argv[1]) - this.context.context_bytes)
 print("held", flush=True)
 sys.stdin.read()
