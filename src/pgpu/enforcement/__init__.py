@@ -1,7 +1,7 @@
-"""How a lease is made to bind: one file for each enforcer, behind one protocol.
+"""The enforcers of memory limits: one module for each, behind the `Enforcer` protocol.
 
-An enforcer prepares what must be there before the job's first CUDA call, proves that it binds, changes limits live and
-reads a slice's use. It refuses to start jobs and to choose GPUs, and it fails closed: what cannot be enforced raises.
+An enforcer prepares the slice's files before the job's first CUDA call, proves that the limit binds, changes limits of a
+running job and reads the use of a slice. It fails closed: a limit that cannot be enforced raises `EnforcementError`.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from pgpu.model import Delivery, Gpu, Job, Lease
 
 @dataclass(frozen=True, slots=True)
 class SliceUse:
-    """What the job's processes hold of one slice, as its meter counts."""
+    """Memory that a job's processes hold in one slice, as its meter counts it."""
 
     gpu_uuid: str
     used_bytes: int
-    """Contexts and overhead included."""
+    """CUDA contexts and overhead included."""
 
     peak_bytes: int
     """Largest `used_bytes` since the slice was made."""
@@ -31,16 +31,16 @@ class SliceUse:
     """Largest `used_bytes` that a refused allocation would have made; 0 if none was refused."""
 
     context_bytes: int = 0
-    """What each CUDA context is charged."""
+    """Bytes charged for each CUDA context."""
 
     resident_bytes: int | None = None
-    """Of `used_bytes` what cannot be moved to the host; None where nothing can."""
+    """The part of `used_bytes` that cannot move to the host; None where nothing can."""
 
     stays: bool = False
-    """Whether a process of the job has had memory that drivers cannot checkpoint: managed, or shared with another."""
+    """True if a process of the job has had memory that drivers cannot checkpoint: managed, or shared with another process."""
 
     processes: int = 0
-    """Living ones of the job that have a context, or are about to make one, on any GPU."""
+    """Number of live processes of the job that have, or are about to create, a CUDA context on any GPU."""
 
 
 class Enforcer(Protocol):
@@ -48,22 +48,22 @@ class Enforcer(Protocol):
 
     @property
     def name(self) -> str:
-        """`mig`, `driver` or `shim`; `none` where nothing is ever started."""
+        """`mig`, `driver` or `shim`; `none` where no job can start."""
         ...
 
     @property
     def does_not_cover(self) -> str:
-        """What gets past it, in one line, for `pgpu gpus` and SECURITY.md."""
+        """Known gaps of this enforcer, in one line, for `pgpu gpus` and SECURITY.md."""
         ...
 
     def for_gpus(self, gpus: Sequence[Gpu]) -> "Enforcer":
-        """Return the one that a job on these GPUs gets: itself, unless it stands for several."""
+        """Return the enforcer for a job on these GPUs: `self`, except for the ladder."""
         ...
 
     def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
-        """Refuse a slice in which no program could ever use this GPU, before anything is stored; changes nothing.
+        """Reject a slice in which no program could use this GPU, before anything is stored. Changes nothing.
 
-        What cannot be found out now is let through: `prepare` refuses it.
+        A slice that cannot be checked now passes; `prepare` checks again.
 
         Raises:
             RequestError: It is smaller than one CUDA context.
@@ -71,61 +71,61 @@ class Enforcer(Protocol):
         ...
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
-        """Make the slice's files; `job.lease` is set and `gpus` are its GPUs in the same order.
+        """Create the slice's files. `job.lease` is set, and `gpus` are its GPUs in the same order.
 
         Raises:
-            EnforcementError: The limit could not be put in place, or the self-test found that it does not bind.
+            EnforcementError: The limit could not be set, or the self-test found that it does not bind.
         """
         ...
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
-        """Set every slice of a lease to `memory_bytes`, live.
+        """Set every slice of a lease to `memory_bytes` while the job runs.
 
-        A larger limit holds at once; a smaller one refuses new allocations until use falls below it.
+        A larger limit applies at once. A smaller one fails new allocations until use falls below it.
         """
         ...
 
     def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
-        """Say of each GPU of a lease, in its order, how its time is shared with the job, live; a hold stays."""
+        """Set the compute word of each GPU of a lease, in its order, while the job runs; the hold bits stay."""
         ...
 
     def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
-        """Hold a job's launches and copies on one GPU of its lease, or take one's own hold back, live.
+        """Set or clear one hold on a job's launches and copies on one GPU of its lease, while the job runs.
 
-        They go on once nobody holds them.
+        Launches continue once all hold bits are clear.
 
         Raises:
-            EnforcementError: There is no slice, or it is of a version that cannot be held.
+            EnforcementError: There is no slice, or its version cannot be held.
         """
         ...
 
     def words(self, lease: Lease) -> Sequence[ComputeWord]:
-        """Return what the slice says of compute now, in the lease's order; empty before `prepare`."""
+        """Return the compute words of the slice, in the lease's order; empty before `prepare`."""
         ...
 
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
-        """Return what the job tells of its GPU time, in the lease's order; empty before a process of it uses a GPU."""
+        """Return the GPU time that the job reports, in the lease's order; empty before one of its processes uses a GPU."""
         ...
 
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
-        """Tell the slice what its processes hold on the GPU beyond what its meter has charged, live.
+        """Set the bytes that the slice's processes hold on the GPU beyond what its meter has charged, while the job runs.
 
-        The engine measures it once a second; does nothing where the enforcer counts exactly by itself.
+        The engine measures them once a second. No effect where the enforcer itself counts exactly.
         """
         ...
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
-        """Read what each slice holds now, in the lease's order; never waits for the job; empty before `prepare`."""
+        """Read the use of each slice, in the lease's order; never blocks on the job; empty before `prepare`."""
         ...
 
     def trace(self, lease: Lease) -> bytes | None:
-        """Return what a traced job wrote down, as `trace.read` takes it; None where nothing was."""
+        """Return the log of a traced job in the format of `trace.read`; None where there is none."""
         ...
 
     def is_held(self, lease: Lease) -> bool:
-        """Whether any process may still hold memory of the slice, a forked child with its parent's descriptors included."""
+        """True if any process may still hold memory of the slice, including a forked child with its parent's descriptors."""
         ...
 
     def release(self, lease: Lease) -> None:
-        """Remove the slice's files; does nothing where they are gone."""
+        """Remove the slice's files; no effect where they are gone."""
         ...

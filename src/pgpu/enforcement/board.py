@@ -1,8 +1,7 @@
-"""What a job tells of its GPU time, as the host reads it.
+"""The board: the file in which a job reports its GPU time, as the host reads it.
 
-The layout is native/include/board_abi.h; a test holds both against each other. The file belongs to the job, so this module
-refuses to trust it: it is read with `pread` and bounds checks, never mapped, and what it says decides nothing but what is
-shown of the job itself.
+The layout is native/include/board_abi.h; a test compares both. The job can write anything into the file. It is therefore
+read with `pread` and bounds checks and never mapped, and its content only affects what is displayed of the job itself.
 """
 
 import contextlib
@@ -25,49 +24,49 @@ BOARD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class BoardGpu:
-    """One GPU of a job, in its limit file's order. Times are nanoseconds; moments are CLOCK_MONOTONIC's, 0 is never."""
+    """One GPU of a job, in its limit file's order. Times are nanoseconds; moments are CLOCK_MONOTONIC's, 0 means never."""
 
     compute: ComputeWord
-    """As the job applies it."""
+    """The word as the job applies it."""
 
     wanted_ns: int
-    """When a process last had something to launch or in flight."""
+    """Last time that a process had work to launch or in flight."""
 
     busy_since_ns: int
-    """Since when something is in flight, as other jobs see it; 0: nothing is."""
+    """Start of the current work in flight, as published to other jobs; 0 if nothing is in flight."""
 
     busy_until_ns: int
-    """When what is in flight should be done."""
+    """Expected end of the work in flight."""
 
     busy_ns: int
-    """Time with something in flight, until `busy_since_ns`."""
+    """Total time with work in flight, up to `busy_since_ns`."""
 
     used_ns: int
-    """GPU time, measured, since the job began."""
+    """Measured GPU time since the job began."""
 
     waited_ns: int
-    """Time that launches were held back."""
+    """Total time that launches were delayed."""
 
     launches: int
-    """Kernels, graphs and copies."""
+    """Number of kernels, graphs and copies."""
 
     budget_ns: int
-    """GPU time that may be used now; below zero is debt."""
+    """GPU time that may be used now; a negative value is debt."""
 
     in_flight_until_ns: int
-    """When what any living process has in flight should be done; 0: nothing is in flight. A process enters here before it looks
-    whether it is held: who reads 0 after it has held the job knows that nothing runs, and that nothing will."""
+    """Expected end of the work in flight of all living processes; 0 if nothing is in flight. A process publishes its work here before
+    it checks the hold bits. So if this is 0 after a hold was set, nothing runs and nothing will start."""
 
 
 def read_board(path: Path, in_flight_until_ns: Sequence[int]) -> Sequence[BoardGpu]:
-    """Read a job's board; empty until one of its processes has entered.
+    """Read a job's board; empty until one of its processes has registered.
 
     Args:
-        path: Its file.
-        in_flight_until_ns: Of each GPU, as the slots of the job's processes tell it (`meter.in_flight_until_ns`).
+        path: The board file.
+        in_flight_until_ns: For each GPU, the value of `meter.in_flight_until_ns`.
 
     Raises:
-        EnforcementError: It cannot be read, or is none.
+        EnforcementError: The file cannot be read, or is not a board.
     """
     data = _read(path)
     if len(data) < BOARD_BYTES:
@@ -89,6 +88,7 @@ def _gpu(data: bytes, index: int, until_ns: int) -> BoardGpu:
 def _read(path: Path) -> bytes:
     with contextlib.ExitStack() as stack:
         try:
+            # O_NONBLOCK and O_NOCTTY: the job may have replaced its file by a FIFO or a terminal, and open() must not block on it.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
             stack.callback(os.close, descriptor)
             return os.pread(descriptor, BOARD_BYTES, 0)

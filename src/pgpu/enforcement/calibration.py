@@ -1,7 +1,7 @@
-"""What one CUDA context takes on a GPU: measured in a process of its own, through NVML's figure for that process.
+"""Measures the memory of one CUDA context on a GPU, in a separate process, through NVML's figure for that process.
 
-The change of free memory across the creation of a context would be wrong whenever a neighbour allocates. This module
-refuses to take the figure from a table: also on a simulated GPU it is what its driver really charges.
+The change of free memory across the creation of a context would be wrong whenever another process allocates. There is no
+table of sizes: on a simulated GPU, too, the result is what its driver charges.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from pgpu.libraries import PROBE, library_path
 from pgpu.model import Gpu, GpuProcess
 
 _DEADLINE_SECONDS = 60.0
-"""A first context on a cold machine with many GPUs takes tens of seconds while the driver wakes them."""
+"""The first context on a cold machine with many GPUs takes tens of seconds, while the driver initialises them."""
 
 SHARING_MODE = "time-slice"
 
 
 class ContextSizes:
-    """Bytes of a context for each GPU model, driver and sharing mode; measured once, then remembered."""
+    """Bytes of a CUDA context for each GPU model, driver and sharing mode; measured once, then cached in the ledger's facts."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class ContextSizes:
         """Measure nothing yet.
 
         Args:
-            facts: Where results are kept.
+            facts: Store of the results.
             processes: NVML's list of the processes that hold memory of a GPU, by UUID.
-            cuda_library: Says where the driver itself is, without any shim.
+            cuda_library: Returns the path of the driver's own library, not of a shim.
             simulated_state_directory: Of the simulated GPUs; None on real ones.
         """
         self._facts = facts
@@ -48,10 +48,10 @@ class ContextSizes:
         self._simulated = simulated_state_directory
 
     def __call__(self, gpu: Gpu) -> int:
-        """Return the bytes that one context takes on this GPU.
+        """Return the bytes of one context on this GPU.
 
         Raises:
-            EnforcementError: It cannot be measured, so no slice can be charged rightly.
+            EnforcementError: They cannot be measured, so no slice can be charged correctly.
         """
         key = f"context-bytes/{gpu.name}/{gpu.uuid if gpu.is_simulated else gpu.driver_version}/{SHARING_MODE}"
         known = self._facts.get(key)
@@ -79,7 +79,7 @@ class ContextSizes:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as probe:
-            assert probe.stdout is not None  # noqa: S101 - a pipe, as asked
+            assert probe.stdout is not None  # noqa: S101 - stdout=PIPE above
             try:
                 told = _read_until_ready(probe.stdout)
                 if "ready" not in told:
@@ -89,10 +89,11 @@ class ContextSizes:
                     )
                 yield probe.pid
             finally:
+                # The probe keeps its context until its stdin closes; SIGKILL also ends one that hangs in the driver.
                 probe.kill()
 
     def _environment(self, gpu: Gpu) -> dict[str, str]:
-        """The asker's own words for the driver, such as CUDA_MPS_PIPE_DIRECTORY, but for this GPU alone."""
+        """This process's environment, with CUDA_MPS_PIPE_DIRECTORY and the like, restricted to one GPU and without preloads."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
         environment["CUDA_VISIBLE_DEVICES"] = gpu.uuid
         if self._simulated is not None:
@@ -101,9 +102,9 @@ class ContextSizes:
 
 
 def _read_until_ready(stream: IO[bytes]) -> list[str]:
-    """Return the probe's lines up to `ready`, or to its end, or to the deadline."""
+    """Return the probe's lines up to `ready`, end of file or the deadline."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    poll = select.poll()  # select() takes no descriptor past 1,023
+    poll = select.poll()  # select() fails for descriptors above 1,023
     poll.register(stream, select.POLLIN)
     text = b""
     while b"ready\n" not in text:

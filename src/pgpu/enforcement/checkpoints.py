@@ -1,7 +1,7 @@
-"""Moves what a process holds of its GPUs to the host and back, where the driver can do that: NVIDIA's from r570 on.
+"""Moves the GPU memory of a process to the host and back through the driver's checkpoint API (NVIDIA r570 or later).
 
-Each step is asked for by a program of its own (`pgpu-checkpoint`), since a driver that hangs or crashes must take no
-supervisor along; it works with NVIDIA's library as with the simulated one. It refuses to say whose turn it is to go.
+Each step runs in a separate program (`pgpu-checkpoint`), so that a driver that hangs or crashes does not take the
+supervisor down. It works with NVIDIA's library and the simulated one. Callers decide which process moves.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from pgpu.errors import EnforcementError, NodeError
 from pgpu.libraries import CHECKPOINT, library_path
 
 OLDEST_CUDA = 12080
-"""The first CUDA that has these calls: 12.8, of r570."""
+"""The first CUDA version with these calls: 12.8, of r570."""
 
 _STEP_SECONDS = 300.0
-"""A driver that takes longer for one step hangs: 80 GiB over a slow link take a minute."""
+"""Time limit of one step; 80 GiB over a slow link take a minute, so a longer step means that the driver hangs."""
 
 _MOST_KILLED = 5
-"""So often whoever asks is replaced; a driver that crashes each time would be asked for ever."""
+"""Retries after the helper process was killed; without a limit, a driver that crashes each time would be called forever."""
 
 _FIRST_PID_NAMESPACE = 4026531836
-"""Inode of the machine's own. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
+"""Inode of the machine's initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
 
 
 _PAUSE_SECONDS = 0.05
-"""Between looks at a step under way."""
+"""Poll interval for a step in progress."""
 
 _Answered = TypeVar("_Answered")
 
 
 class ProcessState(IntEnum):
-    """As CUprocessState counts."""
+    """The values of CUprocessState."""
 
     RUNNING = 0
     LOCKED = 1
@@ -51,7 +51,7 @@ _UNDER_WAY = {ProcessState.CHECKPOINTING, ProcessState.RESTORING}
 
 
 class _Answer(IntEnum):
-    """Of CUresult what decides what is done next."""
+    """The values of CUresult that decide the next step."""
 
     SUCCESS = 0
     INVALID_VALUE = 1
@@ -70,27 +70,27 @@ _WORDS = {
 }
 
 _GONE = {_Answer.INVALID_VALUE, _Answer.NOT_INITIALIZED}
-"""What the driver answers of a process that is no process any more, or does not use CUDA."""
+"""Driver results for a process that has ended, or does not use CUDA."""
 
 
 class CheckpointError(EnforcementError):
-    """A step failed, and would fail again."""
+    """A step failed, and a retry would fail as well."""
 
 
 class KilledError(CheckpointError):
-    """Whoever asked the driver was killed: how far it came, the driver knows."""
+    """The helper process was killed; the process's checkpoint state shows how far the step got."""
 
 
 class StillWorkingError(CheckpointError):
-    """Work that was in flight has not ended in the time given for it; the process goes on."""
+    """Work in flight did not end in time; the process keeps running."""
 
 
 class NoRoomError(CheckpointError):
-    """What the process had does not fit onto its GPU now; it stays on the host."""
+    """The process's memory does not fit onto its GPU now; it stays on the host."""
 
 
 class Checkpoints:
-    """The checkpoints of one driver."""
+    """The checkpoint API of one driver."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Checkpoints:
         simulated_state_directory: Path | None = None,
         helper: Callable[[], Path] = lambda: library_path(CHECKPOINT),
     ) -> None:
-        """Ask nothing yet.
+        """Call nothing yet.
 
         Args:
-            cuda_library: Says where the driver itself is, without any shim.
+            cuda_library: Returns the path of the driver's own library, not of a shim.
             simulated_state_directory: Of the simulated GPUs; None on real ones.
-            helper: Says where the program is that asks.
+            helper: Returns the path of the program that calls the driver.
         """
         self._helper = helper
         self._cuda_library = cuda_library
@@ -111,16 +111,16 @@ class Checkpoints:
         self._are_offered: bool | None = None
 
     def are_offered(self) -> bool:
-        """Whether this driver has them and knows processes by the PIDs that we know them by; asked once."""
+        """True if this driver supports checkpoints and uses the PIDs of this process's namespace; the result is cached."""
         if self._are_offered is None:
             self._are_offered = self._has_our_pids() and self._is_new_enough()
         return self._are_offered
 
     def state(self, pid: int) -> ProcessState | None:
-        """Return how a process stands; None where it is gone or does not use CUDA.
+        """Return the checkpoint state of a process; None if it has ended or does not use CUDA.
 
         Raises:
-            CheckpointError: The driver does not tell.
+            CheckpointError: The driver call failed.
         """
         answer, value = self._ask("state", pid)
         if answer in _GONE:
@@ -130,23 +130,23 @@ class Checkpoints:
         return ProcessState(value)
 
     def is_away(self, pid: int) -> bool:
-        """Whether what a process had is on the host.
+        """True if the memory of a process is on the host.
 
         Raises:
-            CheckpointError: The driver does not tell.
+            CheckpointError: The driver call failed.
         """
         return self.state(pid) is ProcessState.CHECKPOINTED
 
     def leave(self, pid: int, patience_seconds: float) -> None:
-        """Bring all that a process holds to the host and have its calls wait; does nothing where that is so, or it is gone.
+        """Move all GPU memory of a process to the host and block its CUDA calls; no effect if it is there already, or has ended.
 
         Args:
             pid: The host's.
-            patience_seconds: How long its work may take to end; above 0.
+            patience_seconds: Time limit for its work in flight; above 0.
 
         Raises:
-            StillWorkingError: It took longer; the process goes on.
-            CheckpointError: It cannot be moved; it may be locked.
+            StillWorkingError: The work took longer; the process keeps running.
+            CheckpointError: The memory cannot be moved; the process may be left locked.
         """
         _again(lambda: self._leave(pid, patience_seconds))
 
@@ -161,7 +161,7 @@ class Checkpoints:
             raise CheckpointError(f"process {pid} cannot leave its GPU: its driver calls it {state.name.lower()}")
 
     def come_back(self, pid: int) -> None:
-        """Bring everything back and let the process go on; does nothing where that is so, or it is gone.
+        """Restore the memory of a process and let it continue; no effect if that is done already, or the process has ended.
 
         Raises:
             NoRoomError: It does not fit onto the GPU now.
@@ -180,7 +180,7 @@ class Checkpoints:
             raise CheckpointError(f"process {pid} cannot come back: its driver calls it {state.name.lower()}")
 
     def _state_at_rest(self, pid: int) -> ProcessState | None:
-        """Wait for the end of a step whose asker was killed: the driver goes on with it."""
+        """Wait for a step in progress to end: the driver completes it even if the helper process was killed."""
         until_seconds = time.monotonic() + _STEP_SECONDS
         while (state := self.state(pid)) in _UNDER_WAY and time.monotonic() < until_seconds:
             threading.Event().wait(_PAUSE_SECONDS)
@@ -197,7 +197,7 @@ class Checkpoints:
         raise _failed(word, pid, answer)
 
     def _ask(self, word: str, *more: int) -> tuple[int, int]:
-        """Return the driver's answer, and its value or -1."""
+        """Run the helper; return the CUresult and the value that it prints, or -1 where it prints none."""
         try:
             command = [str(self._helper()), str(self._cuda_library()), word, *map(str, more)]
             told = subprocess.run(
@@ -209,12 +209,13 @@ class Checkpoints:
         except (OSError, subprocess.TimeoutExpired, NodeError) as exc:
             raise CheckpointError(f"the driver could not be asked for a {word}: {exc}") from exc
         except (ValueError, IndexError):
+            # A negative return code is a signal: the helper may have been killed in the middle of a step.
             if told.returncode < 0:
                 raise KilledError(f"whoever asked the driver for a {word} was killed") from None
             raise CheckpointError(f"the driver knows no {word}: {told.stdout.strip() or told.stderr.strip()}") from None
 
     def _environment(self) -> dict[str, str]:
-        """Neither a shim nor a daemon of MPS of ours has a part in it."""
+        """Environment of the helper: without preloaded shims and without the variables of an MPS daemon."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUDA_"))}
         if self._simulated is not None:
             environment["PGPU_SIMGPU_DIR"] = str(self._simulated)
@@ -228,12 +229,12 @@ class Checkpoints:
         return answer == _Answer.SUCCESS and version >= OLDEST_CUDA
 
     def _has_our_pids(self) -> bool:
-        """A real driver knows the PIDs of the machine's own namespace alone."""
+        """A real driver uses the PIDs of the initial namespace only."""
         return self._simulated is not None or Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
 
 
 def _again(steps: Callable[[], _Answered]) -> _Answered:
-    """Begin anew where whoever asks is killed: each step that was taken is seen by the state."""
+    """Retry after the helper was killed; completed steps are skipped, since each attempt reads the process's state first."""
     for _ in range(_MOST_KILLED):
         with contextlib.suppress(KilledError):
             return steps()

@@ -1,7 +1,6 @@
-"""The limit file's word of compute: which share of a GPU's time a job has, and how it binds.
+"""The compute word of the limit file: a job's share of a GPU's time, and how it is enforced.
 
-The layout is native/include/meter_abi.h's; a test holds both against each other. It refuses to say who gets what: that
-stands in a lease.
+One 64-bit word, laid out as in native/include/meter_abi.h; a test compares both. The values come from the lease.
 """
 
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from enum import Flag
 from typing import Self
 
 SHARE_UNITS = 1_000_000
-"""A whole GPU's time, in the word's millionths."""
+"""A whole GPU's time in units of the word (millionths)."""
 
 SHARE_MASK = 0xFFFFF
 WEIGHT_SHIFT = 20
@@ -29,68 +28,66 @@ _PRIORITY_THAT_DOUBLES = 50
 
 
 class Hold(Flag):
-    """Who makes a job's launches and copies wait. Each sets and takes back its own alone, so that none undoes another's."""
+    """Reasons for which a job's launches and copies are held. One bit for each holder, which sets and clears only its own."""
 
     NOBODY = 0
     SUSPENSION = SUSPENDED
-    """The job's own supervisor, while somebody of a higher priority has its place."""
+    """Set by the job's supervisor while a job of higher priority has its place."""
 
     TURNS = TURN
-    """Who does the turns of a GPU whose jobs oversubscribe it."""
+    """Set by the turn scheduler of a GPU whose jobs oversubscribe its memory."""
 
     TRIAL = TRIAL
-    """Who tries whether jobs under MPS are better off in turns, and lets them take turns if so."""
+    """Set by the trial that measures whether jobs under MPS are faster in turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeWord:
-    """How one GPU's time is shared with a job. All zero: it is neither shared nor measured."""
+    """How one GPU's time is shared with a job. All zero: neither shared nor measured."""
 
     share: float = 0.0
-    """0 to 1 of the GPU's time; 0 guarantees none. Kept to a millionth."""
+    """0 to 1 of the GPU's time; 0 guarantees none. Resolution: one millionth."""
 
     weight: int = 0
-    """0 to 65,535: what the job gets of time that nobody is entitled to, against others; 0 counts as 1."""
+    """0 to 65,535: the job's weight for time that is not guaranteed to any job; 0 counts as 1."""
 
     is_measured: bool = False
-    """Whether its GPU time is measured and told on the board."""
+    """True if the job's GPU time is measured and published on its board."""
 
     is_shared: bool = False
-    """Whether its launches wait for their share; then it is measured, too."""
+    """True if launches wait for the job's share; implies measurement."""
 
     is_strict: bool = False
-    """Whether it never gets more than its share, even of a GPU that is idle."""
+    """True if the share is also a ceiling, even on an idle GPU."""
 
     holds: Hold = Hold.NOBODY
-    """Its launches and copies wait until everybody here has taken this back."""
+    """Launches and copies wait until all of these bits are clear."""
 
     times_held: int = 0
-    """How often somebody began to hold it, modulo 256: a program that launched nothing meanwhile sees by this that others
-    may have pushed out its memory."""
+    """Number of times that a hold began, modulo 256. A change shows a program that launched nothing meanwhile that other jobs may
+    have evicted its memory."""
 
     @property
     def is_held(self) -> bool:
-        """Whether anybody makes it wait."""
         return bool(self.holds)
 
     def with_hold(self, hold: Hold, *, is_held: bool) -> Self:
-        """Return the word with one holder's part changed, the others' as they are."""
+        """Return the word with one holder's bit changed and the other bits kept."""
         holds = self.holds | hold if is_held else self.holds & ~hold
         begins = bool(holds) and not self.is_held
         return replace(self, holds=holds, times_held=(self.times_held + begins) & TIMES_HELD_MASK)
 
     @property
     def asked(self) -> Self:
-        """What was asked for, whoever holds or held it."""
+        """The word without hold bits and without the count of holds."""
         return replace(self, holds=Hold.NOBODY, times_held=0)
 
     def over(self, old: Self) -> Self:
-        """Return this word with what the one before it says of who holds or held the job."""
+        """Return this word with the hold bits and the count of holds of `old`."""
         return replace(self, holds=old.holds, times_held=old.times_held)
 
     @property
     def packed(self) -> int:
-        """The word itself."""
         share = min(max(round(self.share * SHARE_UNITS), 0), SHARE_UNITS)
         weight = min(max(self.weight, 0), WEIGHT_MASK)
         bits = ((self.is_measured, MEASURED), (self.is_shared, SHARED), (self.is_strict, STRICT))
@@ -99,7 +96,7 @@ class ComputeWord:
 
     @classmethod
     def unpack(cls, word: int) -> Self:
-        """Read a word; bits that have no meaning yet are left out."""
+        """Decode a word; unknown bits are ignored."""
         return cls(
             share=(word & SHARE_MASK) / SHARE_UNITS,
             weight=word >> WEIGHT_SHIFT & WEIGHT_MASK,
@@ -115,5 +112,5 @@ NOT_SHARED = ComputeWord()
 
 
 def weight_of(priority: int) -> int:
-    """Return the weight of a job's priority (−100 to 100): 50 more double it, so that it stays between 25 and 400."""
+    """Return the weight of a job's priority (−100 to 100): each 50 double it; the result is between 25 and 400."""
     return round(DEFAULT_WEIGHT * 2 ** (priority / _PRIORITY_THAT_DOUBLES))

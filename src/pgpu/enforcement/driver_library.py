@@ -1,6 +1,7 @@
-"""Where the real NVIDIA driver's libraries are, behind whatever lies over them.
+"""Locates the real NVIDIA driver's libraries, past symbolic links and pgpu's own shims.
 
-It refuses to guess: what is found must exist, must not be a shim of ours, and there must be both libraries.
+Candidates come from the linker cache and a list of known directories. A candidate must exist and must not be a shim, and
+both libraries must be found.
 """
 
 import filecmp
@@ -34,10 +35,10 @@ class DriverLibraries:
 
 
 def find_driver() -> DriverLibraries:
-    """Find the libraries that a program started here would load, a forward-compatible libcuda included.
+    """Find the libraries that a program started here would load, including a forward-compatible libcuda.
 
     Raises:
-        EnforcementError: One is missing, or is a shim: a job inside a job.
+        EnforcementError: A library is missing, or is a shim: pgpu runs inside a job.
     """
     return DriverLibraries(
         cuda=_find("libcuda.so.1", library_path(CUDA_SHIM)),
@@ -46,10 +47,10 @@ def find_driver() -> DriverLibraries:
 
 
 def refuse_shim(real: Path, shim: Path) -> None:
-    """Refuse a "real" driver that is our own shim: calls would go round in a circle.
+    """Reject a driver library that is pgpu's own shim, since its calls would recurse.
 
     Raises:
-        EnforcementError: Both are one file, or equal ones.
+        EnforcementError: Both paths are the same file, or have equal content.
     """
     if real.samefile(shim) or filecmp.cmp(real, shim, shallow=False):
         raise EnforcementError(
@@ -72,7 +73,7 @@ def _in_known_directories(name: str) -> Iterator[Path]:
 
 
 def _in_linker_cache(name: str) -> Iterator[Path]:
-    """Yield what ldconfig lists for this machine's own architecture, in the dynamic linker's order."""
+    """Yield the entries of `ldconfig -p` for this machine's architecture, in the dynamic linker's order."""
     word = _ARCHITECTURE_WORD.get(platform.machine(), "")
     for found in _CACHE_LINE.finditer(_linker_cache()):
         if found["name"] == name and word in found["kind"]:

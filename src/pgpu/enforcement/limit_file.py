@@ -1,8 +1,8 @@
-"""The limit file of a slice, as the host writes and reads it, and the words of it that change while the job runs.
+"""The limit file of a slice, written by the host and read by the job's shim, and its words that change while the job runs.
 
-The layout is native/include/meter_abi.h; a test holds both against each other. The job reads the file at any time, so that each
-word changes by one store, and words that several of the host's processes change, by one of them at a time. It refuses to know
-what a job has used: that is the meter's.
+The layout is native/include/meter_abi.h; a test compares both. The job reads the file at any time without a lock. So each
+word changes by one aligned store, and writers of the compute word exclude each other by a lock on the slice's directory.
+Memory use is in the usage file (`meter`).
 """
 
 import ctypes
@@ -20,10 +20,10 @@ from pgpu.host.atomic_file import create_atomically
 from pgpu.host.file_lock import exclusive_flock
 
 ABI = 2
-"""2: the word of compute and the flags. A shim of version 1 would run without its share, so it refuses CUDA instead."""
+"""Version 2 added the compute word and the flags. A shim of version 1 would ignore the share, so it fails CUDA calls instead."""
 
 OLDEST_ABI = 1
-"""The version before ABI is read, too, so that an upgrade keeps running jobs."""
+"""The previous version is still read, so that running jobs survive an upgrade."""
 
 MAX_GPUS = 16
 PATH_BYTES = 256
@@ -49,41 +49,41 @@ class LimitGpu:
     """One GPU of a limit file."""
 
     uuid: str
-    """As NVML writes it, `MIG-…` for an instance."""
+    """In NVML's format; `MIG-…` for an instance."""
 
     limit_bytes: int
     context_bytes: int
     overhead_bytes: int = 0
     compute: ComputeWord = NOT_SHARED
     resident_bytes: int = 0
-    """Most of the slice that must stay on the device; counts only where the job oversubscribes."""
+    """Upper limit of the slice's memory that stays on the device; used only if the job oversubscribes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitFile:
-    """What a job's shim is told."""
+    """The content of a limit file."""
 
     job_id: str
     gpus: tuple[LimitGpu, ...]
     real_cuda_path: str
-    """The driver behind the shim, as the job sees it; so are the other paths."""
+    """The driver behind the shim. All paths are as the job sees them."""
 
     real_nvml_path: str
     usage_path: str
     wait_for_memory_ns: int = 0
     requires_read_only: bool = True
     flags: int = 0
-    """`OVERSUBSCRIBES` and the like."""
+    """Bits such as `OVERSUBSCRIBES`."""
 
     carve_out_percent: int | None = None
-    """Shared memory that every kernel of a traced job prefers, 0 to 100 % of what L1 and it share; None: its own."""
+    """Preferred shared memory carve-out for every kernel of a traced job, 0 to 100 % of L1 and shared memory; None: unchanged."""
 
 
 def write_limit(path: Path, limit: LimitFile) -> None:
-    """Write a new limit file, readable by everybody.
+    """Write a new limit file, readable by all users.
 
     Raises:
-        EnforcementError: It cannot be written, or says more than the layout has room for.
+        EnforcementError: It cannot be written, or the values exceed the layout.
     """
     data = _limit_bytes(limit)
     with explaining(path):
@@ -94,7 +94,7 @@ def read_limit(path: Path) -> LimitFile:
     """Read a limit file back.
 
     Raises:
-        EnforcementError: It cannot be read, or is none.
+        EnforcementError: The file cannot be read, or is not a limit file.
     """
     with explaining(path):
         data = path.read_bytes()
@@ -117,7 +117,7 @@ def read_limit(path: Path) -> LimitFile:
 
 
 def set_limit_bytes(path: Path, gpu_uuid: str, limit_bytes: int) -> None:
-    """Change the slice of one GPU while its job runs.
+    """Change the memory limit of one GPU while its job runs.
 
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
@@ -126,7 +126,7 @@ def set_limit_bytes(path: Path, gpu_uuid: str, limit_bytes: int) -> None:
 
 
 def set_overhead_bytes(path: Path, gpu_uuid: str, overhead_bytes: int) -> None:
-    """Change what the driver holds beyond what is charged, while the job runs.
+    """Change the uncharged driver overhead while the job runs.
 
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
@@ -135,7 +135,7 @@ def set_overhead_bytes(path: Path, gpu_uuid: str, overhead_bytes: int) -> None:
 
 
 def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
-    """Change how much of a slice may be memory that stays on the device, while a job that oversubscribes runs.
+    """Change the limit of memory that stays on the device, while a job that oversubscribes runs.
 
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
@@ -144,10 +144,10 @@ def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
 
 
 def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWord:
-    """Change the share of one GPU's time while the job runs; who holds it stays as it is.
+    """Change the share of one GPU's time while the job runs; the hold bits stay.
 
     Returns:
-        The word as it stands now.
+        The word as stored.
 
     Raises:
         EnforcementError: The file cannot be written, has no such GPU, or is of a version without shares.
@@ -156,10 +156,10 @@ def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWor
 
 
 def set_held(path: Path, gpu_uuid: str, hold: Hold, *, is_held: bool) -> ComputeWord:
-    """Hold a job's launches and copies on one GPU, or take one's own hold back; they go on once nobody holds them.
+    """Set or clear one hold on a job's launches and copies on one GPU; they continue once all hold bits are clear.
 
     Returns:
-        The word as it stands now.
+        The word as stored.
 
     Raises:
         EnforcementError: The file cannot be written, has no such GPU, or is of a version that cannot be held.
@@ -224,18 +224,20 @@ def _uuid_bytes(uuid: str) -> bytes:
 
 
 def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
-    """Change one aligned word by one store, since the job reads it at any time."""
+    """Change one aligned 64-bit word by one store, since the job reads it at any time."""
     uuids = [gpu.uuid for gpu in read_limit(path).gpus]
     if gpu_uuid not in uuids:
         raise EnforcementError(f"the limit file {path} has no GPU {gpu_uuid}")
     at = LIMIT_HEADER.size + uuids.index(gpu_uuid) * LIMIT_GPU.size + word_offset
     with explaining(path), path.open("r+b") as file, mmap.mmap(file.fileno(), LIMIT_BYTES) as mapped:
+        # A store through ctypes is one aligned 8-byte write; `mapped[at:at+8] = …` or write() could be seen half done.
         word = ctypes.c_uint64.from_buffer(mapped, at)
         word.value = value
-        del word  # the map cannot be closed while something points into it
+        del word  # mmap.close() fails while an object exports its buffer
 
 
 def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], ComputeWord]) -> ComputeWord:
+    # Read-modify-write under the lock: several processes of the host change bits of the same word.
     with _alone(path):
         if _abi(path) < _COMPUTE_ABI:
             raise EnforcementError(
@@ -255,7 +257,7 @@ def _abi(path: Path) -> int:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep other writers of the word away: on the slice's own directory, which no job can open and so block."""
+    """Exclusive lock against other writers of the word, on the slice's own directory: no job can open it and hold the lock."""
     with explaining(path.parent.parent):
         descriptor = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with exclusive_flock(descriptor):
@@ -264,7 +266,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Say of which file of a slice the system refused something."""
+    """Convert an OSError to an EnforcementError that names the slice's file."""
     try:
         yield
     except OSError as exc:

@@ -1,7 +1,7 @@
 """The usage file of a slice, as the host reads it: the job's meter.
 
-The layout is native/include/meter_abi.h; a test holds both against each other. The usage file belongs to the job, so this
-module refuses to trust it: it is read with `pread` and bounds checks, never mapped, and no lock in it is waited for.
+The layout is native/include/meter_abi.h; a test compares both. The job can write anything into the file. It is therefore
+read with `pread` and bounds checks, never mapped, and the host never waits for a lock in it.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ LOCK_ALIVE = 0x40000000
 LOCK_HOLDING = 0x40010000
 
 MAX_PAGED_GPUS = 8
-"""GPUs of a job that oversubscribes; the usage file's entries from here on count what of theirs stays on the device."""
+"""GPUs of a job that oversubscribes; entries of the usage file from this index on count the memory that stays on the device."""
 
 USAGE_HEADER = struct.Struct("<QII48x")
 USAGE_GPU = struct.Struct("<QQQQQQ16x")
@@ -40,10 +40,10 @@ _Totals = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class UsedSlot:
-    """One process of a slice, or what its forked children still hold."""
+    """One process of a slice, or the memory that its forked children still hold."""
 
     pid: int
-    """In its own PID namespace."""
+    """In the process's own PID namespace."""
 
     start_time_ticks: int
     pid_namespace: int
@@ -57,22 +57,23 @@ class UsedSlot:
     """Bit i: work of this process may be in flight on GPU i."""
 
     in_flight_until_ns: int = 0
-    """When all of it should be done, by CLOCK_MONOTONIC."""
+    """Expected end of all of it, by CLOCK_MONOTONIC."""
 
     stays: bool = False
-    """Whether it has had memory that drivers cannot checkpoint."""
+    """True if the process has had memory that drivers cannot checkpoint."""
 
 
 def read_use(limit_path: Path, usage_path: Path) -> Sequence[SliceUse]:
-    """Read what each GPU's slice holds now, in the limit file's order.
+    """Read the use of each GPU's slice, in the limit file's order.
 
     Raises:
-        EnforcementError: A file cannot be read; the usage file is garbled.
+        EnforcementError: A file cannot be read, or the usage file is corrupt.
     """
     limit = read_limit(limit_path)
     with _opened(usage_path) as descriptor:
         totals = _totals(descriptor, usage_path)
         slots = list(_slots(descriptor))
+    # Slots of dead processes are still part of the file's totals until a process of the job takes them back.
     dead = [slot for slot, is_held in slots if not is_held]
     stays = any(slot.stays for slot, is_held in slots if is_held)
     processes = sum(slot.is_alive and any(slot.used_bytes) for slot, _ in slots)
@@ -88,14 +89,14 @@ def read_use(limit_path: Path, usage_path: Path) -> Sequence[SliceUse]:
 
 
 def _both(use: SliceUse, resident: SliceUse) -> SliceUse:
-    """A refusal for the device's sake alone is one too."""
+    """Merge both entries of a GPU; allocations that failed for lack of device memory alone count as refusals, too."""
     return replace(
         use, resident_bytes=min(resident.used_bytes, use.used_bytes), refusals=use.refusals + resident.refusals
     )
 
 
 def held_slots(usage_path: Path) -> Sequence[UsedSlot]:
-    """Return the slots whose process lives, or whose driver descriptors a forked child may still hold.
+    """Return the slots with a living process, or with driver descriptors that a forked child may still hold.
 
     Raises:
         EnforcementError: The file cannot be read.
@@ -105,10 +106,10 @@ def held_slots(usage_path: Path) -> Sequence[UsedSlot]:
 
 
 def in_flight_until_ns(usage_path: Path) -> Sequence[int]:
-    """Return for each entry of the limit file when what is in flight there of any living process should be done.
+    """Return, for each entry of the limit file, the expected end of the work in flight of all living processes.
 
     Returns:
-        Nanoseconds of CLOCK_MONOTONIC, at least 1; 0 where nothing is in flight. What dead processes left does not count.
+        Nanoseconds of CLOCK_MONOTONIC, at least 1; 0 where nothing is in flight. Slots of dead processes are ignored.
 
     Raises:
         EnforcementError: The file cannot be read.
@@ -122,7 +123,7 @@ def in_flight_until_ns(usage_path: Path) -> Sequence[int]:
 
 
 def is_held(usage_path: Path) -> bool:
-    """Whether anybody holds any lock of a slot, whatever the file's content says.
+    """True if any process holds a lock of any slot, whatever the file's content is.
 
     Raises:
         EnforcementError: The file cannot be opened.
@@ -142,7 +143,7 @@ def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlo
 
 
 def _totals(descriptor: int, path: Path) -> list[_Totals]:
-    """Return total, peak, refusals and attempted bytes of each GPU; zeros of a file that no process has used yet."""
+    """Return total, peak, refusals and attempted bytes of each GPU; zeros if no process has used the file yet."""
     data = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
     if not data or data[:8] == bytes(8):
         return [(0, 0, 0, 0)] * MAX_GPUS
@@ -156,13 +157,14 @@ def _totals(descriptor: int, path: Path) -> list[_Totals]:
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
-    """Yield each slot that was ever claimed and whether anybody may still hold its memory."""
+    """Yield each slot that was ever claimed, and True if a process may still hold its memory."""
     header = os.pread(descriptor, USAGE_HEADER.size, 0)
     touched = USAGE_HEADER.unpack(header)[2] if len(header) == USAGE_HEADER.size else 0
     for number in range(min(touched, MAX_SLOTS)):
         data = os.pread(descriptor, USAGE_SLOT_BYTES, USAGE_HEADER_BYTES + number * USAGE_SLOT_BYTES)
         if len(data) < USAGE_SLOT_BYTES:
             return
+        # Read before the lock is tested: if the process ends in between, its last use counts as a dead slot's.
         is_alive = _is_locked(descriptor, LOCK_ALIVE + number)
         yield _slot(data, is_alive=is_alive), is_alive or _is_locked(descriptor, LOCK_HOLDING + number)
 
@@ -170,14 +172,16 @@ def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
 def _slot(data: bytes, *, is_alive: bool) -> UsedSlot:
     pid, stays, start_time_ticks, pid_namespace, in_flight, until_ns = USAGE_SLOT_HEADER.unpack_from(data)
     entries = (USAGE_ENTRY.unpack_from(data, USAGE_SLOT_HEADER.size + at * USAGE_ENTRY.size) for at in range(MAX_GPUS))
+    # Double-buffered: the lowest bit of `settled` selects the valid copy, so an update that was cut off by a kill is ignored.
     used_bytes = tuple(entry[entry[4] & 1] for entry in entries)
     return UsedSlot(pid, start_time_ticks, pid_namespace, is_alive, used_bytes, in_flight, until_ns, stays != 0)
 
 
 def _is_locked(descriptor: int, byte: int, length: int = 1) -> bool:
-    """Whether somebody holds a lock; an error counts as held, so that nothing is taken back by mistake."""
+    """Test a byte range lock without taking it; an error counts as locked, so that no memory is reclaimed by mistake."""
     question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, length, 0)
     try:
+        # F_OFD_GETLK: the kernel drops OFD locks when the last descriptor closes, so a crash of the holder releases them.
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question)
     except OSError:
         return True

@@ -1,8 +1,7 @@
-"""The mig enforcer: the slice lies in a MIG instance, which the hardware keeps apart from all others.
+"""The mig enforcer: the slice is in a MIG instance, which the hardware isolates from other instances.
 
-An instance is one job's alone. The shim stays on, so that the slice binds where it is smaller than its instance, and for
-the meter, for what a job is shown and for resizing. This module refuses to make, change or remove instances: an
-administrator divides a GPU, and sizes between the instances' are the shim's to keep.
+One instance serves one job. The shim stays active: for slices smaller than their instance, for the meter, for the memory
+figures that the job reads, and for resizing. Instances are created, changed and removed by the administrator only.
 """
 
 from collections.abc import Sequence
@@ -13,24 +12,22 @@ from pgpu.model import Delivery, Gpu, Job
 
 
 class MigEnforcer(ShimEnforcer):
-    """Makes a slice bind by the instance that it is in, and by the shim below that."""
+    """Enforces a slice by its MIG instance, and by the shim for sizes below the instance's."""
 
     @property
     def name(self) -> str:
-        """`mig`."""
         return "mig"
 
     @property
     def does_not_cover(self) -> str:
-        """What gets past it."""
         return "the rest of the job's own instance, which code that gets past the shim can use and no other job has"
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
-        """Make the slice's files.
+        """Create the slice's files.
 
         Raises:
             RequestError: The slice is smaller than one CUDA context.
-            EnforcementError: One of these is no instance, or another of the causes of the shim.
+            EnforcementError: A GPU is not a MIG instance, or an error of the shim enforcer.
         """
         for gpu in gpus:
             if not gpu.is_instance:

@@ -1,18 +1,15 @@
-"""What was found out once and is kept: a seam to the ledger's facts, which this room may not know.
-
-It refuses to interpret: a text by key.
-"""
+"""Protocol for a durable cache of measured facts. The ledger implements it; this room does not import the ledger."""
 
 from typing import Protocol
 
 
 class Facts(Protocol):
-    """Text by key, durable."""
+    """Durable text by key."""
 
     def get(self, key: str) -> str | None:
-        """Return what was last put under a key; None if nothing was."""
+        """Return the last value of a key; None if there is none."""
         ...
 
     def put(self, key: str, value: str) -> None:
-        """Keep a text under a key, instead of what was there."""
+        """Store the value of a key, replacing the previous one."""
         ...

@@ -1,7 +1,7 @@
-"""Proves that a limit binds: a throw-away process, started through the same delivery, asks for more than its slice.
+"""Proves that a limit binds: a throwaway process, started through the same delivery, allocates more than its slice.
 
-What is proved once holds for this boot, driver, enforcer, way of delivery and the contents of shim and image. This module refuses to take a driver's
-own shortage for a refusal of ours: where there is a meter, it must have counted the refusal.
+The result is cached for this boot, driver, enforcer, way of delivery and the contents of shim and image. An allocation that
+fails because the GPU itself is full proves nothing: where there is a meter, it must have counted the failure.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from pgpu.libraries import PROBE
 from pgpu.model import Delivery, Gpu, Job, Lease
 
 RunThrowaway = Callable[[Job, Delivery], str | None]
-"""Starts a job through the runtime that its spec names and returns what it wrote to standard output; None where no program
-of such a job could load a driver, so that there is nothing to limit."""
+"""Starts a job through the runtime of its spec and returns its standard output; None if no program of such a job could load a
+driver, so that there is nothing to limit."""
 
 ContentId = Callable[[Job], str]
-"""Names the files that a job's delivery depends on, the shim's and its image's, by what is in them: a name such as `app:latest`
-stands for another image after the next build, which the shim may not be readable in."""
+"""Identifies the files that a job's delivery depends on, the shim's and its image's, by their content: a tag such as `app:latest`
+may name another image after the next build, in which the shim may not be readable."""
 
 _PASSED = "passed"
 _SUCCESS = "0"
@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = "2"
 
 
 class SelfTest:
-    """Remembers what was proved, and proves the rest."""
+    """Runs self-tests and caches their results."""
 
     def __init__(
         self, facts: Facts, run: RunThrowaway, content_id: ContentId, read_boot_id: Callable[[], str] = boot_id
@@ -41,19 +41,19 @@ class SelfTest:
         self._read_boot_id = read_boot_id
 
     def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
-        """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
+        """Ensure that this enforcer binds on this GPU for jobs with the same delivery as this one.
 
-        The slice of the test is the job's own, which is granted and not used yet.
+        The test uses the job's own slice, which is granted and not used yet.
 
         Args:
-            enforcer: To be proved.
+            enforcer: To be tested.
             job: About to start; its command is not run.
             gpu: One of its GPUs.
-            is_metered: Whether the enforcer itself counts refusals, so that one that it did not count is not its own; False
-                for one whose refusals must not be the meter's.
+            is_metered: True if the enforcer itself counts failed allocations, so that one failure at least must be counted; False
+                if the meter must not have caused the failure.
 
         Raises:
-            EnforcementError: An allocation past the slice was not refused, or the test could not be run.
+            EnforcementError: An allocation past the slice succeeded, or the test could not be run.
         """
         key = f"self-test/{self._read_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{way_into(job)}/{self._content_id(job)}"
         if self._facts.get(key) == _PASSED:
@@ -63,7 +63,7 @@ class SelfTest:
 
     @staticmethod
     def forget(enforcer: Enforcer, lease: Lease) -> None:
-        """Remove what a test for this lease's job left whose process was killed in the middle; nothing in most cases."""
+        """Remove the files that a test for this lease's job left if its process was killed; usually there are none."""
         enforcer.release(replace(lease, job_id=_id_of_test(lease.job_id)))
 
     def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu, *, is_metered: bool) -> None:
@@ -95,11 +95,11 @@ def _judge(answers: dict[str, str], enforcer: Enforcer, gpu: Gpu, *, is_ours: bo
 
 
 def throwaway(job: Job, gpu: Gpu) -> Job:
-    """Return a job like this one, with a slice of one GPU, that only who knows this one can find."""
+    """Return a copy of a job with a slice of one GPU and an ID derived from the job's."""
     lease = _lease_of(job)
     part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
     job_id = _id_of_test(job.id)
-    # A container's own directory may be closed to its user, which is the job's affair; a process has none without.
+    # A container's working directory may be closed to its user, so its test runs in /. A process's test uses the job's own.
     place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
     slices = (part,)
@@ -117,12 +117,12 @@ def _lease_of(job: Job) -> Lease:
 
 
 def way_into(job: Job) -> str:
-    """Name the way in which a job is delivered: what was proved of one holds for no other."""
+    """Return the key of a job's way of delivery; a result is valid for this key only."""
     return _place(job) + ("/pageable" if job.request.oversubscribes else "")
 
 
 def _place(job: Job) -> str:
-    """Say how the shim gets into the job: another image or user may be unable to read it, a view cannot."""
+    """Return how the shim gets into the job. Another image or user may be unable to read it; in a view it is always readable."""
     if job.spec.runtime in {"docker", "oci"}:
         return f"container/{job.spec.image}/{job.spec.user or ''}"
     return "preload" if _lease_of(job).is_advisory else "view"

@@ -1,7 +1,7 @@
-"""The shim enforcer: a C library between the job and the driver, which refuses what would pass the slice.
+"""The shim enforcer: a C library between the job and the driver, which fails allocations past the slice.
 
-It works on every driver and needs no privilege. It refuses to trust what a job writes: the limit is a file that only
-the host writes, and the job's own usage file is read with suspicion.
+It works on every driver and needs no privilege. The limit is a file that only the host can write. The usage file is
+written by the job, so its figures are bounds-checked and capped.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ _NANOSECONDS = 1_000_000_000
 _DELIVERED = (CUDA_SHIM, NVML_SHIM, PROBE, ENTER)
 
 LARGEST_CONTEXT_BYTES = GIB
-"""No context is as large: slices from here on are never compared with one before they are made, since a context that was
-not measured yet takes seconds. Source: hundreds of MiB on H100 (P1, P2)."""
+"""Upper bound of a context's size: larger slices are not compared with it in `check_slice`, since measuring a context takes
+seconds. Source: hundreds of MiB on H100 (P1, P2)."""
 
 
 class ShimEnforcer:
-    """Makes a slice bind by a library in the job's processes."""
+    """Enforces a slice by a library that is loaded into the job's processes."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class ShimEnforcer:
         """Touch nothing yet.
 
         Args:
-            runtime_directory: On a tmpfs that programs can be loaded from; `slices/` and `libraries/` are made in it.
-            context_bytes: What one CUDA context takes on a GPU.
+            runtime_directory: On a tmpfs without noexec; `slices/` and `libraries/` are created in it.
+            context_bytes: Returns the bytes of one CUDA context on a GPU.
             simulated_state_directory: Of the simulated GPUs; None on real ones.
-            find_real_driver: Says where the driver behind the shim is; not asked for simulated GPUs.
+            find_real_driver: Locates the driver behind the shim; not called for simulated GPUs.
         """
         self._slices = runtime_directory / "slices"
         self._store = LibraryStore(runtime_directory / "libraries")
@@ -54,42 +54,39 @@ class ShimEnforcer:
 
     @property
     def name(self) -> str:
-        """`shim`."""
         return "shim"
 
     @property
     def does_not_cover(self) -> str:
-        """What gets past it."""
         return "code that brings its own copy of the driver or speaks to the kernel module itself"
 
     def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - the same for every GPU
-        """Return itself."""
         return self
 
     def files(self, job_id: str) -> SliceFiles:
-        """Return the paths of one slice, whether they exist or not."""
+        """Return the paths of one slice, existing or not."""
         return SliceFiles(self._slices / job_id)
 
     def files_of(self, delivery: Delivery) -> SliceFiles:
-        """Return the paths of the slice that a delivery was made of."""
+        """Return the paths of the slice of a delivery."""
         return SliceFiles(delivery.slice_directory.parent)
 
     def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
-        """Refuse a slice smaller than one CUDA context, which is measured if it was not yet.
+        """Reject a slice smaller than one CUDA context, which is measured if it is not cached.
 
         Raises:
             RequestError: It is smaller.
         """
         if memory_bytes < LARGEST_CONTEXT_BYTES:
-            with contextlib.suppress(NodeError):  # A GPU may be full now and free later: `prepare` measures again.
+            with contextlib.suppress(NodeError):  # the GPU may be full now and free later; `prepare` measures again
                 self._context_that_fits(gpu, memory_bytes)
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
-        """Make the slice's files.
+        """Create the slice's files.
 
         Raises:
             RequestError: The slice is smaller than one CUDA context.
-            EnforcementError: Something is missing, or an earlier slice of this job is still held.
+            EnforcementError: A file is missing, or an earlier slice of this job is still held.
         """
         lease = _lease_of(job, gpus)
         contexts = [
@@ -101,25 +98,27 @@ class ShimEnforcer:
             if not files.is_laid_out:
                 files.make(self.libraries(), [part.gpu_uuid for part in lease.slices], is_traced=job.spec.is_traced)
                 self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
+            # The limit file is written last: the shim fails CUDA calls until it exists.
             limit_file.write_limit(files.limit, self._limit(job, lease, contexts, driver))
-        except BaseException:  # Ctrl-C too: half a slice must not be taken for a whole one.
+        except BaseException:  # includes KeyboardInterrupt: a partial slice must not be used as a complete one
             files.remove()
             raise
         return self._delivery(files, lease, driver)
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
-        """Set every slice of a lease to `memory_bytes`, live.
+        """Set every slice of a lease to `memory_bytes` while the job runs.
 
         Raises:
             EnforcementError: The limit cannot be written.
         """
         files = self.files(lease.job_id)
+        # The old limit is stored first: after a shrink, use may stay above the new limit and must still be counted.
         files.remember_limit_bytes(max(gpu.limit_bytes for gpu in limit_file.read_limit(files.limit).gpus))
         for part in lease.slices:
             limit_file.set_limit_bytes(files.limit, part.gpu_uuid, memory_bytes)
 
     def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
-        """Say of each GPU of a lease how its time is shared with the job, live; a hold that is there stays.
+        """Set the compute word of each GPU of a lease while the job runs; the hold bits stay.
 
         Raises:
             EnforcementError: The limit file cannot be written.
@@ -129,7 +128,7 @@ class ShimEnforcer:
             limit_file.set_compute_word(limit, part.gpu_uuid, word)
 
     def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
-        """Hold a job's launches and copies on one GPU of its lease, or take one's own hold back, live.
+        """Set or clear one hold on a job's launches and copies on one GPU of its lease, while the job runs.
 
         Raises:
             EnforcementError: The limit file cannot be written.
@@ -137,21 +136,20 @@ class ShimEnforcer:
         limit_file.set_held(self.files(lease.job_id).limit, gpu_uuid, hold, is_held=is_held)
 
     def words(self, lease: Lease) -> Sequence[ComputeWord]:
-        """Return what the slice says of compute now."""
         limit = self.files(lease.job_id).limit
         return [gpu.compute for gpu in limit_file.read_limit(limit).gpus] if limit.exists() else ()
 
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
-        """Return what the job tells of its GPU time.
+        """Return the GPU time that the job reports.
 
         Raises:
-            EnforcementError: Its file is garbled.
+            EnforcementError: Its file is corrupt.
         """
         files = self.files(lease.job_id)
         return read_board(files.time, meter.in_flight_until_ns(files.usage)) if files.time.exists() else ()
 
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
-        """Charge a slice for what the driver holds beyond what is charged, live; `overhead_bytes` ≥ 0.
+        """Charge a slice for uncharged memory of the driver while the job runs; `overhead_bytes` ≥ 0.
 
         Raises:
             EnforcementError: The limit file cannot be written.
@@ -159,10 +157,10 @@ class ShimEnforcer:
         limit_file.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
-        """Read what each slice holds now.
+        """Read the use of each slice.
 
-        What a job wrote into its usage file is believed only as far as its slice went: a larger figure would hide what
-        others hold of the GPU. A file that it has spoilt counts as a full slice.
+        Figures from the usage file are capped at the slice's size: a larger figure would hide the memory of other processes on
+        the GPU. A corrupt file counts as a full slice.
         """
         files = self.files(lease.job_id)
         try:
@@ -170,21 +168,19 @@ class ShimEnforcer:
         except EnforcementError:
             if _is_there(files):
                 raise
-            return ()  # released while it was read
+            return ()  # released by another process during the read
 
     def trace(self, lease: Lease) -> bytes | None:
-        """Return what a traced job wrote down of what it did on the GPU, as `trace.read` takes it; None of another."""
+        """Return the log of a traced job in the format of `trace.read`; None if the job is not traced."""
         files = self.files(lease.job_id)
         is_traced = files.limit.exists() and limit_file.read_limit(files.limit).flags & limit_file.TRACES
         return trace.save(files.usage) if is_traced else None
 
     def is_held(self, lease: Lease) -> bool:
-        """Whether any process may still hold memory of the slice, a forked child included."""
         usage = self.files(lease.job_id).usage
         return usage.exists() and meter.is_held(usage)
 
     def release(self, lease: Lease) -> None:
-        """Remove the slice's files; does nothing where they are gone."""
         self.files(lease.job_id).remove()
 
     def _context_that_fits(self, gpu: Gpu, slice_bytes: int) -> int:
@@ -197,7 +193,7 @@ class ShimEnforcer:
         )
 
     def _cleared(self, lease: Lease) -> SliceFiles:
-        """Remove what a start of this job that came to nothing has left over."""
+        """Remove the files of an earlier failed start of this job."""
         if self.is_held(lease):
             raise EnforcementError(
                 f"the slice of job {lease.job_id} is still held by a process", hint="stop the job and start a new one"
@@ -210,11 +206,11 @@ class ShimEnforcer:
         return files
 
     def libraries(self) -> Mapping[str, Path]:
-        """Return the copies that a slice's links lead to, by their paths in the slice.
+        """Return the library copies for a slice's links, by path in the slice.
 
         Raises:
-            NodeError: One is missing from this installation.
-            EnforcementError: One cannot be copied.
+            NodeError: A library is missing from this installation.
+            EnforcementError: A library cannot be copied.
         """
         sources = {name: library_path(name) for name in _DELIVERED}
         if self._simulated is not None:
@@ -223,7 +219,7 @@ class ShimEnforcer:
         return {name: self._store.copy_of(source) for name, source in sources.items()}
 
     def copy_of(self, library: Path) -> Path:
-        """Return the copy of one more library that is to be linked into slices.
+        """Return the stored copy of an additional library for slices.
 
         Raises:
             EnforcementError: It cannot be copied.
@@ -231,7 +227,7 @@ class ShimEnforcer:
         return self._store.copy_of(library)
 
     def _adapt_to_delivery(self, files: SliceFiles, *, is_advisory: bool) -> None:
-        """Make what mounts will lie on; where there are none, the simulated driver finds its state by a link."""
+        """Create the mount points; without mounts (advisory), a link leads to the simulated driver's state."""
         if self._simulated is None:
             files.make_placeholders()
         elif is_advisory:
@@ -266,7 +262,7 @@ class ShimEnforcer:
         )
 
     def _real_paths(self, files: SliceFiles, driver: DriverLibraries | None, *, is_advisory: bool) -> tuple[Path, Path]:
-        """Where the job finds the driver behind the shims: a preload sees the host's own paths."""
+        """Paths of the driver behind the shims, as the job sees them; a preload uses the host's own paths."""
         if is_advisory and driver is not None:
             return driver.cuda, driver.nvml
         directory = (files.view if is_advisory else IN_JOB) / "driver"
@@ -290,13 +286,13 @@ class ShimEnforcer:
 
 
 def shims_id(find: Callable[[str], Path] = library_path) -> str:
-    """Name what is in the files that every slice is given, so that those of another version have another name.
+    """Return an ID of the content of the files in every slice, which changes with their version.
 
     Args:
-        find: Returns where a file of this name lies.
+        find: Returns the path of a file of this name.
 
     Raises:
-        NodeError: One is missing from this installation.
+        NodeError: A file is missing from this installation.
     """
     return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 

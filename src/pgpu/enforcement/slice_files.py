@@ -1,7 +1,7 @@
-"""The files of a slice on the runtime tmpfs, laid out as `pgpu.model.lease` says.
+"""The files of a slice on the runtime tmpfs, laid out as described in `pgpu.model.lease`.
 
-A slice has its own links to the C libraries, so that an upgrade never pulls one from under a running job. This module
-refuses to know what a limit is, and never touches a slice that somebody still holds.
+A slice has hard links to copies of the C libraries, so that an upgrade does not remove one from a running job. Callers
+check that a slice is not held before they remove it.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
 """Names of the driver's libraries, behind the shims, in a slice's `driver/`."""
 
 IN_JOB = Path("/.pgpu")
-"""Where a job with a view of its own finds its slice."""
+"""Path of the slice in a job with its own mount namespace."""
 
 LAID_OUT = "container.json"
-"""In a slice's directory where a container was created that waits for it: what must be known of that container."""
+"""In a slice's directory if a container was created for it and waits: the record of that container."""
 
 _PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
 _HINTS = {
@@ -40,38 +40,36 @@ _USAGE_MODE = 0o666
 
 @dataclass(frozen=True, slots=True)
 class SliceFiles:
-    """Paths of one slice; `home` is closed to other users, and what a job sees is below it."""
+    """Paths of one slice. `home` is closed to other users; the parts that a job sees are below it."""
 
     home: Path
 
     @property
     def view(self) -> Path:
-        """Becomes `/.pgpu`."""
+        """Mounted as `/.pgpu`."""
         return self.home / "view"
 
     @property
     def limit(self) -> Path:
-        """The limit file."""
         return self.view / "limit"
 
     @property
     def meter(self) -> Path:
-        """Directory of the usage file alone, so that what a job writes there can be capped."""
+        """Directory of the usage file, on a file system of limited size, since the job can write to it."""
         return self.home / "meter"
 
     @property
     def usage(self) -> Path:
-        """The usage file."""
         return self.meter / "usage"
 
     @property
     def time(self) -> Path:
-        """What the job tells of its GPU time."""
+        """The job's report of its GPU time."""
         return self.meter / board_files.TIME
 
     @property
     def board(self) -> Path:
-        """What all jobs of this machine tell."""
+        """Directory with the reports of all jobs of this machine."""
         return self._runtime_directory / board_files.BOARD
 
     @property
@@ -79,15 +77,15 @@ class SliceFiles:
         return self.home.parent.parent
 
     def make(self, libraries: Mapping[str, Path], gpu_uuids: Sequence[str] = (), *, is_traced: bool = False) -> None:
-        """Make everything but the limit.
+        """Create all files except the limit.
 
         Args:
             libraries: Path inside the slice (`driver/libcuda.so.1`) and the file that is linked there.
-            gpu_uuids: Those of its lease.
-            is_traced: Whether there is room for a log of what the job does.
+            gpu_uuids: The GPUs of its lease.
+            is_traced: Reserve space for a log of the job's GPU work.
 
         Raises:
-            EnforcementError: The tmpfs is full, not writable, or lets no program be loaded from it.
+            EnforcementError: The tmpfs is full, not writable, or mounted noexec.
         """
         with _explaining(self.home):
             self.home.mkdir(mode=0o700, parents=True)
@@ -104,49 +102,49 @@ class SliceFiles:
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether a container that waits for this slice sees its files already; then only the limit is missing."""
+        """True if a waiting container sees the slice's files already, so that only the limit is missing."""
         return (self.home / LAID_OUT).exists()
 
     def forget_limit(self) -> None:
-        """Take the limit out of a slice that is laid out, after a start that came to nothing."""
+        """Remove the limit of a laid out slice after a failed start."""
         with _explaining(self.home):
             self.limit.unlink(missing_ok=True)
 
     def make_placeholders(self) -> None:
-        """Make empty files that a runtime mounts the real driver over."""
+        """Create empty files as mount points for the real driver's libraries."""
         with _explaining(self.home):
             for name in DRIVER_FILES:
                 _write(self.view / "driver" / name, "", 0o444)
 
     def make_simulated_mount_point(self) -> None:
-        """Make the directory that a runtime mounts the simulated GPUs' state over."""
+        """Create the mount point for the simulated GPUs' state."""
         with _explaining(self.home):
             _make_public_directory(self.view / "simgpu")
 
     def link_simulated_state(self, state_directory: Path) -> None:
-        """Put a link to the simulated GPUs' state where a mount would make it appear."""
+        """Link the simulated GPUs' state to the place where a mount would be."""
         with _explaining(self.home):
             (self.view / "simgpu").symlink_to(state_directory)
 
     def remember_limit_bytes(self, limit_bytes: int) -> None:
-        """Keep the largest limit that the slice had: what was allocated under it may still be held."""
+        """Store the largest limit of the slice so far: memory allocated under it may still be held."""
         with _explaining(self.home):
             write_atomically(self._largest, str(max(limit_bytes, self.largest_limit_bytes())).encode(), 0o600)
 
     def largest_limit_bytes(self) -> int:
-        """Return the largest limit that was remembered; 0 if the slice has always had its size."""
+        """Return the largest stored limit; 0 if the limit never changed."""
         try:
             return int(self._largest.read_text(encoding="ascii"))
         except FileNotFoundError:
             return 0
 
     def remember_cgroup(self, cgroup: Path) -> None:
-        """Keep which control group has the slice's limits."""
+        """Store the control group that has the slice's limits."""
         with _explaining(self.home):
             write_atomically(self.home / "cgroup", os.fsencode(cgroup), 0o600)
 
     def cgroup(self) -> Path | None:
-        """Return the control group that was remembered; None if there is none."""
+        """Return the stored control group; None if there is none."""
         try:
             return Path(os.fsdecode((self.home / "cgroup").read_bytes()))
         except FileNotFoundError:
@@ -157,14 +155,14 @@ class SliceFiles:
         return self.home / "largest-limit"
 
     def remove(self) -> None:
-        """Remove the slice; does nothing where it is gone.
+        """Remove the slice; no effect if it is gone.
 
         Raises:
             EnforcementError: It cannot be removed.
         """
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
             board_files.leave(str(self._runtime_directory), str(self.meter))
-            unmount(self.meter)
+            unmount(self.meter)  # a mount point cannot be removed (EBUSY)
             shutil.rmtree(self.home)
 
     def _make_meter(self, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
@@ -172,8 +170,8 @@ class SliceFiles:
         mount_capped(self.meter, CAP_BYTES + (trace.USAGE_BYTES if is_traced else 0))
         _write(self.usage, "", _USAGE_MODE)
         with self.usage.open("r+b") as file:
-            # All its memory now: a page that is taken when a process first touches it is a SIGBUS in cuInit once somebody
-            # else has filled the tmpfs, and a file that a process grows is a SIGXFSZ under `ulimit -f`.
+            # Allocate all pages now. A page that is allocated on first access raises SIGBUS in cuInit if the tmpfs has become full,
+            # and a file that a process extends raises SIGXFSZ under `ulimit -f`.
             os.posix_fallocate(file.fileno(), 0, meter.USAGE_BYTES)
         if is_traced:
             trace.prepare(self.usage)
@@ -181,16 +179,16 @@ class SliceFiles:
 
 
 class LibraryStore:
-    """Copies of the C libraries on the runtime tmpfs, one for each content, that slices link to."""
+    """Copies of the C libraries on the runtime tmpfs, one for each content; slices link to them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def copy_of(self, library: Path) -> Path:
-        """Return the copy of a library, made where it was missing; several processes at once are safe.
+        """Return the copy of a library, creating it if it is missing. Safe for concurrent processes (atomic rename).
 
         Raises:
-            EnforcementError: The copy cannot be made.
+            EnforcementError: The copy cannot be created.
         """
         with _explaining(self._directory):
             content = library.read_bytes()
@@ -203,7 +201,7 @@ class LibraryStore:
 
 def _write(path: Path, text: str, mode: int) -> None:
     path.write_text(text, encoding="utf-8")
-    path.chmod(mode)  # whatever the umask says
+    path.chmod(mode)  # independent of the umask
 
 
 def _make_public_directory(path: Path) -> None:

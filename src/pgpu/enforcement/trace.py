@@ -1,7 +1,7 @@
-"""The log of a profiled job, as the host makes room for it and reads it: native/include/trace_abi.h.
+"""The log of a traced job: reserved by the host, written by the job, read back here. Layout: native/include/trace_abi.h.
 
-The job writes it, so nothing in it is believed: it is read with `pread`, every index is checked, text is taken as bytes
-that may be anything. A log that says nonsense is one that says less.
+The job can write anything into it. So it is read with `pread`, every index is checked and names are decoded from arbitrary
+bytes. Invalid records are dropped.
 """
 
 import os
@@ -17,7 +17,7 @@ from pgpu.errors import EnforcementError
 ABI = 1
 MAGIC = 0x4543415254555047
 OFFSET = 0x100000
-"""In the usage file."""
+"""Offset in the usage file."""
 
 HEADER = struct.Struct("<QIIQQQQQQ")
 HEADER_BYTES = 4096
@@ -27,7 +27,7 @@ RECORD = struct.Struct("<IHBBIIQQQQQQ")
 RECORDS_OFFSET = HEADER_BYTES + MAX_SHAPES * SHAPE.size
 
 DEFAULT_RECORDS = 1 << 18
-"""16 MiB: a training step of a few hundred kernels for a thousand steps. What no place is left for is counted."""
+"""16 MiB: a thousand training steps of a few hundred kernels. Records beyond it are counted as dropped."""
 
 LOG_BYTES = RECORDS_OFFSET + DEFAULT_RECORDS * RECORD.size
 USAGE_BYTES = OFFSET + LOG_BYTES
@@ -36,7 +36,7 @@ _WORD_MASK = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """What a record tells of."""
+    """Type of a record."""
 
     PROCESS = 1
     CONTEXT = 2
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 class Direction(IntEnum):
-    """Of a copy; named as NVIDIA's own tools do."""
+    """Direction of a copy, named as in NVIDIA's tools."""
 
     OTHER = 0
     HTOD = 1
@@ -58,7 +58,7 @@ class Direction(IntEnum):
 
 
 class Memory(IntEnum):
-    """Kinds of memory, as a profile tells them apart."""
+    """Kinds of memory in a profile."""
 
     LINEAR = 0
     MANAGED = 1
@@ -72,39 +72,39 @@ class Memory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of the log. Times are CLOCK_MONOTONIC in nanoseconds."""
+    """One record of the log. Times are CLOCK_MONOTONIC in nanoseconds."""
 
     kind: Kind
     slot: int
-    """Of the usage file: which process."""
+    """Slot of the process in the usage file."""
 
     gpu: int
     """Index in the lease."""
 
     is_carved: bool
-    """Whether the carve-out that was asked for was applied to the kernel."""
+    """True if the requested carve-out was applied to the kernel."""
 
     shape: int | None
-    """Index in `Log.shapes`; None of other things than kernels, and where no row was free."""
+    """Index in `Log.shapes`; None for records other than kernels, and if the table was full."""
 
     detail: int
     at_ns: int
-    """When the host asked for it."""
+    """Time of the call on the host."""
 
     start_ns: int | None
-    """When it began on the GPU; None was never measured."""
+    """Start on the GPU; None if it was not measured."""
 
     duration_ns: int
     stream: int
     bytes: int
     context: int
     extra: int = 0
-    """Of a context: threads that one multiprocessor holds."""
+    """For a context: maximum threads of one multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All launches of one kernel with one shape."""
+    """All launches of one kernel with the same launch configuration."""
 
     name: str
     grid: tuple[int, int, int]
@@ -113,7 +113,7 @@ class Shape:
     static_shared_bytes: int
     registers: int
     blocks_per_sm: int
-    """That one multiprocessor holds at once; 0 unknown."""
+    """Resident blocks per multiprocessor; 0 if unknown."""
 
     launches: int
     measured: int
@@ -124,30 +124,28 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a job wrote down."""
-
     records: tuple[Record, ...]
-    """In the order in which places were claimed."""
+    """In the order of allocation in the log."""
 
     shapes: tuple[Shape | None, ...]
     dropped: int
-    """Records that there was no place for."""
+    """Records that did not fit."""
 
     unmeasured: int
-    """Kernels, graphs and copies whose duration nobody could tell."""
+    """Kernels, graphs and copies without a measured duration."""
 
     self_ns: int
-    """Time that the job's threads spent on the log."""
+    """Time that the job's threads spent writing the log."""
 
     self_calls: int
     measured_calls: int
 
 
 def prepare(usage_path: Path) -> None:
-    """Make room for a log behind the slots of a usage file that nobody uses yet.
+    """Reserve space for a log behind the slots of an unused usage file.
 
     Raises:
-        OSError: There is no room on its tmpfs.
+        OSError: The tmpfs has no space for it.
     """
     with usage_path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, USAGE_BYTES)
@@ -155,7 +153,7 @@ def prepare(usage_path: Path) -> None:
 
 
 def save(usage_path: Path) -> bytes | None:
-    """Return the log of a usage file as `read` takes it, without the places that are empty; None if there is none.
+    """Return the log of a usage file in the format of `read`, without unused records; None if there is none.
 
     Raises:
         EnforcementError: The file cannot be read.
@@ -176,7 +174,7 @@ def save(usage_path: Path) -> bytes | None:
 
 
 def _pread(descriptor: int, count: int) -> bytes:
-    """One call returns at most 2 GiB, and less where a signal came."""
+    """Read the whole range: one pread() returns at most 2 GiB, and less if a signal interrupts it."""
     parts = []
     at = OFFSET
     while count > 0 and (part := os.pread(descriptor, count, at)):
@@ -187,10 +185,10 @@ def _pread(descriptor: int, count: int) -> bytes:
 
 
 def read(data: bytes) -> Log:
-    """Read a saved log.
+    """Decode a saved log.
 
     Raises:
-        EnforcementError: It is none of this version.
+        EnforcementError: It is not a log of this version.
     """
     if len(data) < HEADER.size:
         raise EnforcementError("the trace is cut short")
@@ -241,7 +239,7 @@ def _shape(data: bytes, at: int) -> Shape | None:
 
 
 def _name(field: bytes, length: int) -> str:
-    """Names may be cut, and a job may write what it likes there."""
+    """Decode a name, which may be truncated and contain any bytes."""
     text = field[: min(length, len(field))].partition(b"\0")[0].decode("utf-8", "backslashreplace")
     printable = "".join(character if character.isprintable() else "\ufffd" for character in text)
     return f"{printable}…" if length > len(field) else printable

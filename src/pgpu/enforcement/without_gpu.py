@@ -1,7 +1,7 @@
-"""Stands where an enforcer would for jobs that have no GPU: there is nothing to limit, only GPUs to keep out of sight.
+"""The enforcer of jobs without a GPU: no limits, and an environment that hides all GPUs.
 
-It refuses to make a slice. What it says to a process is a word, not a wall: in a container there is no device at all, and a
-process that takes the word away is seen as every program is that computes outside of a lease.
+For a process this is advisory: if it changes the variable, it is detected like any program that computes outside of a
+lease. A container gets no GPU device at all.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NO_GPU = (("CUDA_VISIBLE_DEVICES", ""), ("NVIDIA_VISIBLE_DEVICES", "void"))
 """Source: CUDA Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized Configurations"."""
 
 _NOWHERE = Path("/nonexistent")
-"""Nobody opens it (`Delivery.has_slice`)."""
+"""Never opened (`Delivery.has_slice`)."""
 
 
 class WithoutGpu(Refusal):
@@ -26,13 +26,11 @@ class WithoutGpu(Refusal):
 
     @property
     def does_not_cover(self) -> str:
-        """What a process may undo."""
         return "a process that sets CUDA_VISIBLE_DEVICES itself"
 
     def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - there are none
-        """Return itself."""
         return self
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:  # noqa: ARG002 - the same for every job
-        """Make nothing; only say that there is no GPU."""
+        """Create nothing; return a delivery with an environment that hides the GPUs."""
         return Delivery(_NOWHERE, _NOWHERE, (), environment=NO_GPU)

@@ -1,8 +1,8 @@
-"""MPS: programs of several jobs run on one GPU at the same moment, as clients of one server.
+"""MPS: programs of several jobs run on one GPU concurrently, as clients of one server.
 
-One control daemon for each GPU that has such jobs, with a pipe directory of its own: a fault hits all clients that share
-a GPU, so clients of different GPUs never share a server. Its limits are ceilings, for each process; a slice is still
-kept by the shim, which stays on. This room refuses to know jobs' states: who calls it does.
+Each GPU with such jobs has its own control daemon and pipe directory: a fault affects all clients of a server, so clients
+of different GPUs never share one. MPS memory limits are per-process ceilings; the shim still enforces the slice. Job
+states are tracked by the callers.
 """
 
 from pgpu.enforcement.mps.client import percentage_of

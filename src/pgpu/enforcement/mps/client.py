@@ -1,4 +1,4 @@
-"""What a job is told as a client of MPS. Which GPUs can be shared so is `scheduling.capacity`'s to know."""
+"""The environment of a job that is a client of MPS. `scheduling.capacity` decides which GPUs can be shared this way."""
 
 import math
 from pathlib import Path
@@ -9,18 +9,18 @@ from pgpu.units import MIB
 
 
 def percentage_of(compute_share: float | None) -> int:
-    """Return the share of the multiprocessors, in percent from 1 to 100, that a share of compute becomes.
+    """Convert a share of compute to a percentage of the multiprocessors, 1 to 100.
 
-    Source: 4a in docs/mps.md: under MPS the multiprocessors are shared, not time.
+    Source: 4a in docs/mps.md: MPS partitions multiprocessors, not time.
     """
     return 100 if compute_share is None else max(1, min(100, math.ceil(round(100 * compute_share, 6))))
 
 
 def environment_of(part: Slice, pipe_directory: Path) -> tuple[tuple[str, str], ...]:
-    """Return what a job's programs find in their environment.
+    """Return the environment variables for a job's programs.
 
-    The GPU is named by its ordinal, which is 0 in a job of one GPU: an entry that names one which a process cannot see
-    would take every memory limit of it away.
+    The GPU is named by its ordinal, which is 0 in a job of one GPU. An entry for a GPU that a process cannot see would
+    disable all its memory limits.
     """
     limit_mib = -(-part.memory_bytes // MIB)
     return (

@@ -1,7 +1,7 @@
-"""Speaks to NVIDIA's `nvidia-cuda-mps-control`, or to the simulated one, which answers alike.
+"""Client of NVIDIA's `nvidia-cuda-mps-control`, or of the simulated one, which has the same interface.
 
-It keeps to the interface of version 2, which every driver with MPS has. It refuses to guess: an answer that it does not
-understand is an error. No answer is no death: a busy machine is slow, and whether the daemon is there its process tells.
+It uses version 2 of the interface, which every driver with MPS has. An unexpected response is an error. A missing
+response does not mean that the daemon died: on a busy machine it may be slow, so its process is checked instead.
 
 Source: NVIDIA Multi-Process Service, appendix Tools and Interface Reference; nvidia-cuda-mps-control(1).
 """
@@ -24,29 +24,29 @@ PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 
 _UMASK = 0o022
-"""Of the daemon: its sockets are for clients that are other users, whoever starts it."""
+"""Umask of the daemon: clients of other users must be able to open its sockets."""
 
 _START_SECONDS = 60.0
-"""A first start wakes the GPUs of a cold machine."""
+"""The first start initialises the GPUs of a cold machine."""
 
 _ANSWER_SECONDS = 5.0
 _MOST_PATH_BYTES = 107
-"""Source: unix(7), sun_path, without its end."""
+"""Source: unix(7), sun_path, without the terminating zero."""
 
 _LONGEST_SOCKET = "control_privileged"
 
 
 class ServerStatus(StrEnum):
-    """What a server says of itself."""
+    """Status that a server reports."""
 
     INITIALIZING = "INITIALIZING"
     ACTIVE = "ACTIVE"
     FAULT = "FAULT"
-    """One of its clients faulted: it takes no new one until all that it hit are gone."""
+    """One of its clients faulted; no new client is accepted until all affected clients are gone."""
 
 
 def find_control(*, is_simulated: bool) -> Path | None:
-    """Return the control program of this machine's driver, or of the simulated one; None where there is none."""
+    """Return the control program of this machine's driver, or the simulated one; None if there is none."""
     if is_simulated:
         return library_path(SIMULATED_MPS_CONTROL)
     found = shutil.which(PROGRAM)
@@ -55,19 +55,19 @@ def find_control(*, is_simulated: bool) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class MpsControl:
-    """One control daemon, alive or not, known by its pipe directory."""
+    """A control daemon, alive or not, identified by its pipe directory."""
 
     program: Path
     pipe_directory: Path
     log_directory: Path
     gpu_uuid: str
-    """The one GPU, or MIG instance, that its servers use."""
+    """The one GPU or MIG instance of its servers."""
 
     simulated_state_directory: Path | None = None
     """Of the simulated GPUs; None on real ones."""
 
     def start(self) -> None:
-        """Start the daemon in the background; its directories are there.
+        """Start the daemon in the background; its directories exist already.
 
         Raises:
             EnforcementError: It does not start, or one runs there already.
@@ -85,47 +85,47 @@ class MpsControl:
             )
 
     def servers(self) -> list[int] | None:
-        """Return the PIDs of the servers; None where no daemon answers."""
+        """Return the PIDs of the servers; None if no daemon responds."""
         answer = self.ask("get_server_list")
         return None if answer is None else _pids(answer)
 
     def is_there(self) -> bool:
-        """Whether the daemon's process is, even where it does not answer."""
+        """True if the daemon's process exists, even if it does not respond."""
         return is_there(self.pipe_directory)
 
     def end_servers(self) -> None:
-        """End the servers that a dead daemon left; one that lives ends its own."""
+        """End the servers that a dead daemon left behind; a living daemon ends its own."""
         end_servers(f"{PIPE_VARIABLE}={self.pipe_directory}")
 
     def status(self, server_pid: int) -> ServerStatus | None:
-        """Return what a server says of itself; None where it, or the daemon, is gone."""
+        """Return the status of a server; None if the server or the daemon is gone."""
         words = (self.ask(f"get_server_status {server_pid}") or "").upper().split()
         return next((status for status in ServerStatus if status in words), None)
 
     def clients(self, server_pid: int) -> list[int] | None:
-        """Return the PIDs of a server's clients, none where it is gone; None where no daemon answers."""
+        """Return the PIDs of a server's clients, empty if it is gone; None if no daemon responds."""
         answer = self.ask(f"get_client_list {server_pid}")
         return None if answer is None else _pids(answer)
 
     def set_percentage(self, percentage: int) -> None:
-        """Let clients to come use at most this share of the multiprocessors, 1 to 100, those of running servers too."""
+        """Limit new clients to this share of the multiprocessors, 1 to 100, including clients of running servers."""
         self._told(f"set_default_active_thread_percentage {percentage}")
         for server_pid in self.servers() or ():
             self.ask(f"set_active_thread_percentage {server_pid} {percentage}")
 
     def percentage(self) -> float:
-        """Return what clients of servers to come may use at most, in percent.
+        """Return the default limit for new clients, in percent.
 
         Raises:
-            EnforcementError: No daemon answers, or not with a number.
+            EnforcementError: No daemon responds, or the response is not a number.
         """
         return _number(self._told("get_default_active_thread_percentage"))
 
     def set_memory_limit(self, limit_bytes: int) -> None:
-        """Let each process to come hold at most so much device memory; whole MiB, rounded up.
+        """Limit the device memory of each new process; whole MiB, rounded up.
 
-        The GPU is named by its ordinal among the daemon's own, of which there is one: an entry for a GPU that a process
-        cannot see would take all its limits away.
+        The GPU is named by its ordinal among the daemon's GPUs, of which there is one. An entry for a GPU that a process
+        cannot see would disable all its limits.
         """
         limit = f"{-(-limit_bytes // MIB)}M"
         self._told(f"set_default_device_pinned_mem_limit 0 {limit}")
@@ -133,19 +133,19 @@ class MpsControl:
             self.ask(f"set_device_pinned_mem_limit {server_pid} 0 {limit}")
 
     def memory_limit(self) -> str:
-        """Return the limit of each process to come as the daemon writes it, such as `512M`."""
+        """Return the limit of each new process in the daemon's format, such as `512M`."""
         return self._told("get_default_device_pinned_mem_limit 0").strip()
 
     def terminate(self, server_pid: int, client_pid: int) -> None:
-        """End one client's use of the GPU without hurting the others; does nothing where it is gone."""
+        """End one client's use of the GPU without affecting the others; no effect if it is gone."""
         self.ask(f"terminate_client {server_pid} {client_pid}")
 
     def quit(self, force_after_seconds: int) -> bool:
-        """Have the daemon end itself and its servers, those with clients after a time; returns whether it was told."""
+        """Stop the daemon and its servers, with a timeout for those that have clients; return True if the daemon accepted it."""
         return self.ask(f"quit -t {force_after_seconds}") is not None
 
     def ask(self, line: str) -> str | None:
-        """Return what the daemon prints for a command; None where none answers in time, or nobody can be sent to ask."""
+        """Return the daemon's output for a command; None if it does not respond in time, or the control program cannot run."""
         try:
             done = self._run(None, f"{line}\n", _ANSWER_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
@@ -174,7 +174,7 @@ class MpsControl:
         )
 
     def _environment(self) -> Mapping[str, str]:
-        """Nothing of the asker's own MPS words: they could lead to another daemon, or limit this one."""
+        """Environment without this process's own MPS variables, which could select another daemon or limit this one."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LD_"))}
         kept |= {PIPE_VARIABLE: str(self.pipe_directory), LOG_VARIABLE: str(self.log_directory)}
         kept["CUDA_VISIBLE_DEVICES"] = self.gpu_uuid
@@ -191,7 +191,7 @@ class MpsControl:
 
 
 def _pids(text: str) -> list[int]:
-    """Read one PID a line; what is no number is a message, such as that a server is gone."""
+    """Parse one PID per line; other lines are messages, such as that a server is gone."""
     return [int(line) for line in text.split("\n") if re.fullmatch(r"\s*\d+\s*", line)]
 
 

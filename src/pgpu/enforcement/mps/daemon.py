@@ -1,7 +1,8 @@
-"""The control daemon of one GPU: found, started, judged and ended by any process of pgpu, under one lock.
+"""The control daemon of one GPU: found, started, checked and ended by any process of pgpu, under one file lock.
 
-Each daemon has a directory of its own generation, so that a job never meets another daemon than the one it was started
-under: where that one died, its programs run without MPS, and who watches it sees so. A generation is never used again.
+Each daemon has a numbered directory, its generation, so that a job never connects to another daemon than the one that it
+was started under. If that daemon dies, the job's programs run without MPS, which its watcher detects. Numbers are never
+reused.
 """
 
 import contextlib
@@ -20,46 +21,46 @@ from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import exclusive_flock, open_lock_file
 
 QUIT_SECONDS = 2
-"""How long servers that still have clients may take to end, once nobody may be left there."""
+"""Time for servers that still have clients to end, once no job should be left."""
 
 _END_SECONDS = 3.0
-"""How long a daemon that was told to quit may take beyond that."""
+"""Additional time for a daemon to exit after `quit`."""
 
 _OTHERS_READ = 0o755
 
 
 class Health(Enum):
-    """How it stands with a daemon."""
+    """State of a daemon."""
 
     ABSENT = auto()
-    """None was started, or it was ended."""
+    """None was started, or it was ended on purpose."""
 
     GONE = auto()
     """One was started, and its process has ended."""
 
     SILENT = auto()
-    """It does not answer, and its process is there: a busy machine, or one that hangs."""
+    """Its process exists but does not respond: the machine is busy, or the daemon hangs."""
 
     FAULT = auto()
-    """A client faulted, and the server waits for all that it hit to go."""
+    """A client faulted, and the server waits until all affected clients are gone."""
 
     WELL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One daemon."""
+    """The record of one daemon."""
 
     number: int
     trust: str
-    """Whose clients may be here: those who may read each other's memory anyway."""
+    """Trust domain of its clients: jobs that may read each other's memory anyway."""
 
     is_over: bool = False
-    """Whether it was ended. Its number stays taken: it may still be on its way out, and removes its sockets then."""
+    """True if it was ended. Its number stays taken, since it may still be exiting and removes its sockets then."""
 
 
 class GpuDaemon:
-    """The daemon of one GPU; every method but `locked` may be called under the lock alone where it changes something."""
+    """The daemon of one GPU. Methods that change its state must be called within `locked`."""
 
     def __init__(self, home: Path, program: Path, gpu_uuid: str, simulated_state_directory: Path | None) -> None:
         self._home = home
@@ -69,10 +70,10 @@ class GpuDaemon:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one who starts or ends it.
+        """Exclusive file lock for starting and ending the daemon, across processes.
 
         Raises:
-            EnforcementError: Its directory cannot be made.
+            EnforcementError: Its directory cannot be created.
         """
         try:
             descriptor = open_lock_file(self._home / "lock", directory_mode=0o755)
@@ -82,7 +83,7 @@ class GpuDaemon:
             yield
 
     def generation(self) -> Generation | None:
-        """Return which daemon there is, alive or not; None where there is none to be."""
+        """Return the current daemon's record, alive or not; None if there should be none."""
         last = self._last()
         return None if last is None or last.is_over else last
 
@@ -95,17 +96,16 @@ class GpuDaemon:
             raise EnforcementError(f"{self._record} is garbled", hint="remove it once no job runs under MPS") from exc
 
     def control(self, generation: Generation) -> MpsControl:
-        """Return what speaks to one generation's daemon."""
+        """Return the client of one generation's daemon."""
         home = self._home / str(generation.number)
         return MpsControl(self._program, home / "pipe", home / "log", self._gpu_uuid, self._simulated)
 
     def health(self) -> Health:
-        """Say how the present daemon is."""
         generation = self.generation()
         return Health.ABSENT if generation is None else health_of(self.control(generation))
 
     def start(self, trust: str) -> Generation:
-        """Start a new generation; the one before has nobody left.
+        """Start a new generation and remove the previous one, which has no jobs left.
 
         Raises:
             EnforcementError: It does not start.
@@ -114,11 +114,12 @@ class GpuDaemon:
         generation = Generation(self._next_number(), trust)
         control = self.control(generation)
         try:
-            # The parents stay closed to others; what a job sees of this is mounted into it.
+            # The parent directories stay closed to other users; a job gets these directories by bind mounts.
             control.pipe_directory.mkdir(parents=True)
             control.log_directory.mkdir()
             for directory in (control.pipe_directory, control.log_directory):
-                directory.chmod(_OTHERS_READ)  # whatever the umask says: clients and servers are other users
+                directory.chmod(_OTHERS_READ)  # independent of the umask: clients and servers run as other users
+            # Before the start: a crash in between leaves a record whose daemon is gone, never a daemon without a record.
             self._write(generation)
         except OSError as exc:
             raise EnforcementError(f"{control.pipe_directory} cannot be made: {exc.strerror}") from exc
@@ -126,14 +127,14 @@ class GpuDaemon:
         return generation
 
     def end(self) -> None:
-        """End the daemon and forget it; does nothing where there is none."""
+        """End the daemon and mark its record as over; no effect where there is none."""
         self._clear()
         last = self._last()
         if last is not None and not last.is_over:
             self._write(replace(last, is_over=True))
 
     def enter(self, generation: Generation, job_id: str) -> None:
-        """Write that a job is started under this daemon, for whoever watches it later.
+        """Record that a job is started under this daemon, for the watcher of the job.
 
         Raises:
             EnforcementError: It cannot be written.
@@ -141,13 +142,13 @@ class GpuDaemon:
         self._mark(generation, "jobs", job_id)
 
     def control_of(self, job_id: str) -> MpsControl | None:
-        """Return what speaks to the daemon under which a job was started; None where that was ended."""
+        """Return the client of the daemon under which a job was started; None if that was ended."""
         for path in self._home.glob(f"*/jobs/{job_id}"):
             return self.control(Generation(int(path.parts[-3]), ""))
         return None
 
     def remember_servers(self, generation: Generation, job_id: str) -> None:
-        """Write down which servers there are as a job starts: one that dies before anybody watches the job is missed then.
+        """Record the current servers at a job's start. Without it, a server that dies before the watcher starts would go unnoticed.
 
         Raises:
             EnforcementError: It cannot be written.
@@ -159,18 +160,18 @@ class GpuDaemon:
             raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc
 
     def servers_at_start(self, job_id: str) -> set[int]:
-        """Return the PIDs of the servers that there were when a job started; none where nobody wrote it down."""
+        """Return the PIDs of the servers at a job's start; empty if they were not recorded."""
         for path in self._home.glob(f"*/jobs/{job_id}"):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 return {int(pid) for pid in json.loads(path.read_bytes())}
         return set()
 
     def is_proved(self, generation: Generation, way: str) -> bool:
-        """Whether programs of jobs that are delivered so were seen as clients of this very daemon."""
+        """True if programs of jobs with this kind of delivery were verified as clients of this daemon."""
         return self._mark_path(generation, "proved", _short(way)).exists()
 
     def remember_proof(self, generation: Generation, way: str) -> None:
-        """Write that they were.
+        """Record a successful verification.
 
         Raises:
             EnforcementError: It cannot be written.
@@ -189,7 +190,7 @@ class GpuDaemon:
             raise EnforcementError(f"{path} cannot be made: {exc.strerror}") from exc
 
     def server_pids(self) -> list[int]:
-        """Return the present daemon's servers, whose memory is no outsider's."""
+        """Return the current daemon's servers; their GPU memory belongs to jobs, not to foreign processes."""
         generation = self.generation()
         if generation is None:
             return []
@@ -212,11 +213,12 @@ class GpuDaemon:
         if present is None:
             return
         control = self.control(present)
+        # The pidfd is opened before `quit`, so that the wait and the kill cannot hit another process with the same PID.
         with daemon_process(control.pipe_directory) as process:
             if process is not None:
                 is_told = control.quit(QUIT_SECONDS)
                 end(process, QUIT_SECONDS + _END_SECONDS if is_told else 0.0)
-        control.end_servers()  # of one that was killed, by whomever
+        control.end_servers()  # left behind if the daemon was killed
         shutil.rmtree(self._home / str(present.number), ignore_errors=True)
 
 
@@ -227,7 +229,7 @@ class MpsDaemons:
         """Start nothing.
 
         Args:
-            runtime_directory: On a tmpfs; `mps/` is made in it.
+            runtime_directory: On a tmpfs; `mps/` is created in it.
             program: NVIDIA's control program, or the simulated one.
             simulated_state_directory: Of the simulated GPUs; None on real ones.
         """
@@ -236,17 +238,16 @@ class MpsDaemons:
         self._simulated = simulated_state_directory
 
     def of(self, gpu_uuid: str) -> GpuDaemon:
-        """Return the daemon of one GPU, whether there is one or not."""
+        """Return the daemon of one GPU, started or not."""
         return GpuDaemon(self._home / _short(gpu_uuid), self._program, gpu_uuid, self._simulated)
 
 
 def _short(text: str) -> str:
-    """A socket's path has little room."""
+    """Hash of a name: a socket's path is limited to 107 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def health_of(control: MpsControl) -> Health:
-    """Say how one daemon is."""
     servers = control.servers()
     if servers is None:
         return health_without_servers(control)
@@ -255,5 +256,5 @@ def health_of(control: MpsControl) -> Health:
 
 
 def health_without_servers(control: MpsControl) -> Health:
-    """Say how one is that does not answer."""
+    """Classify a daemon that does not respond."""
     return Health.SILENT if control.is_there() else Health.GONE

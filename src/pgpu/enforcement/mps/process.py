@@ -1,8 +1,8 @@
-"""The control daemon as a process: whether it is there, whatever it answers, and its end.
+"""The control daemon as a process: whether it exists, independent of its responses, and how it is ended.
 
-A daemon that a busy machine keeps from answering still has its servers and clients, and so has one that was told to end and
-has not yet. Only the process table tells such a one from one that died, and which servers that one left. It refuses to end
-anything but a control program and its servers.
+On a busy machine a daemon may not respond although its servers and clients run; a daemon that received `quit` may still
+be exiting. Only the process table distinguishes these from a dead daemon, and lists the servers that a dead one left.
+Only the control program and its servers are ever killed.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ SERVER = "nvidia-cuda-mps-server"
 
 _PID_FILE = f"{PROGRAM}.pid"
 _REPLACED = " (deleted)"
-"""What the kernel adds to the name of a program that was replaced while it ran, as by an update of the driver."""
+"""Suffix that the kernel adds to the path of an executable that was replaced while it ran, such as by a driver update."""
 
 _PF_EXITING = 0x4
-"""Set before a process that ends closes its first descriptor."""
+"""Set before an exiting process closes its first descriptor."""
 
 _KILL_SECONDS = 5.0
-"""How long the kernel may take to end a process that was killed."""
+"""Time for the kernel to end a killed process."""
 
 
 @contextlib.contextmanager
 def daemon_process(pipe_directory: Path) -> Iterator[int | None]:
-    """Hold on to the daemon of a pipe directory, so that nobody who gets its PID later is taken for it.
+    """Open the daemon of a pipe directory as a pidfd, which stays valid if its PID is reused.
 
     Yields:
-        A pidfd; None where it is gone.
+        A pidfd; None if the daemon is gone.
     """
     descriptor = _open(pipe_directory)
     try:
@@ -42,13 +42,13 @@ def daemon_process(pipe_directory: Path) -> Iterator[int | None]:
 
 
 def is_there(pipe_directory: Path) -> bool:
-    """Whether the daemon's process runs or is stopped, whether it answers or not."""
+    """True if the daemon's process runs or is stopped, whether it responds or not."""
     with daemon_process(pipe_directory) as descriptor:
         return descriptor is not None
 
 
 def children(pipe_directory: Path) -> list[int]:
-    """Return the PIDs of the daemon's servers as the kernel knows them; none where it is gone."""
+    """Return the PIDs of the daemon's servers from procfs; empty if the daemon is gone."""
     with contextlib.suppress(OSError, ValueError):
         pid = _pid(pipe_directory)
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
@@ -56,18 +56,19 @@ def children(pipe_directory: Path) -> list[int]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is gone or on its way: clients lose a server that dies before its parent, or a pidfd, knows."""
+    """True if a process is gone or exiting. Clients lose a server before its parent or a pidfd is notified of its end."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return True
     fields = text[text.rindex(")") + 2 :].split()
-    # Source: proc_pid_stat(5); the flags, the ninth field, are the kernel's own, include/linux/sched.h.
+    # Source: proc_pid_stat(5); the ninth field has the kernel's flags, include/linux/sched.h. The name in parentheses may contain
+    # spaces and parentheses, so fields are counted from the last `)`.
     return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
 def end(descriptor: int, grace_seconds: float) -> None:
-    """Wait for a daemon that was told to quit, and kill it where it does not."""
+    """Wait for a daemon after `quit`, and kill it if it does not exit in time."""
     if not _has_ended(descriptor, grace_seconds):
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -75,10 +76,10 @@ def end(descriptor: int, grace_seconds: float) -> None:
 
 
 def end_servers(word: str) -> None:
-    """Kill the servers that a dead daemon left: each would hold the GPU as long as a client of it lives.
+    """Kill the servers that a dead daemon left; each would hold the GPU as long as one of its clients lives.
 
     Args:
-        word: Of the daemon's environment, which its servers have from it, and no other daemon's have.
+        word: `NAME=value` of the daemon's environment, which its servers inherit and no other daemon's servers have.
     """
     for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
         if _is_server(pid, word):
@@ -91,7 +92,7 @@ def _kill_server(pid: int, word: str) -> None:
     except OSError:
         return
     try:
-        if _is_server(pid, word):  # still the same
+        if _is_server(pid, word):  # the PID may have been reused before the pidfd was opened
             end(descriptor, 0.0)
     finally:
         os.close(descriptor)
@@ -114,7 +115,7 @@ def _pid(pipe_directory: Path) -> int:
 
 
 def _is_control(pid: int) -> bool:
-    """A PID is used again by whoever comes."""
+    """Check the executable, since the PID in the file may have been reused."""
     return _program(pid) == PROGRAM
 
 
@@ -132,7 +133,7 @@ def _is_server(pid: int, word: str) -> bool:
 
 
 def _has_ended(descriptor: int, timeout_seconds: float) -> bool:
-    """A pidfd is readable once its process ended, reaped or not."""
+    """Poll the pidfd, which is readable once its process has ended, reaped or not."""
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(1000 * timeout_seconds))

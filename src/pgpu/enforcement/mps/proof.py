@@ -1,7 +1,7 @@
-"""Proves that a job's programs really are clients of MPS: a wrong pipe directory runs without it, and says nothing.
+"""Verifies that a job's programs are clients of MPS: with a wrong pipe directory they run without MPS and without an error.
 
-A throw-away process, started as the job will be, makes a context and waits; then the daemon must know it for a client, and
-where it has a percentage it must see that share of the multiprocessors. This module refuses to believe the process alone.
+A throwaway process, started like the job, creates a context and waits. The daemon must then list it as a client. The
+process's own output is not sufficient.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,31 +13,31 @@ from pgpu.errors import EnforcementError, RequestError
 from pgpu.model import Account, Delivery, Job
 
 Owns = Callable[[int], bool]
-"""Whether a process of the host is part of the throw-away job."""
+"""True if a process of the host is part of the throwaway job."""
 
 HoldThrowaway = Callable[[Job, Delivery, Account | None, Callable[[str, Owns], None]], None]
-"""Starts a job under an account whose program waits once it said `ready`, calls back with what it wrote until then, and ends it."""
+"""Starts a job under an account, waits until its program prints `ready`, calls back with the output so far, and ends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MpsProof:
-    """What is proved of one way into jobs."""
+    """The verification for one way of delivery."""
 
     hold: HoldThrowaway
 
     def prove(self, test: Job, delivery: Delivery, control: MpsControl, account: Account | None, uid: int) -> None:
-        """Run the throw-away job.
+        """Run the throwaway job and check its process in the daemon's client list.
 
         Args:
-            test: With a slice and a delivery of its own, and the probe that waits as its command.
-            delivery: With the words of MPS.
+            test: With a slice and a delivery of its own, and the waiting probe as its command.
+            delivery: With the environment of MPS.
             control: The daemon.
             account: Under which the job will run; None for this process's own.
-            uid: As whom its programs should run: only one user's meet under a daemon.
+            uid: Expected user of its programs: all clients of a daemon must have the same user.
 
         Raises:
             RequestError: They run as another user.
-            EnforcementError: Its program is no client of this daemon.
+            EnforcementError: Its program is not a client of this daemon.
         """
         self.hold(test, delivery, account, lambda text, owns: _judge(_answers(text), control, uid, owns))
 

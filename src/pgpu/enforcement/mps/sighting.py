@@ -1,7 +1,7 @@
-"""What somebody saw who looked at a control daemon: how it is, and whose processes are its clients.
+"""Snapshots of a control daemon: its health and the PIDs of its clients.
 
-A look costs a few programs and, where the daemon is slow, many seconds. So one process looks, and the others read what it
-wrote beside the daemon. It refuses to say what follows for a job.
+A snapshot runs the control program several times and, if the daemon is slow, takes many seconds. One process takes it and
+writes it beside the daemon's directory; the others read that file.
 """
 
 import json
@@ -17,23 +17,23 @@ from pgpu.host.atomic_file import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One look."""
+    """One snapshot of a daemon."""
 
     began_seconds: float
-    """On the monotonic clock, which all processes of a machine share."""
+    """Start of the snapshot on the monotonic clock, which all processes of a machine share."""
 
     health: Health
     clients: Mapping[int, int] = field(default_factory=dict)
-    """Each client's PID, and its server's."""
+    """Server PID by client PID."""
 
     faulted: frozenset[int] = frozenset()
-    """Servers that wait for all clients that a fault hit to go."""
+    """Servers that wait until all clients affected by a fault are gone."""
 
 
 def look_at(control: MpsControl) -> Sighting:
-    """Ask a daemon for all of it; takes as long as the daemon does.
+    """Query a daemon; takes as long as the daemon needs.
 
-    Where any answer is missing nobody's clients are known: half of them would make strangers of the others.
+    If any response is missing, the client list is empty: with a partial list, the other clients would count as foreign processes.
     """
     began_seconds = time.monotonic()
     servers = control.servers()
@@ -46,7 +46,7 @@ def look_at(control: MpsControl) -> Sighting:
 
 
 def last_sighting(control: MpsControl) -> Sighting | None:
-    """Return what was seen last, by whomever; None where nobody looked yet."""
+    """Return the last published snapshot of any process; None if there is none."""
     try:
         began_seconds, health, clients, faulted = json.loads(_place(control).read_bytes())
         return Sighting(float(began_seconds), Health[health], {int(k): int(v) for k, v in clients}, frozenset(faulted))
@@ -55,7 +55,7 @@ def last_sighting(control: MpsControl) -> Sighting | None:
 
 
 def publish_sighting(control: MpsControl, seen: Sighting) -> None:
-    """Write down what was seen, for everybody who watches a job there.
+    """Publish a snapshot for the watchers of all jobs under this daemon.
 
     Raises:
         OSError: It cannot be written: the daemon's directory was removed.
