@@ -1,6 +1,6 @@
-"""Put a job into its lease: as a process or as a container, behind one protocol.
+"""Runtimes start jobs inside their leases, as processes or containers, behind the `Runtime` protocol.
 
-A runtime starts, signals, waits and adopts. It refuses to choose a GPU, to know what a limit is, and to store anything.
+A runtime starts, signals, waits for and adopts jobs. GPUs and limits are chosen by its callers, and it stores nothing.
 """
 
 import os
@@ -13,11 +13,11 @@ from pgpu.model import Account, Delivery, Holder, Job, JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """The descriptors that a started job uses as its standard streams; the supervisor owns the other ends.
+    """The descriptors of a started job's standard streams; the supervisor owns the other ends.
 
-    With a terminal (`JobSpec.wants_tty`) all three are the same pty's slave side. Otherwise output goes to named pipes
-    that the job itself holds open for reading too, so that it outlives its supervisor without a SIGPIPE. A runtime
-    duplicates what it keeps; the caller closes these three after `start` or `adopt` returned.
+    With a terminal (`JobSpec.wants_tty`) all three are the slave side of one pty. Otherwise output goes to named pipes that
+    the job itself also holds open for reading, so that it gets no SIGPIPE if its supervisor dies. A runtime duplicates the
+    descriptors that it keeps; the caller closes these three after `start` or `adopt` returned.
     """
 
     stdin: int
@@ -30,39 +30,39 @@ class RunningJob(Protocol):
 
     @property
     def holder(self) -> Holder:
-        """What holds the lease."""
+        """The process, container or claim that holds the lease."""
         ...
 
     def fileno(self) -> int:
-        """Return a descriptor that polls readable once the job ended, such as a pidfd."""
+        """Return a descriptor that polls readable once the job has ended, such as a pidfd."""
         ...
 
     def exit_code(self) -> int | None:
-        """Return 0–255 (128 + signal for a signal) once it ended; None while it runs, or where nobody could see it end."""
+        """Return 0–255 (128 + signal for a signal) after the end; None while the job runs, or if its exit code is unknown."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether the holder still runs."""
+        """True while the holder runs."""
         ...
 
     def owns(self, pid: int) -> bool:
-        """Whether this process of the host, by host PID, is part of the job, as far as one can tell."""
+        """True if this process (host PID) is part of the job, by the marks that the runtime can read."""
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the job's main process; does nothing if it ended."""
+        """Send a signal to the job's main process; no effect if it has ended."""
         ...
 
     def kill(self) -> None:
-        """End the job and everything it started."""
+        """End the job and all processes that it started."""
         ...
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Tell a job with a terminal its new size in characters."""
+        """Set the size of the job's terminal, in characters."""
         ...
 
     def close(self) -> None:
-        """Release descriptors, and remove the container where the job asked for it."""
+        """Release descriptors, and remove the container if the job requested it."""
         ...
 
 
@@ -71,18 +71,18 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """`process` or `docker`."""
+        """`process`, `docker`, `oci` or `claim`."""
         ...
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
-        """Refuse what can never start, before the request is accepted.
+        """Reject a spec that can never start, before the request is accepted.
 
         Args:
-            spec: What to run.
-            account: Under which it will run; nothing that a user other than this process's own named is opened here.
+            spec: The job to run.
+            account: Under which it will run; paths named by another user than this process's own are not opened here.
 
         Raises:
-            RequestError: Unknown image, bad volume, an option that this runtime has not.
+            RequestError: Unknown image, bad volume, or an option that this runtime does not have.
             RuntimeUnavailableError: The engine cannot be reached.
         """
         ...
@@ -95,46 +95,46 @@ class Runtime(Protocol):
         announce: Callable[[Holder], None],
         account: Account | None = None,
     ) -> RunningJob:
-        """Start the job with what `delivery` names in place before its first instruction.
+        """Start the job with the files of `delivery` in place before its first instruction.
 
-        The holder is made first, held back (a process waits on a pipe whose end it treats as "go away", a container is
-        created and not started), then `announce` is called once, then the holder is let go. So a crash at any point
-        leaves either nothing that runs, or a holder that the ledger knows. If `announce` raises, the holder is removed
-        and the error passes on. What an earlier, never announced `start` of the same job left over (a container of
-        that name) is removed first.
+        The holder is created first and held back: a process waits on a pipe and exits if that is closed, a container is
+        created and not started. Then `announce` is called once, then the holder is released. So a crash at any point leaves
+        either nothing that runs, or a holder that the ledger records. If `announce` raises, the holder is removed and the
+        error is re-raised. Leftovers of an earlier, never announced `start` of the same job (a container of that name) are
+        removed first.
 
         Args:
             job: With its lease.
-            delivery: What the enforcer made.
+            delivery: The files and environment from the enforcer.
             stdio: The job's ends of its standard streams.
             announce: Writes the holder durably into the ledger before the job's first instruction.
-            account: Under which it runs; None for this process's own, environment included. Of another user than root
-                nothing is opened, and nothing looked up, with root's rights.
+            account: Under which it runs; None for this process's own, environment included. For a user other than root,
+                no path is opened or resolved with root's rights.
 
         Raises:
-            CommandNotFoundError: Exit code 127, as Docker's.
+            CommandNotFoundError: Exit code 127, as in Docker.
             CommandNotExecutableError: Exit code 126.
             RuntimeUnavailableError: The engine or kernel refused.
         """
         ...
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningJob | None:
-        """Take charge of a job that another process started; `job.holder` is set.
+        """Attach to a job that another process started; `job.holder` is set.
 
-        A process has its named pipes already; a container's output from now on goes to `stdio`. A container that ended
-        and still exists is adopted too: not alive, with its exit code.
+        A process has its named pipes already; a container's output from now on goes to `stdio`. An ended container that still
+        exists is adopted as well: not alive, with its exit code.
 
         Returns:
-            None if the holder is gone, was never this one, or was created and surely never ran.
+            None if the holder is gone, is another process or container, or was created and certainly never ran.
         """
         ...
 
     def is_advisory(self, spec: JobSpec) -> bool:
-        """Whether this runtime can only preload here, so that a job that drops its environment drops its limit."""
+        """True if only a preload is possible here, so that a job that clears its environment also loses its limit."""
         ...
 
     def image_id(self, spec: JobSpec) -> str:
-        """Return what the name of the job's image stands for now; empty where there is no image.
+        """Return the ID that the job's image name resolves to now; empty without an image.
 
         Raises:
             RequestError: There is no such image.
@@ -143,5 +143,5 @@ class Runtime(Protocol):
         ...
 
     def can_load_driver(self, spec: JobSpec) -> bool:
-        """Whether a program of this job could load a GPU's driver at all; one of an image without glibc cannot."""
+        """True if a program of this job can load a GPU driver; one of an image without glibc cannot."""
         ...

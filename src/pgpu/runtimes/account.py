@@ -1,7 +1,7 @@
-"""What is different for a job that root starts under another user's account.
+"""Differences for a job that root starts under another user's account.
 
-Its streams and its usage file are that user's, and its limits are the ones that the user's own process had. The switch
-itself is the launcher's (`native/launcher/credentials.c`). This module refuses to open anything that the user named.
+Its streams and its usage file are owned by that user, and its resource limits are those of the user's client process. The
+launcher switches the credentials (`native/launcher/credentials.c`). Paths named by the user are not opened here.
 """
 
 import os
@@ -16,10 +16,10 @@ from pgpu.runtimes import Stdio
 
 
 def switches(account: Account | None) -> bool:
-    """Whether the job's process must become another one than this process is.
+    """True if the job runs under another user than this process.
 
     Raises:
-        RuntimeUnavailableError: It must, and only root could.
+        RuntimeUnavailableError: It does, and this process is not root.
     """
     if account is None or account.uid == os.geteuid():
         return False
@@ -31,7 +31,7 @@ def switches(account: Account | None) -> bool:
 
 
 def launcher_words(account: Account | None) -> Iterator[str]:
-    """Return the launcher's options that make it switch."""
+    """Yield the launcher's options for the account."""
     if account is None:
         return
     if switches(account):
@@ -43,18 +43,18 @@ def launcher_words(account: Account | None) -> Iterator[str]:
 
 
 def give_streams(stdio: Stdio, account: Account) -> None:
-    """Let the job open its own standard streams anew, as `/dev/stdout` does."""
+    """Make the user owner of the standard streams, so that the job can reopen them through `/dev/stdout`."""
     for descriptor in {stdio.stdin, stdio.stdout, stdio.stderr}:
-        # Not /dev/null, which stands for no input: its owner is the whole machine's affair.
+        # Pipes and terminals only: /dev/null, which stands for no input, is shared by the whole machine.
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor):
             os.fchown(descriptor, account.uid, -1)
 
 
 def give_usage(delivery: Delivery, account: Account) -> None:
-    """Let this user alone write the slice's usage file and what the job tells; the latter is read by other jobs.
+    """Make the user owner of the usage file and of the board file; other jobs read the latter.
 
     Raises:
-        RuntimeUnavailableError: Their file system knows no owners.
+        RuntimeUnavailableError: Their file system does not support owners.
     """
     _give(delivery.usage_path, account, 0o600)
     if delivery.time_path is not None:

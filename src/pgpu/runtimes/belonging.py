@@ -1,7 +1,7 @@
-"""Whose a process is, for whoever has no hand on the jobs: told from what the ledger knows of their holders.
+"""Maps processes to jobs for callers that do not supervise the jobs, from the holders in the ledger.
 
-What is learnt of a job while its first process lives, such as its mount namespace, is kept until the job is forgotten, so
-that what it left behind is still known as its own. It refuses to end anybody.
+Marks of a job that are read while its first process lives, such as its mount namespace, are kept until the job is
+forgotten, so that its remaining processes are still attributed to it.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ class _Marks(Protocol):
 
 
 class Belonging:
-    """Remembers the marks of jobs from question to question."""
+    """Cache of the marks of jobs."""
 
     def __init__(self) -> None:
         self._marks: dict[str, _Marks] = {}
         self._owners: dict[ProcessHolder, str] = {}
-        """Whose a process is it stays, so it is found out once."""
+        """A process never changes its job, so the result is cached."""
 
     def owner(self, process: ProcessHolder, jobs: Sequence[Job]) -> str | None:
-        """Return the id of the job that a process of the host is part of, as far as one can tell; None for nobody's.
+        """Return the ID of the job of a process; None if the process belongs to no job.
 
         Args:
-            process: One that lives.
-            jobs: Every job that may hold memory.
+            process: A living process of the host.
+            jobs: All jobs that may hold GPU memory.
         """
         self._remember(jobs)
         known = self._owners.get(process)
@@ -46,7 +46,7 @@ class Belonging:
         return found
 
     def close(self) -> None:
-        """Forget every job."""
+        """Forget all jobs."""
         self._remember(())
 
     def _remember(self, jobs: Sequence[Job]) -> None:
@@ -62,7 +62,7 @@ class Belonging:
 
 
 class _Container:
-    """A container's processes stand in control groups that are named after it."""
+    """Matches by control group: its path contains the container's ID."""
 
     def __init__(self, container_id: str) -> None:
         self._id = container_id
@@ -73,7 +73,7 @@ class _Container:
         return False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No effect: no descriptor is held."""
 
 
 def _marks_of(job_id: str, holder: Holder) -> _Marks:

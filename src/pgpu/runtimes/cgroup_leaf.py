@@ -1,7 +1,6 @@
-"""A control group of a job's own, for the enforcer whose limits are the kernel's and the driver's.
+"""A control group for one job, for the enforcer that limits control groups.
 
-Only made where such a limit is asked for: it needs a writable unified hierarchy, which ordinary users seldom have. The
-module refuses to know what is limited.
+Created only if such a limit is requested: it needs a writable cgroup v2 hierarchy, which ordinary users seldom have.
 """
 
 import contextlib
@@ -12,16 +11,16 @@ from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import Delivery
 
 LimitCgroup = Callable[[Path, Delivery], None]
-"""Carries out `Delivery.cgroup_limits` on a control group, or raises EnforcementError."""
+"""Applies `Delivery.cgroup_limits` to a control group, or raises EnforcementError."""
 
 _FILE_SYSTEM = "cgroup2"
 
 
 def enter_leaf(pid: int, job_id: str) -> Path:
-    """Make a leaf below this process's own group and move a process that is held back into it.
+    """Create a leaf below this process's own group and move a held back process into it.
 
     Raises:
-        RuntimeUnavailableError: There is no unified hierarchy, or it cannot be written.
+        RuntimeUnavailableError: There is no cgroup v2 hierarchy, or it cannot be written.
     """
     leaf = _own_group() / f"pgpu-{job_id}"
     try:
@@ -36,13 +35,13 @@ def enter_leaf(pid: int, job_id: str) -> Path:
 
 
 def kill_leaf(leaf: Path) -> None:
-    """End everything in a leaf at once, where the kernel can (5.14 and newer)."""
+    """Kill all processes of a leaf at once through cgroup.kill (Linux 5.14 and newer)."""
     with contextlib.suppress(OSError):
         (leaf / "cgroup.kill").write_text("1", encoding="ascii")
 
 
 def remove_leaf(leaf: Path) -> None:
-    """Remove a leaf, and the limits on it, unless something is still in it."""
+    """Remove a leaf and its limits; no effect while it has processes."""
     with contextlib.suppress(OSError):
         leaf.rmdir()
 

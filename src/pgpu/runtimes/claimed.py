@@ -1,7 +1,7 @@
-"""The runtime of slices that an orchestrator claims for containers of its own: there is nothing to start, and nobody to wait for.
+"""The runtime of slices that an orchestrator claims for its own containers; it starts no program.
 
-What the containers must be given is written down beside the slice, where the orchestrator's node agent reads it. It refuses
-to run commands, except those by which a limit is proved: these run as processes, in a view of their own.
+The settings for the containers are written to a file beside the slice, which the orchestrator's node agent reads. Only the
+commands of self-tests run here, as processes with their own mount namespace.
 """
 
 import json
@@ -19,38 +19,38 @@ from pgpu.model import Account, ClaimHolder, Delivery, Holder, Job, JobSpec
 from pgpu.runtimes import RunningJob, Runtime, Stdio
 
 CLAIM_VARIABLE = "PGPU_CLAIM"
-"""In a job's specification: the uid of its claim."""
+"""Environment variable in the job's spec: the uid of its claim."""
 
 _IN_CONTAINER = ".pgpu"
 _DELIVERY = "delivery.json"
 
 
 class Viewers:
-    """The processes that see a slice where containers see theirs."""
+    """The processes that see a slice at the containers' path `/.pgpu`."""
 
     def __init__(self, slice_directory: Path) -> None:
         self._slice_directory = slice_directory
 
     def owns(self, pid: int) -> bool:
-        """Whether a process of this machine has the slice at `/.pgpu`."""
+        """True if a process of this machine has the slice at `/.pgpu`."""
         try:
             return (Path(f"/proc/{pid}/root") / _IN_CONTAINER).samefile(self._slice_directory)
         except OSError:
             return False
 
     def members(self) -> Iterator[int]:
-        """Yield all of them, as far as this process may look into others."""
+        """Yield the PIDs of all of them that this process may inspect."""
         yield from (int(name) for name in os.listdir("/proc") if name.isdecimal() and self.owns(int(name)))  # noqa: PTH208 - names, not paths
 
     def kill(self) -> None:
-        """Kill all of them, and nobody who has the number of one of them by then."""
+        """Kill all of them. Each PID is checked again after its pidfd is open, so that a reused PID is not killed."""
         for pid in self.members():
             with suppress(ProcessLookupError), _process(pid) as pidfd:
                 if self.owns(pid):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No effect: no descriptor is held."""
 
 
 @contextmanager
@@ -63,39 +63,33 @@ def _process(pid: int) -> Iterator[int]:
 
 
 class ClaimedRuntime:
-    """Runs jobs that consist of their slices."""
+    """Runs jobs that consist of their slices only."""
 
     def __init__(self, processes: Callable[[], Runtime]) -> None:
-        """Make the runtime.
-
-        Args:
-            processes: Returns what proves limits.
-        """
         self._processes = processes
 
     @property
     def name(self) -> str:
-        """`claim`."""
         return "claim"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:  # noqa: ARG002 - the protocol's parameter
-        """Refuse a job that no claim stands behind.
+        """Reject a job without a claim.
 
         Raises:
-            RequestError: It names none.
+            RequestError: Its spec has no claim uid.
         """
         claim_uid(spec)
 
     def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the protocol's parameter
-        """Never: the slice is mounted into containers."""
+        """False: the slice is mounted into the containers."""
         return False
 
     def image_id(self, spec: JobSpec) -> str:  # noqa: ARG002 - the protocol's parameter
-        """Return nothing: any number of images will see the slice."""
+        """Empty: containers of any image may use the slice."""
         return ""
 
     def can_load_driver(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the protocol's parameter
-        """Say yes: a limit is proved by a program of ours."""
+        """True: the limit is tested with pgpu's own probe."""
         return True
 
     def start(
@@ -106,23 +100,24 @@ class ClaimedRuntime:
         announce: Callable[[Holder], None],
         account: Account | None = None,
     ) -> RunningJob:
-        """Write down what containers must be given, and from now on hold the slice for them."""
+        """Write the settings for the containers, and hold the slice from now on."""
         if job.spec.command:
             return self._processes().start(job, delivery, stdio, announce, account)
         holder = ClaimHolder(claim_uid(job.spec), str(delivery.slice_directory))
+        # Announced first: after a crash in between, the ledger has a holder without a delivery file, which `adopt` rejects.
         announce(holder)
         _write(delivery)
         return ClaimedJob(holder)
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningJob | None:  # noqa: ARG002 - it has no streams
-        """Take charge of a slice that is still there; after a reboot none is."""
+        """Adopt a slice that still exists; after a reboot there is none, since it was on a tmpfs."""
         if not isinstance(job.holder, ClaimHolder) or not _path(Path(job.holder.slice_directory)).exists():
             return None
         return ClaimedJob(job.holder)
 
 
 class ClaimedJob:
-    """The `RunningJob` of a slice: it runs until somebody ends it."""
+    """The `RunningJob` of a slice: it runs until `kill`."""
 
     def __init__(self, holder: ClaimHolder) -> None:
         self._holder = holder
@@ -132,47 +127,45 @@ class ClaimedJob:
 
     @property
     def holder(self) -> ClaimHolder:
-        """The claim."""
         return self._holder
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable once it was ended."""
+        """Return an eventfd that is readable after `kill`."""
         return self._end
 
     def exit_code(self) -> int | None:
-        """Return 0 once it was ended."""
+        """Return 0 after `kill`, None before."""
         return 0 if self._is_over else None
 
     def is_alive(self) -> bool:
-        """Whether nobody has ended it."""
+        """True until `kill`."""
         return not self._is_over
 
     def owns(self, pid: int) -> bool:
-        """Whether a process is in one of the claim's containers."""
+        """True if a process is in one of the claim's containers."""
         return self._viewers.owns(pid)
 
     def signal(self, number: int) -> None:
-        """Do nothing: ends of containers are the orchestrator's to announce."""
+        """No effect: the orchestrator stops its containers."""
 
     def kill(self) -> None:
-        """End it, and whoever is still inside: a slice that is taken away must be nobody's."""
+        """End the job, and kill the processes that still use the slice, so that its memory is free afterwards."""
         self._viewers.kill()
         self._is_over = True
         os.eventfd_write(self._end, 1)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Do nothing: it has no terminal."""
+        """No effect: it has no terminal."""
 
     def close(self) -> None:
-        """Let go of the descriptor."""
         os.close(self._end)
 
 
 def claim_uid(spec: JobSpec) -> str:
-    """Return whose job it is.
+    """Return the uid of the job's claim.
 
     Raises:
-        RequestError: Nobody's.
+        RequestError: The spec has none.
     """
     found = dict(spec.environment).get(CLAIM_VARIABLE)
     if found is None:
@@ -181,14 +174,14 @@ def claim_uid(spec: JobSpec) -> str:
 
 
 def read_delivery(slice_directory: Path) -> Delivery | None:
-    """Return what containers must be given of a slice; None where it is not there, or not yet."""
+    """Read the settings for the containers of a slice; None if they do not exist (yet)."""
     try:
         fields: dict[str, Any] = json.loads(_path(slice_directory).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     paths = {name: None if fields[name] is None else Path(fields[name]) for name in _PATHS}
     return Delivery(
-        **paths,  # type: ignore[arg-type] # those that must not be None were written as what they were
+        **paths,  # type: ignore[arg-type] # fields that must not be None were not None when written
         gpu_uuids=tuple(fields["gpu_uuids"]),
         driver_files=tuple((name, Path(path)) for name, path in fields["driver_files"]),
         environment=tuple((name, value) for name, value in fields["environment"]),

@@ -1,7 +1,4 @@
-"""Where a container's own control group lies, for the enforcer that limits control groups.
-
-It refuses to write there: what a limit is belongs to enforcement and the GPU's driver.
-"""
+"""Locates the control group of a container, for the enforcer that limits control groups. Only reads."""
 
 from pathlib import Path
 
@@ -11,7 +8,7 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def leaf_cgroup(pid: int, proc: Path = Path("/proc")) -> Path:
-    """Return the control group of a process: the unified hierarchy's, else that of the memory controller.
+    """Return the control group of a process: the memory controller's of cgroup v1, else that of the unified hierarchy.
 
     Raises:
         EnforcementError: The process is gone or has neither.

@@ -1,7 +1,6 @@
-"""Start the launcher and talk with it: hand over the environment, wait until everything is in place, let it go.
+"""Starts the launcher and controls it by two pipes: pass the environment, wait for its setup, release it.
 
-The launcher (native/launcher) becomes the command itself, so its PID is the job's. This module refuses to read what the
-command line of a job means; it passes words on.
+The launcher (native/launcher) replaces itself with the job's command by execve, so its PID is the job's.
 """
 
 import contextlib
@@ -31,13 +30,13 @@ _REPORT_FD = 4
 _READY = "ready"
 _LET_GO = b"G"
 
-# Python ignores these two, and what is ignored stays ignored over execve.
+# Python ignores these two signals, and an ignored signal stays ignored over execve.
 _SIGNALS_TO_RESTORE = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @dataclass
 class Launch:
-    """One start of the launcher; as a context manager it makes sure that a job which was not let go is gone."""
+    """One start of the launcher. As a context manager it ensures that a job that was not released has exited."""
 
     pid: int
     _control: int
@@ -51,7 +50,7 @@ class Launch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close both pipes; a launcher that still waits takes the closed pipe as "go away"."""
+        """Close both pipes; a launcher that still waits exits when its control pipe is closed. Then reap it."""
         os.close(self._control)
         os.close(self._report)
         if error is not None or not self._is_let_go:
@@ -59,21 +58,21 @@ class Launch:
                 os.waitpid(self.pid, 0)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
-        """Give the job its environment and wait until all is in place for its first instruction.
+        """Send the environment and wait until the job's setup is complete.
 
         Raises:
             RequestError: Its working directory cannot be entered.
-            RuntimeUnavailableError: The kernel refused something.
+            RuntimeUnavailableError: The kernel rejected a step.
         """
         block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
-        with contextlib.suppress(BrokenPipeError):  # the launcher's own report says more
+        with contextlib.suppress(BrokenPipeError):  # the launcher's report has the reason
             _write_all(self._control, struct.pack("<Q", len(block)) + block)
         line = self._read_line()
         if line != _READY:
             raise _failure(line)
 
     def let_go(self) -> None:
-        """Let the command start and wait until it did.
+        """Release the command and wait until it started.
 
         Raises:
             CommandNotFoundError: There is no such command.
@@ -82,13 +81,14 @@ class Launch:
         """
         with contextlib.suppress(BrokenPipeError):
             _write_all(self._control, _LET_GO)
+        # The report pipe is close-on-exec: end of file without a line means that execve succeeded.
         line = self._read_line()
         if line:
             raise _failure(line)
         self._is_let_go = True
 
     def _read_line(self) -> str:
-        """Return the next line of the report, empty at its end."""
+        """Return the next line of the report; empty at end of file."""
         while b"\n" not in self._buffer:
             chunk = os.read(self._report, 4096)
             if not chunk:
@@ -103,11 +103,11 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
 
     Args:
         words: Its options and the command, without its own name.
-        stdio: What becomes the job's standard streams.
+        stdio: The job's standard streams.
 
     Raises:
         NodeError: The launcher is missing from this installation.
-        RuntimeUnavailableError: The kernel refused another process.
+        RuntimeUnavailableError: The kernel could not create a process.
     """
     program = library_path(LAUNCHER)
     control_end, control = os.pipe()
@@ -125,14 +125,14 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
 
 
 def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:
-    """Start one of our own programs without an environment.
+    """Start one of pgpu's programs with an empty environment.
 
     Args:
-        program: Which.
+        program: Its path.
         words: Its arguments, without its own name.
-        descriptors: Of this process; they become its 0, 1, 2 and so on, and it gets no other.
+        descriptors: Of this process; they become its 0, 1, 2 and so on, and it inherits no other.
     """
-    # By way of numbers above all of them: one that is low already must not be overwritten before its turn.
+    # Duplicated twice, first to numbers above all of them: a direct dup2 could overwrite a source that is still needed.
     above = max(*descriptors, _REPORT_FD) + 1
     moves = [(os.POSIX_SPAWN_DUP2, number, above + place) for place, number in enumerate(descriptors)]
     moves += [(os.POSIX_SPAWN_DUP2, above + place, place) for place in range(len(descriptors))]

@@ -1,9 +1,9 @@
-"""Which processes of this machine belong to a job, and which process is which over time.
+"""Determines which processes of this machine belong to a job.
 
-A PID is used again; a PID with its start time and the boot is not. A job's processes are told by three marks, since a
-program can lose each of them by accident: the job's private mount namespace (kept by daemons and by `env -i`; where there is
-none, its session), its ancestry, and `PGPU_JOB_ID` in the environment. A process that loses all of them escapes, which takes a
-program that means to; the lease still counts it, by the locks in its slice.
+PIDs are reused; a PID with its start time and boot is unique. A job's processes are recognised by three marks, since a program
+may lose one of them by accident: the job's private mount namespace (kept by daemons and by `env -i`; without one, its session),
+its ancestry, and `PGPU_JOB_ID` in the environment. A program can escape only by dropping all of them deliberately; the lease
+still counts it, by the locks in its slice.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ JOB_ID_VARIABLE = "PGPU_JOB_ID"
 
 
 def mount_namespace(pid: int) -> str | None:
-    """Name a process's mount namespace; None where it is gone or not ours to ask."""
+    """Return the name of a process's mount namespace; None if the process is gone or access is denied."""
     for directory in _places(pid):
         try:
             return str((directory / "ns" / "mnt").readlink())
@@ -32,18 +32,17 @@ def mount_namespace(pid: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class HeldNamespace:
-    """A mount namespace kept open, since the kernel gives its name to another once nobody holds it."""
+    """An open mount namespace. The descriptor keeps its inode number from being reused."""
 
     name: str
     descriptor: int
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self.descriptor)
 
 
 def hold_mount_namespace(pid: int) -> HeldNamespace | None:
-    """Open a process's mount namespace; None where it is gone, not ours to ask, or the one that we are in."""
+    """Open a process's mount namespace; None if it is gone, access is denied, or it is this process's own."""
     descriptor = _open_mount_namespace(pid)
     if descriptor is None:
         return None
@@ -69,22 +68,22 @@ class Lineage:
 
     job_id: str
     main: ProcessHolder
-    """Its PID is also the id of its session: the launcher made it a leader."""
+    """Its PID is also its session ID: the launcher made it a session leader."""
 
     private_namespace: HeldNamespace | None
-    """The mount namespace that only this job has; None where it shares the host's."""
+    """The job's own mount namespace; None if it shares the host's."""
 
     def close(self) -> None:
-        """Let go of the namespace; nothing may be asked after this."""
+        """Close the namespace; no other method may be called afterwards."""
         if self.private_namespace is not None:
             self.private_namespace.close()
 
     def owns(self, pid: int) -> bool:
-        """Whether a process is part of the job, as far as one can tell."""
+        """True if a process or one of its ancestors has a mark of the job."""
         return self._is_marked(pid) or any(self._is_marked(ancestor) for ancestor in _ancestors(pid))
 
     def members(self) -> set[int]:
-        """Return the PIDs of the job's processes, without those that only wait to be reaped."""
+        """Return the PIDs of the job's processes, without zombies."""
         statuses = {pid: status for pid in _all_pids() if (status := read_status(pid)) is not None}
         marked = {pid for pid in statuses if self._is_marked(pid)}
         alive = {pid for pid, status in statuses.items() if not status.is_zombie}
@@ -98,7 +97,7 @@ class Lineage:
         return is_in_place or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
 
     def _is_in_session(self, pid: int) -> bool:
-        """Whether it is in the job's session, and not in one of a stranger that was given the PID anew."""
+        """True if a process is in the job's session, and not in a newer one with the same ID after the PID was reused."""
         status = read_status(pid)
         return (
             status is not None
@@ -109,7 +108,7 @@ class Lineage:
 
 
 def _descends(pid: int, marked: set[int], statuses: Mapping[int, ProcessStatus]) -> bool:
-    """Whether a process or one of its ancestors is marked; PIDs that were used again meanwhile make no endless walk."""
+    """True if a process or an ancestor is marked; the loop is bounded, since reused PIDs could form a cycle."""
     for _ in range(len(statuses)):
         if pid in marked:
             return True
@@ -136,13 +135,13 @@ def _environment(pid: int) -> list[bytes]:
                 return block.split(b"\0")
         except PermissionError:
             return []
-        except OSError:  # ESRCH or nothing to read, as the kernel has it: its memory is gone.
+        except OSError:  # ESRCH or empty, depending on the kernel: the thread has ended
             continue
     return []
 
 
 def _places(pid: int) -> Iterator[Path]:
-    """Where /proc tells of a process: its main thread first, then all, since one that has ended tells nothing any more."""
+    """The process's main thread in /proc, then all threads, since an ended thread has no readable entries."""
     yield Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         yield from sorted(Path(f"/proc/{pid}/task").iterdir())

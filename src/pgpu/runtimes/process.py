@@ -1,9 +1,8 @@
-"""Run a job as a process of this machine, inside its slice.
+"""Runs a job as a process of this machine, inside its slice.
 
-Where the kernel lets an ordinary user make namespaces, the job gets a private view of the file system in which its
-slice lies at `/.pgpu` and the shims lie over the driver's libraries: it may drop its environment and keeps its limit.
-Elsewhere the shims are only preloaded, and `is_advisory` says so. This module refuses to fall back by itself: a job
-whose slice was made for one way is never started the other way.
+If the kernel permits namespaces for the user, the job gets a private mount namespace with its slice at `/.pgpu` and the shims
+mounted over the driver's libraries: the limit holds even if the job clears its environment. Otherwise the shims are only
+preloaded, and `is_advisory` is True. There is no automatic fallback: a slice made for one way is never used the other way.
 """
 
 import errno
@@ -35,19 +34,18 @@ class ProcessRuntime:
         """Start nothing yet.
 
         Args:
-            can_make_views: Whether a private view works here; by default the launcher tries one.
-            limit_cgroup: Carries out `Delivery.cgroup_limits`; None where the driver's own enforcer is not used.
+            can_make_views: Returns True if a private mount namespace works here; by default the launcher tries one.
+            limit_cgroup: Applies `Delivery.cgroup_limits`; None if the driver enforcer is not used.
         """
         self._can_make_views = can_make_views or can_make_private_views
         self._limit_cgroup = limit_cgroup
 
     @property
     def name(self) -> str:
-        """`process`."""
         return "process"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
-        """Refuse what only containers have.
+        """Reject options that only containers support.
 
         Raises:
             RequestError: No command, or an option of containers.
@@ -63,7 +61,7 @@ class ProcessRuntime:
                 raise RequestError(f"a process cannot be given {what}", hint="run it in a container with --image")
         if switches(account):
             self._refuse_without_views()
-            return  # whether its directory exists is for its own user to see
+            return  # the directory is checked with the user's own rights, by the launcher
         directory = spec.working_directory
         if directory is not None and not Path(directory).is_dir():
             raise RequestError(f"working directory {directory} does not exist", hint="name a directory that exists")
@@ -82,7 +80,7 @@ class ProcessRuntime:
             CommandNotFoundError: There is no such command.
             CommandNotExecutableError: It cannot be executed.
             RequestError: Its working directory cannot be entered.
-            RuntimeUnavailableError: The kernel refused something.
+            RuntimeUnavailableError: The kernel rejected a step.
         """
         if job.lease is None:
             raise PgpuBug(f"job {job.id} is started without a lease")
@@ -98,7 +96,7 @@ class ProcessRuntime:
         return running
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningProcess | None:
-        """Take charge of a job that another supervisor started; its exit code can no longer be seen."""
+        """Attach to a job that another supervisor started. It is no child of this process, so its exit code is unknown."""
         if not isinstance(job.holder, ProcessHolder):
             return None
         pidfd = open_process(job.holder)
@@ -109,15 +107,15 @@ class ProcessRuntime:
         return RunningProcess(job.holder, lineage, pidfd, _terminal_path(job.spec, stdio))
 
     def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
-        """Whether only a preload is possible here."""
+        """True if only a preload is possible here."""
         return not self._can_make_views()
 
     def image_id(self, spec: JobSpec) -> str:  # noqa: ARG002 - the same for every process
-        """Empty: a process runs on this machine's own files."""
+        """Empty: a process uses this machine's own files."""
         return ""
 
     def can_load_driver(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
-        """Always: this machine's C library is the one that pgpu runs with."""
+        """True: the machine's C library is the one that pgpu uses."""
         return True
 
     def _refuse_without_views(self) -> None:
@@ -134,7 +132,7 @@ class ProcessRuntime:
             self._apply_cgroup_limits(running, delivery)
             announce(running.holder)
             launched.let_go()
-        except BaseException:  # Ctrl-C too: nobody gets `running`, so nobody else could let its descriptors go.
+        except BaseException:  # includes KeyboardInterrupt; `running` is not returned, so it is closed here
             running.close()
             raise
 
@@ -147,13 +145,13 @@ class ProcessRuntime:
 
 
 def can_make_private_views() -> bool:
-    """Whether this user may make the namespaces that a private view needs."""
+    """True if this user may create the namespaces for a private view."""
     return why_no_private_view() is None
 
 
 @functools.cache
 def why_no_private_view() -> str | None:
-    """Try a private view once, in a process of its own; say in one line what forbids it, None if nothing does."""
+    """Try a private view once per process, in a subprocess; return the reason for its failure in one line, or None."""
     try:
         program = library_path(LAUNCHER)
     except NodeError as error:
@@ -195,7 +193,7 @@ def _shadow_words() -> Iterable[str]:
 
 
 def append_host_preloads(slice_file: Path, host_file: Path) -> None:
-    """Put what this machine preloads everywhere after our own, in the slice's file that will lie over the machine's."""
+    """Append the machine's own preloads to the slice's file, which is mounted over the machine's."""
     try:
         theirs = host_file.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
@@ -205,7 +203,7 @@ def append_host_preloads(slice_file: Path, host_file: Path) -> None:
 
 
 def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: bool) -> None:
-    """Give the account what is its own of the job."""
+    """Transfer the ownership of the job's streams and files to the account."""
     if not is_private and delivery.has_slice:
         raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
     give_streams(stdio, account)
@@ -214,7 +212,7 @@ def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: boo
 
 
 def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:
-    """Join the asker's environment (without an account the supervisor has it), what was added, what the slice needs."""
+    """Merge the user's environment (the supervisor's own without an account), the job's variables and the slice's."""
     theirs = dict(os.environ if account is None else account.environment)
     environment = {**theirs, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
     if not is_private and delivery.has_slice:
@@ -242,9 +240,8 @@ def _open_pidfd(pid: int) -> int:
 
 def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
     namespace = hold_mount_namespace(holder.pid) if is_private else None
-    if (
-        namespace is not None and identify_unreaped(holder.pid) != holder
-    ):  # it ended, and the PID may be a stranger's by now
+    # If the process has ended, its PID may have been reused, and the namespace may be another process's.
+    if namespace is not None and identify_unreaped(holder.pid) != holder:
         namespace.close()
         namespace = None
     return Lineage(job_id, holder, namespace)

@@ -1,6 +1,6 @@
-"""A job that runs as a process of this machine.
+"""A running job as a process of this machine: watched by its pidfd, signalled and killed.
 
-It watches and signals. It refuses to start anything, and to guess an exit code that nobody could see.
+An exit code that cannot be determined stays None.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ class RunningProcess:
     """The `RunningJob` of the process runtime."""
 
     kill_deadline_seconds = 10.0
-    """How long the job's processes may take to end once they are killed."""
+    """Time for the job's processes to end after SIGKILL."""
 
     def __init__(self, holder: ProcessHolder, lineage: Lineage, pidfd: int, terminal: Path | None) -> None:
-        """Take charge of a process.
+        """Attach to a process.
 
         Args:
-            holder: Who it is.
-            lineage: Tells which processes are part of the job.
-            pidfd: Of that very process; closed by `close`.
+            holder: The process.
+            lineage: Determines which processes are part of the job.
+            pidfd: Of that process; closed by `close`.
             terminal: Path of its terminal; None without one.
         """
         self._holder = holder
@@ -50,49 +50,49 @@ class RunningProcess:
         """Move the main process, which is held back, into a control group of its own.
 
         Raises:
-            RuntimeUnavailableError: None can be made here.
+            RuntimeUnavailableError: None can be created here.
         """
         self._leaf = enter_leaf(self._holder.pid, self._lineage.job_id)
         return self._leaf
 
     @property
     def holder(self) -> ProcessHolder:
-        """The job's main process."""
         return self._holder
 
     def fileno(self) -> int:
-        """Return the pidfd: it polls readable once the main process ended."""
+        """Return the pidfd: it polls readable once the main process has ended."""
         return self._pidfd
 
     def exit_code(self) -> int | None:
-        """Return 0–255 (128 + signal for a signal) once it ended; None while it runs, and where it was adopted."""
+        """Return 0–255 (128 + signal for a signal) after the end; None while it runs, and for an adopted job."""
         if self._exit_code is None:
             self._exit_code = _reap(self._pidfd)
         return self._exit_code
 
     def is_alive(self) -> bool:
-        """Whether the main process still runs."""
+        """True while the main process runs."""
         return not _has_ended(self._pidfd)
 
     def owns(self, pid: int) -> bool:
-        """Whether this process of the machine is part of the job, as far as one can tell."""
+        """True if this process has a mark of the job."""
         return self._lineage.owns(pid)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process; does nothing if it ended."""
+        """Send a signal to the main process; no effect if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
-        """End the main process and everything it started, daemons included.
+        """End the main process and all processes that it started, including daemons.
 
         Raises:
-            RuntimeUnavailableError: Something is still there after 10 s; a process that is stuck in the kernel, say.
+            RuntimeUnavailableError: A process is still there after 10 s, such as one that is blocked in the kernel.
         """
         if self._leaf is not None:
             kill_leaf(self._leaf)
         self.signal(signal.SIGKILL)
         deadline = time.monotonic() + self.kill_deadline_seconds
+        # Repeated: a process may fork between the scan and the kill.
         while members := self._lineage.members():
             if time.monotonic() > deadline:
                 raise RuntimeUnavailableError(f"these processes of the job do not end: {sorted(members)}")
@@ -100,14 +100,14 @@ class RunningProcess:
         _wait_until_ended([self._pidfd], self.kill_deadline_seconds)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Tell a job with a terminal its new size in characters."""
+        """Set the terminal size in characters."""
         if self._terminal is None:
             return
         with contextlib.suppress(OSError), _opened(self._terminal) as terminal:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
 
     def close(self) -> None:
-        """Release what is held open; the job goes on if it still runs."""
+        """Release the descriptors; a running job continues."""
         if self._leaf is not None:
             remove_leaf(self._leaf)
         if self._pidfd >= 0:
@@ -118,7 +118,7 @@ class RunningProcess:
 
 @contextlib.contextmanager
 def _opened(terminal: Path) -> Iterator[int]:
-    """Open the job's side of its terminal only for a moment, so that its other side sees when the job has closed it."""
+    """Open the slave side only briefly: while it is open here, the master side gets no hang-up when the job closes it."""
     descriptor = os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -128,6 +128,7 @@ def _opened(terminal: Path) -> Iterator[int]:
 
 def _reap(pidfd: int) -> int | None:
     try:
+        # P_PIDFD reaps a child only; for an adopted job waitid fails with ECHILD.
         result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         return None
@@ -150,7 +151,7 @@ def _wait_until_ended(pidfds: Iterable[int], timeout_seconds: float) -> list[tup
 
 
 def _kill_and_wait(pids: Iterable[int], lineage: Lineage) -> None:
-    """Kill these processes and wait a moment for one of them to end; PIDs that were used again meanwhile are left alone."""
+    """Kill these processes and wait briefly for one to end; PIDs are checked after their pidfds are open, since PIDs are reused."""
     with contextlib.ExitStack() as stack:
         pidfds = []
         for pid in pids:
@@ -170,6 +171,7 @@ def open_process(holder: ProcessHolder) -> int | None:
         pidfd = os.pidfd_open(holder.pid)
     except ProcessLookupError:
         return None
+    # Compared after the pidfd is open: from then on the PID cannot be reused unnoticed.
     if identify_unreaped(holder.pid) != holder:
         os.close(pidfd)
         return None

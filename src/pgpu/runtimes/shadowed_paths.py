@@ -1,6 +1,6 @@
-"""The paths of this machine where CUDA clients look for the driver's libraries, and which a shim must lie over.
+"""The paths of this machine at which CUDA clients find the driver's libraries, and which a shim must be mounted over.
 
-It refuses to say where the real driver is: that is enforcement's to find and to write into the slice.
+The path of the real driver behind the shim is determined in enforcement and written into the slice.
 """
 
 import functools
@@ -29,11 +29,11 @@ _CACHE_LINE = re.compile(r"\s(?P<name>libcuda\.so(?:\.1)?|libnvidia-ml\.so\.1) \
 
 @functools.cache
 def shadows() -> tuple[tuple[str, Path], ...]:
-    """Return (shim's file name, path without symbolic links) for each place that a shim must lie over.
+    """Return (shim's file name, path without symbolic links) for each mount target of a shim.
 
-    What exists is covered wherever the dynamic linker or a well-known absolute path finds it, 32-bit copies too, so
-    that they fail instead of passing. A library that is nowhere is listed in the linker's standard directories: on a
-    machine without a driver a simulated job must find one there.
+    All existing copies that the dynamic linker or a well-known absolute path leads to are covered, including 32-bit ones, so
+    that they fail instead of bypassing the limit. A library that does not exist is placed in the linker's standard
+    directories, since a simulated job on a machine without a driver must find one there.
     """
     targets = {path.resolve(): _SHIM_OF[path.name] for path in _existing()}
     missing = {shim for shim in _SHIM_OF.values() if shim not in targets.values()}

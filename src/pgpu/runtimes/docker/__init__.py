@@ -1,6 +1,6 @@
 """Jobs as containers of Docker, or of Podman through its compatible socket.
 
-It needs the Docker SDK (the extra `docker`); import it only where a container is asked for.
+Needs the Docker SDK (the extra `docker`), so it is imported only when a container is requested.
 """
 
 from pgpu.runtimes.cgroup_leaf import LimitCgroup

@@ -1,7 +1,7 @@
-"""What a container of a user other than root may be.
+"""Restrictions for containers of users other than root.
 
-The user named no more than an image, a command and volumes; the rest of what an engine could be asked for is said here,
-against whatever the image asks for. It refuses; it never mends a request in silence.
+The user chooses an image, a command and volumes only. All other fields of the engine's request are set here and override
+the image's. A request that exceeds the user's rights is rejected, never changed silently.
 """
 
 import os
@@ -19,24 +19,24 @@ from pgpu.runtimes.docker.nesting import plain
 SOCKETS_OF_ROOT = tuple(
     map(Path, ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"))
 )
-"""Through these everybody is root; where one lies elsewhere it is the engine's own, which its caller adds."""
+"""Access to one of these equals root access. The socket of an engine elsewhere is added by the caller."""
 
 _OPTIONS = {"", "ro", "rw"}
 _NETWORKS = {None, "none", "bridge", "default"}
-"""The machine's own, or another container's, would show what is not the user's."""
+"""Networks of the host or of another container would expose other users' services."""
 
 
 def is_confined(account: Account | None) -> bool:
-    """Whether a container is held to what its asker may do; root's, and everybody's own without a server, are not."""
+    """True if a container is restricted to the rights of its user; not for root, and not without a server."""
     return account is not None and account.uid not in {0, os.geteuid()}
 
 
 def refuse_more_than_own(spec: JobSpec, account: Account) -> None:
-    """Raise RequestError where a request goes past what its user may do without a container.
+    """Raise RequestError if a spec exceeds the user's rights outside of a container.
 
     Args:
-        spec: What is asked for.
-        account: By whom; not root.
+        spec: The job.
+        account: Its user; not root.
     """
     own = {None, str(account.uid), f"{account.uid}:{account.gid}"}
     if spec.user not in own:
@@ -65,15 +65,15 @@ def _refuse_volume(volume: Mount) -> None:
 
 
 def groups_to_add(account: Account, facts: ImageFacts, volumes: Sequence[Mount]) -> tuple[int, ...]:
-    """Return the supplementary groups that a container can have; none where the engine might take one for another.
+    """Return the supplementary groups for a container; none if the engine could resolve one to another group.
 
-    Docker looks numbers up as names, too, in the image's own /etc/group, and Podman in a volume's: there whoever made it
-    decides what they mean, and a line `1001:x:42:` makes 1001 the machine's group 42.
+    Docker also resolves numbers as names in the image's /etc/group, and Podman in a volume's. The author of that file
+    then decides the meaning: with a line `1001:x:42:`, group 1001 becomes the machine's group 42.
 
     Args:
-        account: Whose groups.
-        facts: Of the image alone, without volumes.
-        volumes: What lies over its files.
+        account: With the groups.
+        facts: Of the image without volumes.
+        volumes: Mounted over the image's files.
     """
     targets = [plain(volume.target) for volume in volumes]
     if facts.has_numbered_groups or any(target == "/etc" or target.startswith("/etc/") for target in targets):
@@ -93,9 +93,9 @@ def confined(
     Args:
         configuration: The body for root.
         account: Under which it runs.
-        volumes: The job's, with sources that nobody but root can change.
+        volumes: The job's, with sources that only root can change.
         image: The engine's description of its image.
-        groups: The supplementary ones, as `groups_to_add` has them.
+        groups: The supplementary groups, from `groups_to_add`.
     """
     host = configuration["HostConfig"]
     return {
@@ -123,7 +123,7 @@ def confined(
 
 
 def _entering(configuration: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the words that enter the working directory as the user; the engine would, or would make it, as root."""
+    """Return a command that enters the working directory as the user; the engine would enter or create it as root."""
     directory = plain(f"/{configuration['WorkingDir'] or image.get('WorkingDir') or ''}")
     if directory == "/":
         return {}

@@ -1,6 +1,6 @@
-"""What the engine is asked to create for a job: the words of `docker run`, in the words of the Engine API. Pure.
+"""Builds the Engine API request that creates a job's container, with the semantics of `docker run`. Pure.
 
-It refuses to add a privilege: no capability, no security option, no device but the lease's GPUs.
+It adds no privilege: no capability, no security option, no device except the lease's GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,22 @@ from pgpu.model import SEALED_HOST_MEMORY_BYTES, Delivery, Job, JobSpec, Mount
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
-"""Label of every container of pgpu; its value is the job's id."""
+"""Label of every container of pgpu; its value is the job's ID."""
 
 _MOST_SCRATCH_BYTES = 1 << 30
 _MOST_PROCESSES = 4096
 _LOG_CONFIGURATION = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
-"""For `docker logs`; pgpu keeps a log of its own, so that this one must not fill the disk."""
+"""For `docker logs`. Small, since pgpu keeps its own log."""
 
 
 def container_name(job: Job) -> str:
-    """Return the name of a job's container: the asker's, or one from the job's id, so that it can be found again."""
+    """Return the requested name of a job's container, or one derived from the job's ID, so that it can be found again."""
     return job.spec.name or f"pgpu-{job.id}"
 
 
 def container_configuration(
     job: Job, delivery: Delivery, mounts: Sequence[BindMount], gpu_request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the body of `POST /containers/create`."""
     spec = job.spec
     return {
         "Image": spec.image,
@@ -54,7 +53,7 @@ def container_configuration(
 
 
 def _command(spec: JobSpec) -> dict[str, list[str]]:
-    """Return the command as the image's entrypoint wants it; a program out of the slice itself is run without one."""
+    """Return the command for the image's entrypoint; a program of the slice itself runs without an entrypoint."""
     if not spec.command:
         return {}
     if spec.command[0].startswith(f"{JOB_DIRECTORY}/"):
@@ -63,15 +62,15 @@ def _command(spec: JobSpec) -> dict[str, list[str]]:
 
 
 def binds(spec: JobSpec) -> list[str]:
-    """Return a job's volumes as the engine reads them."""
+    """Return a job's volumes in the engine's notation."""
     return [":".join(filter(None, (volume.source, volume.target, volume.options))) for volume in spec.volumes]
 
 
 def environment(spec: JobSpec, delivery: Delivery, gpu_request: Mapping[str, Any]) -> list[str]:
-    """Return the variables that are added to the image's; ours come last and win.
+    """Return the variables added to the image's; pgpu's own override others.
 
-    The toolkit's own variable is always set: an engine whose default runtime is NVIDIA's would otherwise follow the
-    image's `NVIDIA_VISIBLE_DEVICES=all`, past the lease.
+    NVIDIA_VISIBLE_DEVICES is always set: an engine with NVIDIA's runtime as default would otherwise apply the image's
+    `NVIDIA_VISIBLE_DEVICES=all`, past the lease.
     """
     by_request = gpu_request and gpu_request.get("Driver") != "cdi"
     visible = ",".join(delivery.gpu_uuids) if by_request else "void"
@@ -94,9 +93,10 @@ def _mount(mount: BindMount) -> dict[str, Any]:
 
 
 def _seal(spec: JobSpec) -> dict[str, Any]:
-    """Return what a container has that runs a user's code for strangers: scratch space in memory, and nothing else to write.
+    """Return the host configuration of a sealed container: a read-only root, scratch space in memory, no capabilities.
 
-    Scratch is part of its memory, and never all of it: who fills it gets an error, and none of its processes is ended for it.
+    Scratch counts as the container's memory and is at most half of it: writes to a full scratch fail with ENOSPC instead of
+    triggering the OOM killer.
     """
     host_memory_bytes = spec.host_memory_bytes or SEALED_HOST_MEMORY_BYTES
     scratch_bytes = min(_MOST_SCRATCH_BYTES, host_memory_bytes // 2)

@@ -1,4 +1,4 @@
-"""Says in one line who the container engine is, for `pgpu doctor`. It refuses to judge: the engine answers or it does not."""
+"""Describes the container engine in one line, for `pgpu doctor`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from pgpu.runtimes.docker.engine import Engine, engine_url
 
 
 def describe_engine() -> str:
-    """Return the engine's kind, version, address and how it hands out NVIDIA GPUs.
+    """Return the engine's kind, version, address and its method to provide NVIDIA GPUs.
 
     Raises:
-        RuntimeUnavailableError: No engine answers.
+        RuntimeUnavailableError: No engine responds.
     """
     with Engine(engine_url()) as engine:
         return f"{_kind(engine.version())} at {engine.url}; {_gpu_support(engine.information())}"

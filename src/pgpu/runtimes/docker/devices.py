@@ -1,6 +1,6 @@
-"""How a real GPU gets into a container: by the engine's CDI devices, else by the NVIDIA toolkit's device request.
+"""Selects how an engine adds real GPUs to a container: CDI devices, or the NVIDIA toolkit's device request.
 
-Never by both: the second would add every GPU that the first left out. It refuses to open device files itself.
+Never both: the toolkit would add every GPU that the CDI request left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ def gpu_request(engine_information: Mapping[str, Any], gpu_uuids: Sequence[str])
     """Return the element of HostConfig.DeviceRequests for these GPUs.
 
     Args:
-        engine_information: The engine's answer to `GET /info`.
+        engine_information: The engine's response to `GET /info`.
         gpu_uuids: The lease's GPUs, in the job's order.
 
     Source: Docker Engine API 1.41 (DeviceRequest) and the Container Device Interface.
@@ -30,7 +30,7 @@ def _has_device(engine_information: Mapping[str, Any], name: str) -> bool:
     discovered = engine_information.get("DiscoveredDevices")
     if discovered is not None:
         return any(device.get("ID") == name for device in discovered)
-    # Engines before 28.3 name their folders of specifications only.
+    # Engines before 28.3 report only the directories of their CDI specifications.
     folders = engine_information.get("CDISpecDirs") or ()
     return any(_names_device(text, name.partition("=")[2]) for folder in folders for text in _specifications(folder))
 

@@ -1,7 +1,7 @@
-"""A container that was started, as a running job: its end, its signals, its streams.
+"""A started container as a running job: its end, its signals, its streams.
 
-The engine may go away and come back while a container lives or dies; nothing is called ended until the engine says so, or
-the engine stays away and the container's first process is gone. It refuses to start containers.
+The engine may disconnect and come back while the container runs or ends. The job counts as ended only when the engine
+reports it, or when the engine stays away and the container's first process is gone.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pgpu.runtimes.docker.streams import AttachedStreams
 
 _RETRY_SECONDS = 1.0
 _ENGINE_AWAY_SECONDS = 60.0
-"""So long a container whose process is gone may have an exit code that only a returning engine can tell."""
+"""Time to wait for a returning engine and its exit code, after the container's first process is gone."""
 
 
 class DockerJob:
@@ -32,14 +32,14 @@ class DockerJob:
         *,
         removes_container: bool,
     ) -> None:
-        """Begin to wait.
+        """Start the waiting thread.
 
         Args:
-            engine: A connection; from now on this job's own.
+            engine: A connection; owned by this job from now on.
             holder: The container.
-            main_pid: Its first process as the host sees it; None if it ended or is another machine's to know.
-            streams: What carries its streams, started; None where there is nothing to carry.
-            removes_container: Whether `close` removes the container once it ended.
+            main_pid: Host PID of its first process; None if it ended or is on another machine.
+            streams: The started transfer of its streams; None if there are none.
+            removes_container: True if `close` removes the container once it ended.
         """
         self._engine = engine
         self._holder = holder
@@ -56,25 +56,24 @@ class DockerJob:
 
     @property
     def holder(self) -> ContainerHolder:
-        """The container."""
         return self._holder
 
     def fileno(self) -> int:
-        """Return a descriptor that polls readable once the container ended and its last byte was carried."""
+        """Return a descriptor that polls readable once the container has ended and its last byte was transferred."""
         return self._ended
 
     def exit_code(self) -> int | None:
-        """Return the container's exit code once it ended; None while it runs, or where the engine forgot it."""
+        """Return the container's exit code after its end; None while it runs, or if the engine has no record of it."""
         return self._exit_code
 
     def is_alive(self) -> bool:
-        """Whether the container still runs, as far as was seen."""
+        """True until the waiting thread has seen the end."""
         poll = select.poll()
         poll.register(self._ended, select.POLLIN)
         return not poll.poll(0)
 
     def owns(self, pid: int) -> bool:
-        """Whether a process of the host runs in this container, started by it or by `docker exec`."""
+        """True if a process of the host runs in this container, started by it or by `docker exec`."""
         namespace = _pid_namespace(pid)
         if namespace is not None and namespace == self._namespace:
             return True
@@ -83,23 +82,24 @@ class DockerJob:
         return False
 
     def signal(self, number: int) -> None:
-        """Send a signal to the container's first process; does nothing if it ended."""
+        """Send a signal to the container's first process; no effect if it has ended."""
         self._engine.signal(self._holder.container_id, number)
 
     def kill(self) -> None:
-        """End every process of the container, a paused one too; does nothing if it ended."""
+        """End all processes of the container, also of a paused one; no effect if it has ended."""
         self._engine.kill(self._holder.container_id)
         self._was_killed = True
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Tell the container's terminal its new size in characters; does nothing if it ended."""
+        """Set the terminal size in characters; no effect if the container has ended."""
         self._engine.resize(self._holder.container_id, size)
 
     def close(self) -> None:
-        """Release everything; remove the container if it is over and its job asked for that. Safe to call twice."""
+        """Release all resources; remove the container if it ended and its job requested that. Idempotent."""
         if self._closing.is_set():
             return
         is_over = self._was_killed or not self.is_alive()
+        # Under the lock: the waiting thread must not write to the eventfd after it is closed below.
         with self._settling:
             self._closing.set()
         if self._streams is not None:
@@ -120,6 +120,7 @@ class DockerJob:
 
     def _await_exit_code(self) -> int | None:
         away_seconds = 0.0
+        # `wait` fails while the engine restarts. It is retried as long as the first process lives, and for a minute afterwards.
         while not self._closing.is_set() and away_seconds < _ENGINE_AWAY_SECONDS:
             try:
                 return self._engine.wait(self._holder.container_id)

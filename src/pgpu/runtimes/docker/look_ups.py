@@ -1,7 +1,7 @@
-"""Runs the stager, and ends one that hangs: a file system of the user may keep whoever looks into it waiting for ever.
+"""Runs the stager and kills it if it hangs: a file system under a user's control may block a path look-up forever.
 
-Who waits is a thread of the server, and there are few. So a user may have but a few look-ups that take long; the others are
-ended at once. It refuses to know what a look-up is for.
+The caller is a thread of the server, of which there are few. So each user may have only a few slow look-ups at a time;
+further ones are killed after the short deadline.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from pgpu.libraries import STAGER, library_path
 from pgpu.runtimes.launching import spawn
 
 _QUICK_SECONDS = 0.5
-"""So long any look-up may take; local file systems take a thousandth of it."""
+"""Deadline that applies to every look-up; local file systems take a thousandth of it."""
 
 _DEADLINE_SECONDS = 10.0
-"""For looking up a few paths; a network file system that sleeps takes seconds."""
+"""For looking up a few paths; a suspended network file system takes seconds."""
 
 _MOST_SLOW_OF_A_USER = 2
 _GRACE_SECONDS = 1.0
@@ -29,7 +29,7 @@ _MILLISECONDS = 1000
 
 
 class LookUpFailedError(Exception):
-    """The stager refused, or was ended; its report, empty if it was ended."""
+    """The stager failed or was killed; `report` is its output, empty if it was killed."""
 
     def __init__(self, report: str) -> None:
         super().__init__(report)
@@ -37,10 +37,9 @@ class LookUpFailedError(Exception):
 
 
 class LookUps:
-    """Those of all users in this process."""
+    """All look-ups of this process."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._lock = threading.Lock()
         self._slow: Counter[int] = Counter()
         self._dying: set[int] = set()
@@ -50,17 +49,17 @@ class LookUps:
 
         Args:
             words: Its arguments.
-            uid: For whom; None for what is nobody's wish, and must be done whatever users wait for.
+            uid: The user; None for the server's own look-ups, which are exempt from the limit of slow ones.
 
         Raises:
-            LookUpFailedError: It refused, or took too long.
+            LookUpFailedError: It failed, or took too long.
         """
         try:
             report, pid = _started(words)
-        except (OSError, ValueError) as exc:  # ValueError: a word has a zero byte, or is no text
+        except (OSError, ValueError) as exc:  # ValueError: an argument has a zero byte, or cannot be encoded
             raise _not_started(exc) from exc
         try:
-            # Whoever hangs in a look-up keeps its end of the pipe: nothing is read of it.
+            # A killed stager may still hold its end of the pipe, so the report is read only after it exited.
             text = os.read(report, _MOST_REPORT_BYTES) if (status := self._wait(pid, uid)) is not None else b""
         except OSError as exc:
             raise _not_started(exc) from exc
@@ -70,7 +69,7 @@ class LookUps:
             raise LookUpFailedError(os.fsdecode(text))
 
     def _wait(self, pid: int, uid: int | None) -> int | None:
-        """Return the status of a process that ended in time; any other is killed, and None returned."""
+        """Return the exit status, or None after the deadline; the process is then killed."""
         status = None
         try:
             with _watched(pid) as pidfd:
@@ -84,7 +83,7 @@ class LookUps:
         return status
 
     def _reap(self, pid: int | None) -> None:
-        """Kill a process, and reap those that were killed and have died by now: a file system may delay that."""
+        """Kill a process, and reap the killed ones that have ended by now. A process in a blocked system call dies later."""
         with self._lock:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
@@ -108,11 +107,11 @@ class LookUps:
         finally:
             with self._lock:
                 self._slow[uid] -= is_allowed
-                self._slow += Counter()  # forgets those who have none
+                self._slow += Counter()  # drops zero counts
 
 
 def _started(words: Sequence[str]) -> tuple[int, int]:
-    """Return the end of the pipe that the stager reports to, and its process."""
+    """Return the read end of the stager's report pipe, and its PID."""
     with contextlib.ExitStack() as stack:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         stack.callback(os.close, nothing)
@@ -142,11 +141,11 @@ def _watched(pid: int) -> Iterator[int]:
 def _is_reaped(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # Somebody else in this process did.
+    except ChildProcessError:  # already reaped elsewhere in this process
         return True
 
 
 def _ends(pidfd: int, seconds: float) -> bool:
-    poll = select.poll()  # select() takes no descriptor past 1,023: a server has more
+    poll = select.poll()  # select() fails for descriptors above 1,023, which a server has
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(seconds * _MILLISECONDS))

@@ -1,7 +1,7 @@
-"""Which files of a lease appear where in a container. A pure plan.
+"""Plans the mounts of a lease's files in a container. Pure.
 
-The order of mounts is the depth of their targets (the engine sorts them), so files lie over directories. Nothing here
-asks for a privilege: all of it holds in a read-only container of user 1000 without capabilities.
+The engine sorts mounts by the depth of their targets, so files are mounted over directories. The plan needs no privilege
+and works in a read-only container of user 1000 without capabilities.
 """
 
 import posixpath
@@ -14,22 +14,20 @@ from pgpu.model import Delivery
 from pgpu.runtimes.docker.image.facts import CUDA_NAME, ImageFacts
 
 JOB_DIRECTORY = "/.pgpu"
-"""Directly under /: in a directory that a container's root could rename it could be replaced by a forged one."""
+"""Directly under /: a parent directory that the container's root can rename could be replaced by a forged one."""
 
 _PRELOAD = "ld.so.preload"
 
 
 @dataclass(frozen=True, slots=True)
 class BindMount:
-    """One file or directory of the host that a container sees."""
-
     source: Path
     target: str
     is_read_only: bool
 
 
 def plan_mounts(delivery: Delivery, facts: ImageFacts) -> list[BindMount]:
-    """Return the mounts that put a lease into a container of an image."""
+    """Return the mounts of a lease for a container of an image."""
     mounts = [*_directory_mounts(delivery), *_shadow_mounts(delivery, facts)]
     if facts.libc == "glibc":
         mounts.append(BindMount(delivery.slice_directory / _PRELOAD, facts.preload_path, is_read_only=True))
@@ -59,7 +57,7 @@ def _shadow_mounts(delivery: Delivery, facts: ImageFacts) -> Iterator[BindMount]
 
 
 def targets_in(facts: ImageFacts) -> list[str]:
-    """Return where a lease, or what gives its GPU to a container, lies over the files of an image; more than there are."""
+    """Return the paths in an image that a lease, or the engine's GPU support, may mount over; a superset."""
     unversioned = [_unversioned(path) for path in facts.cuda_paths]
     preload = [facts.preload_path] if facts.libc == "glibc" else []
     return [*preload, *facts.cuda_paths, *unversioned, *facts.nvml_paths]
@@ -70,10 +68,10 @@ def _unversioned(path: str) -> str:
 
 
 def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
-    """Return the places of the CUDA shim.
+    """Return the mount targets of the CUDA shim.
 
-    With a simulated GPU the unversioned name, which some programs open, has to be made as well; with a real one the
-    NVIDIA toolkit makes it a link to the versioned one.
+    For a simulated GPU they include the unversioned name, which some programs open; for a real one the NVIDIA toolkit links
+    it to the versioned name.
     """
     targets = list(facts.cuda_paths)
     if delivery.is_simulated:
@@ -82,6 +80,6 @@ def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
 
 
 def preload_lines(ours: str, of_the_image: tuple[str, ...]) -> str:
-    """Return the content of /etc/ld.so.preload: ours first, then the image's own, none twice."""
+    """Return the content of /etc/ld.so.preload: `ours` first, then the image's own, without duplicates."""
     lines = [*ours.splitlines(), *of_the_image]
     return "".join(f"{line}\n" for line in dict.fromkeys(line for line in lines if line.strip()))

@@ -1,8 +1,8 @@
-"""Which places must be there already in the volumes of a user other than root. Pure.
+"""Mount points that must exist already in the volumes of a user other than root. Pure.
 
-An engine makes what is missing for a mount, and makes it as root, in the directory of whoever has given the volume. It cannot
-in theirs (native/launcher/idmapped_mount.h), so that a missing place is said before a job is accepted. Only what the names say is
-found here: links of an image lead elsewhere, and there the engine fails.
+An engine creates missing mount points as root. In users' volumes it cannot (native/launcher/idmapped_mount.h), so a missing
+one is reported before a job is accepted. Only names are compared: symbolic links of an image are not resolved, and there the
+engine fails.
 """
 
 import posixpath
@@ -15,21 +15,21 @@ _OF_THE_ENGINE = {
     "/dev": ("mqueue", "pts", "shm"),
     "/sys": ("fs/cgroup",),
 }
-"""What an engine mounts into every container, beside /dev, /proc and /sys. Source: the OCI runtime specification, Docker."""
+"""Mounts of an engine in every container, beside /dev, /proc and /sys. Source: the OCI runtime specification, Docker."""
 
 
 def plain(path: str) -> str:
-    """Write a path as the engine will: two slashes at its beginning are one, though POSIX leaves them apart."""
+    """Normalise a path as the engine does: two leading slashes become one, although POSIX keeps them."""
     normal = posixpath.normpath(path)
     return f"/{normal.lstrip('/')}" if normal.startswith("/") else normal
 
 
 def needed_places(volumes: Sequence[Mount], others: Iterable[str]) -> list[tuple[int, str]]:
-    """Return what volumes must hold, as (number of the volume, path in it).
+    """Return the mount points that volumes must have, as (number of the volume, path in it).
 
     Args:
         volumes: All of a container.
-        others: Where else something is mounted into it, beside what an engine mounts by itself.
+        others: Targets of other mounts in it, beside the engine's own.
     """
     own = [plain(volume.target) for volume in volumes]
     engines = [f"{directory}/{name}" for directory, names in _OF_THE_ENGINE.items() for name in names]

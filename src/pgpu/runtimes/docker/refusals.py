@@ -1,6 +1,6 @@
-"""What can never run in a container, said before anything is made. Pure, given what the engine told.
+"""Checks that reject container jobs before anything is created. Pure, given the engine's responses.
 
-Each refusal is one line that names what is wrong, and a hint where something can be done.
+Each rejection is a RequestError with one line and, if there is a remedy, a hint.
 """
 
 import platform
@@ -18,32 +18,32 @@ from pgpu.runtimes.docker.references import refuse_bad_reference
 from pgpu.units import MIB, format_memory
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
-"""Source: Docker's own rule for container names."""
+"""Source: Docker's rule for container names."""
 
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127}")
 _LIBRARIES = {CUDA_NAME, CUDA_NAME.removesuffix(".1"), NVML_NAME}
-"""What a volume may not be laid over: the shims lie there, or the driver behind them would be another one."""
+"""Volumes must not cover these: the shims are there, or another driver would be behind them."""
 
 _LARGEST_ID = (1 << 31) - 1
 """Source: runc, `uids and gids must be in range 0-2147483647`."""
 
 _PATHS = {"working directory", "volume"}
 _LONGEST_PATH_BYTES = 4096
-"""Source: PATH_MAX of limits.h, with the zero at its end."""
+"""Source: PATH_MAX of limits.h, with the terminating zero."""
 
 _MOST_VOLUMES = 64
-"""As many as the stager takes (native/launcher/stage.c)."""
+"""The stager's limit (native/launcher/stage.c)."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VOLUME_OPTIONS = re.compile(
     r"ro|rw|z|Z|nocopy|r?shared|r?slave|r?private|consistent|cached|delegated|U|O|no?exec|no?dev|no?suid"
 )
 _LEAST_MEMORY_BYTES = 64 * MIB
-"""Of a container: a front and a worker that do nothing take some 50."""
+"""Minimum of a container: an idle front and worker take about 50 MiB."""
 
 
 def refuse_bad_words(spec: JobSpec) -> None:
-    """Raise RequestError where the words of the request cannot be meant."""
+    """Raise RequestError if a field of the spec is invalid."""
     if not spec.image:
         raise RequestError("a container needs an image", hint="name it with --image")
     refuse_bad_reference(spec.image)
@@ -67,7 +67,7 @@ def refuse_bad_words(spec: JobSpec) -> None:
 
 
 def _refuse_bad_text(spec: JobSpec) -> None:
-    """Raise RequestError for what the engine's JSON cannot carry, or would carry as something else."""
+    """Raise RequestError for text that the engine's JSON cannot carry unchanged."""
     texts = [("command", word) for word in spec.command]
     texts += [("working directory", spec.working_directory or ""), ("user", spec.user or "")]
     texts += [("environment", word) for pair in spec.environment for word in pair]
@@ -118,10 +118,10 @@ def _refuse_bad_volume(volume: Mount, target: str) -> None:
 
 
 def refuse_bad_image(spec: JobSpec, image: Mapping[str, Any]) -> None:
-    """Raise RequestError where an image is of another machine or names no command.
+    """Raise RequestError if an image is of another architecture or has no command.
 
     Args:
-        spec: What to run.
+        spec: The job.
         image: The engine's description of its image.
     """
     architecture, ours = image.get("Architecture"), _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -136,9 +136,9 @@ def refuse_bad_image(spec: JobSpec, image: Mapping[str, Any]) -> None:
 
 
 def refuse_unknown_user(spec: JobSpec, image: Mapping[str, Any], facts: ImageFacts) -> None:
-    """Raise RequestError where the engine would find no such user or group; numbers need no entry.
+    """Raise RequestError if the image has no such user or group; numbers need no entry.
 
-    Source: `docker run --user`, and the image's own USER where nothing was asked for.
+    Source: `docker run --user`, and the image's own USER by default.
     """
     user, _, group = (spec.user or (image.get("Config") or {}).get("User") or "").partition(":")
     for what, name, known in (("user", user, facts.users), ("group", group, facts.groups)):
@@ -153,11 +153,11 @@ def refuse_unknown_user(spec: JobSpec, image: Mapping[str, Any], facts: ImageFac
 
 
 def refuse_more_than_the_machine_has(spec: JobSpec, engine: Mapping[str, Any]) -> None:
-    """Raise RequestError where a container asks for more host memory than there is.
+    """Raise RequestError if a container requests more host memory than the machine has.
 
     Args:
-        spec: What is asked for.
-        engine: What the engine says of its machine.
+        spec: The job.
+        engine: The response of `GET /info`.
     """
     has_bytes = int(engine.get("MemTotal") or 0)
     if spec.host_memory_bytes is not None and spec.host_memory_bytes > has_bytes:
@@ -168,9 +168,9 @@ def refuse_more_than_the_machine_has(spec: JobSpec, engine: Mapping[str, Any]) -
 
 
 def refuse_old_libc(spec: JobSpec, facts: ImageFacts, needed_glibc: tuple[int, int] | None) -> None:
-    """Raise RequestError where the shim cannot be loaded by the image's C library.
+    """Raise RequestError if the image's C library cannot load the shim.
 
-    A musl image is let through: the shim loads there without breaking a process, and there is no CUDA for musl.
+    A musl image passes: the shim loads there without breaking a process, and there is no CUDA for musl.
     """
     if facts.libc != "glibc" or needed_glibc is None:
         return

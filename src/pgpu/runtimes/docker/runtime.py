@@ -1,7 +1,7 @@
 """Jobs as containers of the machine's engine: Docker, or Podman through its compatible socket.
 
-What the job must have is in the container's configuration before it is created; a container that was created and not
-announced never runs. It refuses to pull images, to choose a GPU and to add privileges.
+All files of the lease are in the container's configuration before it is created. A container that was created and not
+announced never runs. Images are not pulled, and no privileges are added.
 """
 
 import os
@@ -53,12 +53,12 @@ class DockerRuntime:
     def __init__(
         self, facts_directory: Path, *, limit_cgroup: LimitCgroup | None = None, staging: Staging | None = None
     ) -> None:
-        """Make the runtime; the engine is asked only when it is needed.
+        """Connect to nothing yet.
 
         Args:
-            facts_directory: Where facts about images are remembered between processes; made if missing.
-            limit_cgroup: What sets a driver's limit on a container's control group; None where no enforcer needs it.
-            staging: Hands the engine the volumes of users other than root; None where there are none.
+            facts_directory: Cache of image facts, shared between processes; created if missing.
+            limit_cgroup: Sets a driver's limit on a container's control group; None if no enforcer needs it.
+            staging: Prepares the volumes of users other than root; None if there are none.
         """
         self._staging = staging
         self._cache = FactsCache(facts_directory)
@@ -66,25 +66,24 @@ class DockerRuntime:
 
     @property
     def name(self) -> str:
-        """`docker`."""
         return "docker"
 
     def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the protocol's parameter
-        """Never: the slice is mounted into the container, whatever the job does to its environment."""
+        """False: the slice is mounted into the container, independent of its environment."""
         return False
 
     def image_id(self, spec: JobSpec) -> str:
-        """Return the image's id, which another build of the same name has not."""
+        """Return the image's ID, which changes when an image is rebuilt under the same name."""
         with Engine(engine_url()) as engine:
             return str(engine.image(spec.image or "")["Id"])
 
     def can_load_driver(self, spec: JobSpec) -> bool:
-        """Whether the image has glibc: NVIDIA makes no driver for musl, and a static program loads none."""
+        """True if the image has glibc: there is no NVIDIA driver for musl, and a static program loads none."""
         with Engine(engine_url()) as engine:
             return image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
-        """Refuse what can never start: bad words, an unknown or unfit image or user, a taken name, no engine."""
+        """Reject jobs that can never start: bad fields, an unknown or unsuitable image or user, a taken name, no engine."""
         refuse_bad_words(spec)
         with Engine(engine_url()) as engine:
             image = engine.image(spec.image or "")
@@ -116,7 +115,7 @@ class DockerRuntime:
                 spec = replace(job.spec, volumes=volumes)
                 configuration = self._configuration(engine, image, replace(job, spec=spec), delivery, account)
                 return self._start(engine, job, configuration, delivery, stdio, announce)
-        except BaseException:  # A job that was not returned closes no engine.
+        except BaseException:  # the job, which would close the engine, was not returned
             engine.close()
             raise
 
@@ -129,14 +128,14 @@ class DockerRuntime:
         stdio: Stdio,
         announce: Callable[[Holder], None],
     ) -> DockerJob:
-        # What an earlier start of this job created and never announced.
+        # Containers of an earlier start of this job that was never announced, such as after a crash.
         for leftover in engine.containers_with_label(f"{JOB_LABEL}={job.id}"):
             engine.remove(leftover)
         holder = ContainerHolder(engine.create(configuration, container_name(job)), engine.url)
         try:
             announce(holder)
             return self._run(engine, holder, job.spec, delivery, stdio)
-        except BaseException:  # Ctrl-C too: what was not announced must never run, and nobody else knows of it.
+        except BaseException:  # includes KeyboardInterrupt: an unannounced container must never run
             engine.remove(holder.container_id)
             raise
 
@@ -144,7 +143,7 @@ class DockerRuntime:
     def _volumes(
         self, engine: Engine, spec: JobSpec, account: Account | None, image: dict[str, Any]
     ) -> Iterator[tuple[Mount, ...]]:
-        """Open what is mounted with no more rights than its asker has, and keep it in place meanwhile."""
+        """Yield the volumes; for a restricted user, opened with that user's rights and mounted for the duration of the context."""
         if account is None or not is_confined(account):
             yield spec.volumes
             return
@@ -160,7 +159,7 @@ class DockerRuntime:
             yield volumes
 
     def adopt(self, job: Job, stdio: Stdio) -> DockerJob | None:
-        """Take charge of a container that another process started, running or ended."""
+        """Attach to a container that another process started, running or ended."""
         holder = job.holder
         if not isinstance(holder, ContainerHolder):
             return None
@@ -172,7 +171,7 @@ class DockerRuntime:
                 return None
             streams = _attach(engine, holder, job.spec, stdio) if state["Running"] else None
             return _running(engine, holder, job.spec, state, streams)
-        except BaseException:  # A job that was not returned closes no engine.
+        except BaseException:  # the job, which would close the engine, was not returned
             engine.close()
             raise
 
@@ -183,7 +182,8 @@ class DockerRuntime:
             return self._without_gpu(engine, image, job, delivery, account)
         facts = image_facts(engine, image, binds(job.spec), self._cache)
         own = image_facts(engine, image, [], self._cache) if is_confined(account) else facts
-        if is_confined(account):  # What root reads in a volume is not told: only the image's preloads are taken over.
+        # Files that root reads in a volume must not be disclosed: only the image's own preloads are used.
+        if is_confined(account):
             facts = replace(facts, preload_path=own.preload_path, preload_lines=own.preload_lines)
         refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
@@ -199,7 +199,7 @@ class DockerRuntime:
     def _without_gpu(
         self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
-        """Nothing is mounted, so it does not matter which libraries the image has."""
+        """Configuration for a lease without slices: nothing is mounted, so the image's libraries do not matter."""
         configuration = container_configuration(job, delivery, (), {})
         if account is None or not is_confined(account):
             return configuration
@@ -209,13 +209,13 @@ class DockerRuntime:
     def _run(
         self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio
     ) -> DockerJob:
-        # Attached before its first instruction, so that no byte is lost.
+        # Attached before the container's first instruction, so that no output is lost.
         streams = _attach(engine, holder, spec, stdio)
         try:
             engine.start(holder.container_id)
             state = _state(engine, holder)
             self._bind_cgroup(delivery, state)
-        except BaseException:  # The thread that carries them would wait for ever on a container that is being removed.
+        except BaseException:  # otherwise the transfer thread would block forever on a container that is removed
             streams.close()
             raise
         running = _running(engine, holder, spec, state, streams)
@@ -224,10 +224,10 @@ class DockerRuntime:
         return running
 
     def _bind_cgroup(self, delivery: Delivery, state: dict[str, Any]) -> None:
-        """Let the driver limit the container's control group.
+        """Set the driver's limit on the container's control group.
 
-        The engine has no pause between making that group and the first instruction, so the shim, which is always there,
-        holds the limit in between.
+        The engine cannot pause between the creation of that group and the first instruction. Until then the shim, which is
+        always present, enforces the limit.
         """
         if not delivery.cgroup_limits or not state.get("Pid"):
             return
@@ -258,7 +258,7 @@ def _attach(engine: Engine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio
 
 
 def _state(engine: Engine, holder: ContainerHolder) -> dict[str, Any]:
-    """Return the engine's words on a container's state; empty if somebody removed it already."""
+    """Return the engine's state of a container; empty if it was removed already."""
     return dict((engine.container(holder.container_id) or {}).get("State", {}))
 
 

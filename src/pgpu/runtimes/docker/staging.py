@@ -1,7 +1,7 @@
-"""Volumes of a user other than root: opened as that user, then mounted by what was opened, never by name again.
+"""Volumes of users other than root: opened as that user, then mounted by descriptor, never resolved by name again.
 
-The opening and the mounting are native/launcher/stage.c's. This module refuses what cannot be proven: where mounts made here
-would not reach the engine, or where root's rights would count in them, there are no volumes.
+native/launcher/stage.c opens and mounts. Volumes are rejected if mounts made here would not propagate to the engine, or if
+root's rights would apply in them.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _NOBODY = Account(65534, 65534)
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where volumes are put for the engine to mount; root's alone."""
+    """The directory in which volumes are mounted for the engine; accessible to root only."""
 
     directory: Path
     _look_ups: LookUps = field(default_factory=LookUps)
@@ -34,20 +34,20 @@ class Staging:
         secrets_of_root: Sequence[Path],
         places: Sequence[tuple[int, str]] = (),
     ) -> Iterator[tuple[Mount, ...]]:
-        """Put volumes in place for as long as the engine needs to mount them into a container.
+        """Mount volumes for as long as the engine needs to bind them into a container.
 
         Args:
             volumes: Directories and files by name.
-            account: Who may open them.
-            secrets_of_root: Paths that no volume may hold, such as the engine's socket.
-            places: What they must hold, as (number of the volume, path in it).
+            account: The user with whose rights they are opened.
+            secrets_of_root: Paths that no volume may contain, such as the engine's socket.
+            places: Mount points that they must contain, as (number of the volume, path in it).
 
         Yields:
-            The same volumes with sources that nobody but root can change, and in which root's rights do not count.
+            The same volumes with sources that only root can change, and in which root's rights do not apply.
 
         Raises:
-            RequestError: The user may not open one of them, it is no file or directory, its file system cannot keep root
-                out, it lacks a place, or a place is in one that somebody else owns.
+            RequestError: The user may not open a volume, it is no file or directory, its file system does not support ID
+                mapping, a mount point is missing, or a mount point is in a directory of another owner.
             RuntimeUnavailableError: They cannot be mounted here, or the look-up does not end.
         """
         if not volumes:
@@ -78,12 +78,12 @@ class Staging:
             raise _failure(refusal.report, volumes) from refusal
 
     def sweep(self) -> None:
-        """Take away what processes that were killed have left; what others use at this moment stays."""
+        """Remove the mounts that killed processes left; those of living processes stay."""
         for place in self.directory.glob("*-*-*"):
             pid, start_time_ticks, _ = place.name.split("-", 2)
             owner = identify_unreaped(int(pid)) if pid.isdecimal() else None
             if owner is None or str(owner.start_time_ticks) != start_time_ticks:
-                with contextlib.suppress(PgpuError):  # It is tried again, and keeps nobody else's volumes away.
+                with contextlib.suppress(PgpuError):  # retried by the next sweep; must not block other users' volumes
                     self._clear(place)
 
     def _made(self, name: str) -> Path:
@@ -98,7 +98,7 @@ class Staging:
         return place
 
     def _clear(self, place: Path) -> None:
-        """Never by deleting what lies below: that is the user's own, until it is unmounted."""
+        """Unmount and remove the empty directory. Files below it are never deleted: until the unmount they are the user's."""
         try:
             self._look_ups.run(["clear", str(place)], None)
         except LookUpFailedError as refusal:
@@ -108,21 +108,21 @@ class Staging:
 
 
 def try_volumes(directory: Path) -> None:
-    """Mount a directory that every machine has as `nobody` would, and take it away again.
+    """Mount a directory that every machine has as the user `nobody`, and remove it again.
 
     Args:
-        directory: Where, root's alone.
+        directory: Where; accessible to root only.
 
     Raises:
-        RequestError: Its file system cannot keep root out.
-        RuntimeUnavailableError: The kernel cannot, or mounts made here would not reach an engine.
+        RequestError: Its file system does not support ID mapping.
+        RuntimeUnavailableError: The kernel does not support it, or mounts made here would not reach an engine.
     """
     with Staging(directory).staged([Mount("/usr", "/usr")], _NOBODY, []):
         pass
 
 
 def _start_time_ticks() -> int:
-    """Tell this process from those that get its PID later."""
+    """Start time of this process, which distinguishes it from later processes with the same PID."""
     own = identify_unreaped(os.getpid())
     if own is None:
         raise RuntimeUnavailableError("/proc does not show this process", hint="mount /proc")
@@ -130,7 +130,7 @@ def _start_time_ticks() -> int:
 
 
 def _stays_private(directory: Path) -> bool:
-    """Whether what is mounted below a directory is hidden from the namespace that this one was made from."""
+    """True if mounts below a directory do not propagate to the parent namespace (a `master:` field: a slave mount)."""
     mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
     # proc_pid_mountinfo(5): the mount point is the fifth field, optional fields begin at the seventh.
     above = [fields for fields in mounts if directory.resolve().is_relative_to(fields[4])]
@@ -189,7 +189,7 @@ def _foreign_place(detail: str, volumes: Sequence[Mount]) -> RequestError:
 
 
 def _place(detail: str, volumes: Sequence[Mount]) -> tuple[str, str]:
-    """Return a volume as it was asked for, and the path of a place in it as the container sees it."""
+    """Return a volume as requested, and the path of a mount point in it as the container sees it."""
     number, _, path = detail.partition("/")
     volume = volumes[int(number)]
     return f"{volume.source}:{volume.target}", f"{volume.target.rstrip('/')}/{path}"

@@ -1,7 +1,7 @@
-"""Carries bytes between a container's attach socket and the descriptors of a job's standard streams.
+"""Transfers bytes between a container's attach socket and the descriptors of a job's standard streams.
 
-Attached before the container starts, so that no byte is lost. It refuses to interpret: with a terminal the bytes are the
-terminal's, without one the engine's frames say which stream they belong to.
+The socket is attached before the container starts, so that no byte is lost. With a terminal the bytes are raw; without one
+the engine's frames name the stream.
 """
 
 import contextlib
@@ -19,35 +19,34 @@ _STDERR_FRAME = 2
 
 
 class AttachedStreams:
-    """Two threads around one attach socket: the container's output, and its input where it has one.
+    """Two threads around one attach socket: the container's output, and its input if it has one.
 
     Source: the stream format of `POST /containers/{id}/attach`, Docker Engine API 1.41.
     """
 
     def __init__(self, connection: socket.socket, stdio: Stdio, *, has_terminal: bool, has_stdin: bool) -> None:
-        """Take over `connection` and duplicates of the descriptors; nothing moves before `start`, which must follow."""
+        """Take ownership of `connection` and duplicate the descriptors. No transfer before `start`, which must follow."""
         self._connection = connection
         self._has_terminal = has_terminal
         self._stdin, self._stdout, self._stderr = (os.dup(fd) for fd in (stdio.stdin, stdio.stdout, stdio.stderr))
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if has_terminal:
-            # The terminal's own discipline lives in the container; a second one here would echo and translate twice.
+            # The line discipline is applied in the container; a second one here would echo and translate twice.
             tty.setraw(self._stdin)
         self._threads = [threading.Thread(target=self._carry_output, name="pgpu-container-output", daemon=True)]
         if has_stdin:
             self._threads.append(threading.Thread(target=self._carry_input, name="pgpu-container-input", daemon=True))
 
     def start(self) -> None:
-        """Begin to carry."""
         for thread in self._threads:
             thread.start()
 
     def wait_until_drained(self) -> None:
-        """Return once the container's last byte was written, or the engine went away."""
+        """Block until the container's last byte was written, or the engine disconnected."""
         self._threads[0].join()
 
     def close(self) -> None:
-        """Stop carrying and release every descriptor; safe to call twice."""
+        """Stop the threads and release all descriptors. Idempotent."""
         if self._connection.fileno() < 0:
             return
         with contextlib.suppress(OSError):
@@ -65,7 +64,7 @@ class AttachedStreams:
                 self._carry_plain()
             else:
                 self._carry_frames()
-        # Now, and not when the job is closed: readers wait for the end of the file.
+        # Closed here and not in `close`, since readers of the output wait for end of file.
         os.close(self._stdout)
         os.close(self._stderr)
 
@@ -91,15 +90,15 @@ class AttachedStreams:
         return received
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """Write all; a reader that is slow is waited for, unless the streams are closed meanwhile.
+        """Write all bytes; blocks on a slow reader until the streams are closed.
 
-        Without a reader the bytes are dropped: an engine whose client stops reading stops the container.
+        Without a reader the bytes are dropped: an engine whose client stops reading blocks the container.
         """
         view = memoryview(data)
         while view:
             self._wait_for(descriptor, select.POLLOUT)
             try:
-                # What a pipe that polls writable surely takes at once, so that `close` never waits for a reader.
+                # A writable pipe accepts PIPE_BUF bytes without blocking, so `close` never waits for a reader.
                 view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
             except BlockingIOError:
                 continue

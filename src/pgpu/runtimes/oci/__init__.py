@@ -1,7 +1,7 @@
-"""Containers that somebody else created, by `docker run --runtime=pgpu`, as jobs.
+"""Jobs in containers that an engine created by `docker run --runtime=pgpu`.
 
-Such a container exists and is held back by `pgpu-hold` before its job has a lease; to start the job is to say the word.
-It refuses to create or remove containers.
+Such a container exists and is held back by `pgpu-hold` before its job has a lease; starting the job releases it. Containers
+are not created or removed here.
 """
 
 from pgpu.runtimes.oci.record import Container, container_of

@@ -1,7 +1,7 @@
-"""The few calls to a Docker engine that concern a container of somebody else's: its exit code, and signals.
+"""A minimal client for Docker's Engine API, for containers that the engine owns: exit code and signals.
 
-Done over the engine's socket without a library, since a supervisor of such a container needs nothing more. An engine
-that does not answer is no error here: what it would have told stays unknown, and signals go to the process itself.
+It uses the engine's socket without the SDK. An engine that does not respond is no error: the exit code stays unknown, and
+signals are sent to the process directly.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ _EXITED = re.compile(r"Exited \((\d+)\)")
 
 
 class AwaitedExit:
-    """A question for a container's exit code that is answered when it ends."""
+    """A pending request for a container's exit code, which completes when the container ends."""
 
     def __init__(self, engine: str, container_id: str) -> None:
-        """Ask."""
+        """Send the request."""
         self._engine = engine
         self._id = container_id
         self._connection = _send(engine, "POST", f"/containers/{container_id}/wait?condition=next-exit")
 
     def code(self) -> int | None:
-        """Return the exit code of the container, which has ended; None where the engine does not tell."""
+        """Return the exit code of the ended container; None if the engine does not return it."""
         answer = _receive(self._connection)
         self._connection = None
         if answer is not None:
@@ -33,7 +33,7 @@ class AwaitedExit:
         return self._listed()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel the request."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -46,7 +46,7 @@ class AwaitedExit:
 
 
 def signal_container(engine: str, container_id: str, number: int) -> bool:
-    """Send a signal by the engine, which then knows that somebody meant it and restarts nothing; say whether it did."""
+    """Send a signal through the engine, which then does not restart the container; return True if the engine accepted it."""
     return _receive(_send(engine, "POST", f"/containers/{container_id}/kill?signal={number}")) is not None
 
 
@@ -66,7 +66,7 @@ def _send(engine: str, method: str, path: str) -> socket.socket | None:
 
 
 def _receive(connection: socket.socket | None) -> str | None:
-    """Return the body of a good answer; None for every other."""
+    """Return the body of a successful response; None for any other."""
     if connection is None:
         return None
     content = b""

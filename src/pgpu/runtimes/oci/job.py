@@ -1,6 +1,6 @@
-"""A container of somebody else's, as a running job: its end, its signals, who is in it.
+"""An engine's container as a running job: its end, its signals, its processes.
 
-Its streams are the engine's. It refuses to remove a container, and to guess an exit code that nobody could see.
+Its streams are connected to the engine. The container is never removed here, and an unknown exit code stays None.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ _SIGNAL_EXIT_BASE = 128
 _GET_INFO = 0xC040FF0B
 _INFO = struct.Struct("=QQ11Ii")
 _INFO_EXIT = 1 << 3
-"""Source: <linux/pidfd.h>: PIDFD_GET_INFO tells how a process ended since Linux 6.15."""
+"""Source: <linux/pidfd.h>: PIDFD_GET_INFO returns the exit status since Linux 6.15."""
 
 
 class OciJob:
-    """The `RunningJob` of a container that runs in its slice."""
+    """The `RunningJob` of a container in its slice."""
 
     def __init__(self, container: Container, holder: ProcessHolder, pidfd: int, awaited: AwaitedExit) -> None:
-        """Take charge of a container.
+        """Attach to a container.
 
         Args:
-            container: What is known of it.
+            container: Its record.
             holder: Its first process.
-            pidfd: Of that very process; closed by `close`.
-            awaited: The question for its exit code, asked already.
+            pidfd: Of that process; closed by `close`.
+            awaited: The pending request for its exit code.
         """
         self._container = container
         self._holder = holder
@@ -46,15 +46,14 @@ class OciJob:
 
     @property
     def holder(self) -> ProcessHolder:
-        """The container's first process."""
         return self._holder
 
     def fileno(self) -> int:
-        """Return the pidfd: it polls readable once the first process ended, and the container with it."""
+        """Return the pidfd: it polls readable once the first process, and so the container, has ended."""
         return self._pidfd
 
     def exit_code(self) -> int | None:
-        """Return the container's exit code once it ended; None while it runs, and where nobody can tell."""
+        """Return the container's exit code after its end; None while it runs, or if it is unknown."""
         if self._exit_code is None and not self.is_alive():
             self._exit_code = _code_of_kernel(self._pidfd)
             if self._exit_code is None:
@@ -62,11 +61,11 @@ class OciJob:
         return self._exit_code
 
     def is_alive(self) -> bool:
-        """Whether the first process still runs."""
+        """True while the first process runs."""
         return not select.select([self._pidfd], [], [], 0)[0]
 
     def owns(self, pid: int) -> bool:
-        """Whether a process of the host runs in this container, started by it or by `docker exec`."""
+        """True if a process of the host runs in this container, started by it or by `docker exec`."""
         namespace = _pid_namespace(pid)
         if namespace is not None and namespace == self._namespace:
             return True
@@ -75,7 +74,7 @@ class OciJob:
         return False
 
     def signal(self, number: int) -> None:
-        """Send a signal to the first process; does nothing if it ended."""
+        """Send a signal to the first process; no effect if it has ended."""
         if self.is_alive() and not signal_container(self._container.engine, self._container.container_id, number):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -91,10 +90,10 @@ class OciJob:
             raise RuntimeUnavailableError(f"the container {self._container.container_id[:12]} does not end")
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Do nothing: its terminal is the engine's."""
+        """No effect: its terminal is the engine's."""
 
     def close(self) -> None:
-        """Release what is held open; the container goes on if it still runs."""
+        """Release the descriptors; a running container continues."""
         self._awaited.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -102,7 +101,7 @@ class OciJob:
 
 
 def _pid_namespace(pid: int) -> str | None:
-    """Return a PID namespace other than this process's own, which would be everybody's."""
+    """Return a process's PID namespace; None for this process's own, which all processes of the host share."""
     try:
         found = str(Path(f"/proc/{pid}/ns/pid").readlink())
         return None if found == str(Path("/proc/self/ns/pid").readlink()) else found
@@ -111,7 +110,7 @@ def _pid_namespace(pid: int) -> str | None:
 
 
 def _code_of_kernel(pidfd: int) -> int | None:
-    """Return what the kernel kept of a process's end; None where it keeps nothing."""
+    """Return the exit code that the kernel keeps for a pidfd; None if it keeps none."""
     buffer = bytearray(_INFO.pack(_INFO_EXIT, 0, *([0] * 11), 0))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, buffer)

@@ -1,4 +1,4 @@
-"""What is known of one container that waits for its slice or runs in it, as `pgpu.app.oci.create` wrote it down."""
+"""The record of a container that waits for its slice or runs in it, written by `pgpu.app.oci.create`."""
 
 import contextlib
 import json
@@ -22,37 +22,37 @@ class Container:
     """One container and its slice's directory."""
 
     home: Path
-    """Of the slice; what the container sees of it is below, in `view`."""
+    """The slice's directory; the container sees `view` below it."""
 
     container_id: str
     runc: tuple[str, ...]
     """The lower runtime's program and its `--root`."""
 
     engine: str
-    """Address of the Docker engine that it probably belongs to."""
+    """Address of the Docker engine that probably owns it."""
 
     bundle: Path
     pid_file: Path | None
     creator: int
-    """PID of the process that created it; it ends when the container is there, or cannot be."""
+    """PID of the process that creates it; that process ends once the container exists, or cannot be created."""
 
     memory_bytes: int
     gpu_count: int
     wait_timeout_seconds: float | None
     has_timeout: bool
-    """Whether `wait_timeout_seconds` was asked for."""
+    """True if `wait_timeout_seconds` was requested explicitly."""
 
     command: tuple[str, ...]
     user: str
     """UID:GID in numbers."""
 
     image: str
-    """As its user wrote it; empty where nobody had to ask the engine."""
+    """As the user wrote it; empty if the engine was not queried."""
 
     image_id: str
     name: str
     glibc: bool
-    """Whether the container has glibc, without which no driver can be loaded."""
+    """True if the container has glibc, which is required to load a driver."""
 
     compute_share: float | None = None
     is_strict: bool = False
@@ -60,17 +60,17 @@ class Container:
 
     @property
     def gate(self) -> Path:
-        """The pipe through which the container hears."""
+        """The named pipe that the held container reads."""
         return self.home / "view" / GATE
 
     def first_process(self) -> ProcessHolder | None:
-        """Return the container's first process; None while there is none, or where it has ended."""
+        """Return the container's first process; None while there is none, or if it has ended."""
         pid = self._pid_in_file() or self._pid_of_runtime()
         return identify_unreaped(pid) if pid else None
 
     @property
     def is_being_created(self) -> bool:
-        """Whether the process that creates it still runs."""
+        """True while the creating process runs."""
         return identify_unreaped(self.creator) is not None and self._pid_in_file() is None
 
     def _pid_in_file(self) -> int | None:
@@ -107,29 +107,29 @@ def container_of(home: Path) -> Container:
 
 
 class Gate:
-    """The pipe through which a held container hears; as long as nobody has it open, the container knows that it is alone."""
+    """The named pipe to a held container. While no writer has it open, the container treats its supervisor as gone."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
+        """Open the pipe.
 
         Raises:
             RuntimeUnavailableError: The container's slice is gone.
         """
         try:
+            # O_RDWR: opening a FIFO for writing only fails with ENXIO while it has no reader.
             self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as exc:
             raise RuntimeUnavailableError(f"the container's pipe {path} cannot be opened: {exc.strerror}") from exc
 
     def say(self, *lines: str) -> None:
-        """Tell the container something; who has ended hears nothing, and a pipe that is full is read by nobody.
+        """Write commands to the pipe; dropped if the container has ended or the pipe is full.
 
         Args:
-            lines: `=TEXT` to be said, `+` to go, `-CODE` to end.
+            lines: `=TEXT` to print, `+` to start, `-CODE` to exit.
         """
         text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
         with contextlib.suppress(OSError):
             os.write(self._descriptor, text.encode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self._descriptor)

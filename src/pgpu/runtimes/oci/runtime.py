@@ -1,7 +1,7 @@
-"""The runtime of containers that exist already: it finds them, proves what it must in a twin of them, and says the word.
+"""The runtime of existing containers: it attaches to one, runs self-tests in a twin of it, and releases it.
 
-Everything that the container sees was put into its bundle when it was created; here its limit is in place, and it is let go.
-It refuses to start a container that has ended meanwhile.
+The container's bundle got the slice's mounts when it was created; here the limit is set and the container is released. A
+container that ended in the meantime is not restarted.
 """
 
 import contextlib
@@ -24,27 +24,26 @@ from pgpu.runtimes.oci.twin import MPS_IN_JOB, start_twin
 from pgpu.runtimes.process_job import open_process
 
 CONTAINER_VARIABLE = "PGPU_CONTAINER"
-"""In a job's specification: the home of its slice, where its container is recorded."""
+"""Environment variable in the job's spec: the slice's directory, with the container's record."""
 
 
 class OciRuntime:
-    """Runs jobs in containers that an OCI runtime was told to create."""
+    """Runs jobs in containers that an OCI runtime created."""
 
     def __init__(self, *, limit_cgroup: LimitCgroup | None = None) -> None:
-        """Make the runtime.
+        """Create the runtime.
 
         Args:
-            limit_cgroup: What sets a driver's limit on a container's control group; None where no enforcer needs it.
+            limit_cgroup: Sets a driver's limit on a container's control group; None if no enforcer needs it.
         """
         self._limit_cgroup = limit_cgroup
 
     @property
     def name(self) -> str:
-        """`oci`."""
         return "oci"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:  # noqa: ARG002 - the engine chose the user
-        """Refuse a job that no container stands behind.
+        """Reject a job without a container.
 
         Raises:
             RuntimeUnavailableError: There is no record of its container.
@@ -52,16 +51,16 @@ class OciRuntime:
         _container(spec)
 
     def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the protocol's parameter
-        """Never: the slice is mounted into the container."""
+        """False: the slice is mounted into the container."""
         return False
 
     def image_id(self, spec: JobSpec) -> str:
-        """Return the image's id, or the container's where the engine was not asked for the image."""
+        """Return the image's ID, or the container's if the image's is unknown."""
         container = _container(spec)
         return container.image_id or container.container_id
 
     def can_load_driver(self, spec: JobSpec) -> bool:
-        """Whether the container has glibc: NVIDIA makes no driver for musl, and a static program loads none."""
+        """True if the container has glibc: there is no NVIDIA driver for musl, and a static program loads none."""
         return _container(spec).glibc
 
     def start(
@@ -72,7 +71,7 @@ class OciRuntime:
         announce: Callable[[Holder], None],
         account: Account | None = None,  # noqa: ARG002 - the engine chose the user
     ) -> RunningJob:
-        """Let the container go, which is held back; its limit is in its slice already."""
+        """Release the held container; its limit is in its slice already."""
         container = _container(job.spec)
         if delivery.slice_directory.parent != container.home:
             return start_twin(container, job, delivery, stdio)
@@ -86,20 +85,22 @@ class OciRuntime:
             self._apply_cgroup_limits(holder, delivery)
             _bring_mps(running, delivery)
             _write_settings(container, delivery)
+            # Announced before the release: after a crash in between, `adopt` finds the holder and releases it.
             announce(holder)
             _tell_where_output_is(stdio, container)
             _say_go(container)
-        except BaseException:  # Ctrl-C too: nobody gets `running`, so nobody else could let its descriptors go.
+        except BaseException:  # includes KeyboardInterrupt; `running` is not returned, so it is closed here
             running.close()
             raise
         return running
 
     def adopt(self, job: Job, stdio: Stdio) -> OciJob | None:  # noqa: ARG002 - its streams are the engine's
-        """Take charge of a container that another supervisor let go, or was about to."""
+        """Attach to a container that another supervisor released, or was about to release."""
         if not isinstance(job.holder, ProcessHolder):
             return None
         container = _container(job.spec)
         running = _take_charge(container, job.holder)
+        # Released again, since the other supervisor may have died before its release; a second `+` has no effect.
         if running is not None:
             _say_go(container)
         return running
@@ -132,10 +133,10 @@ def _tell_where_output_is(stdio: Stdio, container: Container) -> None:
 
 
 def _bring_mps(running: OciJob, delivery: Delivery) -> None:
-    """Mount what the container could not have when it was created: nobody knew then of which daemon it would be a client."""
+    """Mount the MPS pipe directory into the container; at its creation the daemon was not known yet."""
     if delivery.mps_pipe_directory is None:
         return
-    pidfd = running.fileno()  # and no PID: another container's first process may have it by then
+    pidfd = running.fileno()  # a pidfd, since the PID may be reused by another container
     words = (library_path(BRINGER), delivery.mps_pipe_directory, str(pidfd), MPS_IN_JOB)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, pass_fds=(pidfd,))
     if done.returncode != 0:
@@ -144,7 +145,7 @@ def _bring_mps(running: OciJob, delivery: Delivery) -> None:
 
 
 def _write_settings(container: Container, delivery: Delivery) -> None:
-    """Before the container is known to run: whoever takes it over then has only the word to say."""
+    """Write the environment before the holder is announced, so that an adopter only has to release the container."""
     settings = b"".join(f"{name}={value}\0".encode() for name, value in delivery.environment)
     path = container.gate.with_name(ENVIRONMENT)
     write_atomically(path, settings, 0o444)

@@ -1,7 +1,7 @@
-"""A short-lived second container of the same files and user, in which the limit is proved before the first is let go.
+"""A temporary second container with the same files and user, in which the limit is tested before the first is released.
 
-It has the first one's configuration with another slice, no network and another command. It refuses to run anything but
-what the self-test asks for, and to run beside the first container's own program, which is held back all the while.
+It has the first one's configuration with another slice, another command and no network. It runs only the self-test's
+command, while the first container's program is held back.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.oci.record import Container
 
 MPS_IN_JOB = "/.pgpu/mps"
-"""Where a container finds the pipes of its MPS daemon, over an empty directory of its slice."""
+"""Mount point of the MPS pipes in a container, an empty directory of its slice."""
 
 _END_SECONDS = 10.0
 
@@ -30,13 +30,13 @@ class Twin:
     """The `RunningJob` of a second container."""
 
     def __init__(self, process: subprocess.Popen[bytes], bundle: Path, runc: str, name: str) -> None:
-        """Take charge of the lower runtime's process, which lasts as long as its container.
+        """Attach to the lower runtime's process, which lives as long as its container.
 
         Args:
             process: The lower runtime's.
             bundle: Removed by `close`.
             runc: The lower runtime.
-            name: Of the container and of its control group; no other has it.
+            name: Unique name of the container and of its control group.
         """
         holder = identify_unreaped(process.pid)
         if holder is None:
@@ -54,19 +54,16 @@ class Twin:
         return self._holder
 
     def fileno(self) -> int:
-        """Return the pidfd."""
         return self._pidfd
 
     def exit_code(self) -> int | None:
-        """Return its exit code once it ended."""
         return self._process.poll()
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return self._process.poll() is None
 
     def owns(self, pid: int) -> bool:
-        """Whether a process is the lower runtime itself or runs in the twin."""
+        """True if a process is the lower runtime itself or runs in the twin."""
         with contextlib.suppress(OSError):
             return pid == self._process.pid or f"/{self._name}" in Path(f"/proc/{pid}/cgroup").read_text(
                 encoding="utf-8"
@@ -74,15 +71,15 @@ class Twin:
         return False
 
     def signal(self, number: int) -> None:
-        """Send a signal, which the lower runtime passes on."""
+        """Send a signal to the lower runtime, which forwards it."""
         if self.is_alive():
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it: the lower runtime kills and cleans up; only one that hangs is killed itself.
+        """End the container through the lower runtime, which also cleans up; SIGKILL the latter if it hangs.
 
-        A signal that it passes on would not do: the kernel keeps the first process of a container from those that it did not
-        ask for.
+        A forwarded signal is not sufficient: the kernel discards signals for the first process of a PID namespace that it has no
+        handler for.
         """
         if self.is_alive():
             words = [self._runc, "--root", str(self._bundle / "state"), "kill", self._name, "KILL"]
@@ -92,10 +89,9 @@ class Twin:
         self._process.wait()
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Do nothing: it has no terminal."""
+        """No effect: it has no terminal."""
 
     def close(self) -> None:
-        """Remove its bundle."""
         os.close(self._pidfd)
         shutil.rmtree(self._bundle, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The container engine: where it listens, what it is asked, and its errors as ours. The SDK is used in here alone."""
+"""The client of the container engine: its address, its calls, and the translation of its errors."""
 
 from pgpu.runtimes.docker.engine.addresses import engine_url
 from pgpu.runtimes.docker.engine.connection import Engine, EngineGoneError

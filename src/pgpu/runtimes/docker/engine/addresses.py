@@ -1,7 +1,7 @@
-"""Where the container engine of this machine listens.
+"""Locates the container engine's socket on this machine.
 
-The order is Docker's own: DOCKER_HOST, CONTAINER_HOST (Podman's), the chosen `docker context`, then the usual sockets. It
-refuses engines of other machines: a lease's files are mounted from this one.
+The order is Docker's: DOCKER_HOST, CONTAINER_HOST (Podman's), the current `docker context`, then the usual sockets.
+Engines on other machines are rejected, since a lease's files are bind-mounted from this machine.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ from pgpu.errors import EngineAwayError, RuntimeUnavailableError
 
 _DEFAULT_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 _USER_SOCKETS = ("docker.sock", "podman/podman.sock")
-"""Under XDG_RUNTIME_DIR: rootless Docker and rootless Podman."""
+"""Below XDG_RUNTIME_DIR: rootless Docker and rootless Podman."""
 
 
 def engine_url(environment: Mapping[str, str] = os.environ) -> str:
     """Return the address of the engine, such as `unix:///var/run/docker.sock`.
 
     Raises:
-        EngineAwayError: No engine is named and no socket exists.
+        EngineAwayError: No engine is configured and no socket exists.
         RuntimeUnavailableError: It is not on this machine.
     """
     url = _named_url(environment) or _first_socket_url(environment)

@@ -1,7 +1,7 @@
-"""Attaches to a container's streams over the engine's socket.
+"""Attaches to a container's streams over the engine's Unix socket.
 
-The SDK's own call reads ahead and may keep the first bytes of a container that already runs; this one reads not one byte
-past the answer's head. It refuses what is no local socket.
+The SDK's own call reads ahead and may lose the first bytes of a running container. This one reads the response head byte by
+byte, so that the stream data stays in the socket.
 """
 
 import json
@@ -15,7 +15,7 @@ _ACCEPTED = (b"101", b"200")
 
 
 class AttachRefusedError(Exception):
-    """The engine would not attach; its words. Podman prepares the command already here, and says what is wrong with it."""
+    """The engine refused to attach; carries its message. Podman prepares the command here already and reports its errors."""
 
 
 def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) -> socket.socket:
@@ -23,7 +23,7 @@ def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) ->
 
     Raises:
         AttachRefusedError: The engine refused.
-        OSError: The engine went away.
+        OSError: The connection was lost.
 
     Source: `POST /containers/{id}/attach`, Docker Engine API 1.41.
     """
@@ -32,7 +32,7 @@ def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) ->
         connection.connect(str(Path(url.removeprefix("unix://"))))
         connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
         _expect_acceptance(connection, _read_head(connection))
-    except BaseException:  # Nobody gets the socket, so nobody else could close it; also after Ctrl-C.
+    except BaseException:  # includes KeyboardInterrupt; the caller has no reference to the socket yet
         connection.close()
         raise
     return connection
@@ -69,7 +69,7 @@ def _expect_acceptance(connection: socket.socket, head: bytes) -> None:
 
 
 def _read_reason(connection: socket.socket, head: bytes) -> str:
-    """Return what the engine says beside its status: a JSON object, or plain words."""
+    """Return the engine's error message: the `message` field of a JSON body, or plain text."""
     length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
     left = min(int(length[1]), _LARGEST_REASON_BYTES) if length else 0
     body = b""

@@ -1,7 +1,4 @@
-"""What this room asks of a container engine, each question with its own words for what may go wrong.
-
-It refuses to decide: it carries questions and answers, and turns foreign errors into ours.
-"""
+"""The calls to a container engine, each with its own error messages. Errors of the SDK become pgpu's errors."""
 
 import os
 import socket
@@ -17,24 +14,24 @@ from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, one_line, st
 from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
 
 _TIMEOUT_SECONDS = 120
-"""For calls that should answer at once; a busy engine that starts many containers takes its time."""
+"""For calls that normally return at once; an engine under load is slow."""
 
 _GONE, _CONFLICT = 404, 409
 _SIGKILL_NAME = "SIGKILL"
 
 
 class EngineGoneError(Exception):
-    """The engine went away while a container was waited for; it may come back."""
+    """The engine disconnected during `wait`; it may come back."""
 
 
 class Engine:
-    """A connection to one engine; usable from several threads."""
+    """A connection to one engine; safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         """Connect.
 
         Raises:
-            RuntimeUnavailableError: Nothing answers there.
+            RuntimeUnavailableError: The engine cannot be reached.
         """
         self.url = url
         with translated("cannot reach the container engine"):
@@ -47,16 +44,15 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection."""
         self._api.close()
 
     @property
     def api(self) -> docker.APIClient:
-        """The SDK's client, for what reads files of a container."""
+        """The SDK's client, for reading a container's files."""
         return self._api
 
     def information(self) -> dict[str, Any]:
-        """Return what the engine says of itself."""
+        """Return the response of `GET /info`."""
         with translated("cannot ask the container engine about itself"):
             return dict(self._api.info())
 
@@ -69,11 +65,11 @@ class Engine:
         """Return an image's description.
 
         Raises:
-            RequestError: It is not on this machine, or the name is none.
-            RuntimeUnavailableError: The answer is not an image's.
+            RequestError: The image is not on this machine, or the name is invalid.
+            RuntimeUnavailableError: The response does not describe an image.
         """
         refuse_bad_reference(name)
-        with translated(f"cannot inspect the image {name}"):  # Podman's own words need not name it
+        with translated(f"cannot inspect the image {name}"):  # Podman's message may lack the name
             try:
                 found = dict(self._api.inspect_image(name))  # type: ignore[no-untyped-call]
             except docker_errors.ImageNotFound as error:
@@ -83,7 +79,6 @@ class Engine:
         return found
 
     def container(self, id_or_name: str) -> dict[str, Any] | None:
-        """Return a container's description, or None if there is none."""
         with translated("cannot inspect the container"):
             try:
                 return dict(self._api.inspect_container(id_or_name))
@@ -91,15 +86,15 @@ class Engine:
                 return None
 
     def containers_with_label(self, label: str) -> list[str]:
-        """Return the ids of all containers, stopped ones too, that carry `NAME=VALUE`."""
+        """Return the IDs of all containers, including stopped ones, with a label `NAME=VALUE`."""
         with translated("cannot list the containers"):
             return [str(each["Id"]) for each in self._api.containers(all=True, filters={"label": label})]
 
     def create(self, configuration: dict[str, Any], name: str | None = None) -> str:
-        """Create a container and return its id.
+        """Create a container and return its ID.
 
         Raises:
-            RequestError: The name is taken, or the engine refuses the words.
+            RequestError: The name is taken, or the engine rejects the configuration.
         """
         with translated("cannot create the container"):
             try:
@@ -114,8 +109,8 @@ class Engine:
         """Start a container.
 
         Raises:
-            CommandNotFoundError: As `docker run` exits with 127.
-            CommandNotExecutableError: As `docker run` exits with 126.
+            CommandNotFoundError: `docker run` exits with 127.
+            CommandNotExecutableError: `docker run` exits with 126.
             RuntimeUnavailableError: The engine cannot start it for another reason.
         """
         with translated("cannot start the container"):
@@ -128,7 +123,7 @@ class Engine:
         """Return a connection that carries a container's streams from now on.
 
         Raises:
-            CommandNotFoundError: As `start` does: some engines prepare the command here.
+            CommandNotFoundError: As in `start`: some engines prepare the command here.
             CommandNotExecutableError: Likewise.
             RuntimeUnavailableError: The engine refused for another reason.
         """
@@ -139,10 +134,10 @@ class Engine:
                 raise start_error(str(error)) from error
 
     def wait(self, container_id: str) -> int | None:
-        """Block until a container ended and return its exit code, or None if it is gone.
+        """Block until a container has ended and return its exit code, or None if it is gone.
 
         Raises:
-            EngineGoneError: The engine stopped answering.
+            EngineGoneError: The engine disconnected.
         """
         try:
             return int(self._api.wait(container_id, timeout=None)["StatusCode"])
@@ -152,22 +147,22 @@ class Engine:
             raise EngineGoneError(str(error)) from error
 
     def signal(self, container_id: str, number: int) -> None:
-        """Send a signal to a container's first process; does nothing if it ended."""
+        """Send a signal to a container's first process; no effect if it has ended."""
         self._unless_ended("cannot signal the container", container_id, lambda: self._api.kill(container_id, number))
 
     def kill(self, container_id: str) -> None:
-        """End every process of a container, a paused one too; does nothing if it ended."""
+        """End all processes of a container, also of a paused one; no effect if it has ended."""
         self._unless_ended(
             "cannot kill the container", container_id, lambda: self._api.kill(container_id, _SIGKILL_NAME)
         )
 
     def resize(self, container_id: str, size: os.terminal_size) -> None:
-        """Tell a container's terminal its size in characters; does nothing if it ended."""
+        """Set the size of a container's terminal in characters; no effect if it has ended."""
         question = lambda: self._api.resize(container_id, height=size.lines, width=size.columns)  # noqa: E731 - one use
         self._unless_ended("cannot resize the container's terminal", container_id, question)
 
     def remove(self, container_id: str) -> None:
-        """Remove a container, running or not, and its unnamed volumes; does nothing if it is gone."""
+        """Remove a container, running or not, and its anonymous volumes; no effect if it is gone."""
         with translated("cannot remove the container"):
             try:
                 self._api.remove_container(container_id, v=True, force=True)
@@ -176,7 +171,7 @@ class Engine:
                     raise
 
     def _unless_ended(self, doing: str, container_id: str, question: Callable[[], object]) -> None:
-        """Ask; a refusal counts only if the container still runs, since each engine has its own words for "ended"."""
+        """Run a call; an error counts only if the container still runs, since engines report "ended" in different ways."""
         with translated(doing):
             try:
                 question()

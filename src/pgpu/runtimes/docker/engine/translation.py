@@ -1,7 +1,4 @@
-"""Turns what the Docker SDK raises into pgpu's errors, at the edge of this room.
-
-It refuses to hide what the engine said: its message is part of ours.
-"""
+"""Translates errors of the Docker SDK to pgpu's errors. The engine's message is kept as part of the text."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +25,7 @@ FOREIGN_ERRORS = (
     OSError,
     ValueError,
 )
-"""What a call of the SDK can raise, in all its layers; ValueError comes from unreadable answers."""
+"""The exceptions of an SDK call, of all its layers; ValueError comes from unreadable responses."""
 
 _BAD_REQUEST, _CONFLICT = 400, 409
 _COMMAND = re.compile(r"exec: \"|executable file|command that was not found", re.IGNORECASE)
@@ -39,10 +36,10 @@ _NOT_EXECUTABLE = re.compile(r"permission denied|is a directory|exec format erro
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Raise pgpu's error for whatever the SDK raises inside.
+    """Translate errors of the SDK that are raised inside.
 
     Args:
-        doing: What was tried, to begin the message with: `cannot create the container`.
+        doing: The failed action, as the start of the message: `cannot create the container`.
     """
     try:
         yield
@@ -53,7 +50,6 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def pgpu_error(error: BaseException, doing: str) -> PgpuError:
-    """Return the error of pgpu that says the same as one of the SDK."""
     if not isinstance(error, docker_errors.APIError):
         return _unreachable(error)
     message = one_line(error)
@@ -65,10 +61,10 @@ def pgpu_error(error: BaseException, doing: str) -> PgpuError:
 
 
 def start_error(message: str) -> PgpuError:
-    """Return the error of a container that could not be started, told apart as `docker run` does.
+    """Return the error of a container that could not be started, classified as in `docker run`.
 
     Args:
-        message: What the engine said, as one line.
+        message: The engine's message, as one line.
 
     Source: the exit codes 125, 126 and 127 of `docker run`.
     """
@@ -82,7 +78,7 @@ def start_error(message: str) -> PgpuError:
 
 
 def one_line(error: docker_errors.APIError) -> str:
-    """Return what the engine said, as one line."""
+    """Return the engine's message as one line."""
     return " ".join(str(error.explanation or error).split())
 
 
@@ -98,7 +94,7 @@ def _unreachable(error: BaseException) -> NodeError:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the system's own words out of the layers that the SDK wraps around them."""
+    """Return the operating system's message from the nested exceptions of the SDK."""
     current: BaseException | None = error
     while current is not None:
         if isinstance(current, OSError) and current.strerror:

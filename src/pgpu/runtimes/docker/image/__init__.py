@@ -1,4 +1,4 @@
-"""What an image's files say, without running anything of it: its C library, its preloads, where CUDA is looked for."""
+"""Facts about an image, read from its files without running it: C library, preloads, library paths, users."""
 
 from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts
 from pgpu.runtimes.docker.image.look import image_facts

@@ -1,6 +1,6 @@
-"""What must be known of an image before a container of it can hold a job: its C library, its users, where its programs look.
+"""The facts that are needed before a container of an image can hold a job: C library, users, library paths.
 
-All of it is read from the files of a container that was created and never started. It refuses to run anything.
+They are read from the files of a container that is created and never started.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ NVML_NAME = "libnvidia-ml.so.1"
 _TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _MUSL_LOADERS = {"amd64": "/lib/ld-musl-x86_64.so.1", "arm64": "/lib/ld-musl-aarch64.so.1"}
 _COMPAT_DIRECTORIES = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real")
-"""Where CUDA images carry a driver library newer than the kernel module's own ("forward compatibility")."""
+"""Where CUDA images have a driver library newer than the kernel module's own ("forward compatibility")."""
 
 _LARGEST_PRELOAD_BYTES = 64 * 1024
 _GROUP_PATH = "/etc/group"
@@ -33,22 +33,22 @@ _FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What the files of one image say."""
+    """Facts of one image."""
 
     libc: Literal["glibc", "musl"] | None
-    """None where programs can only be static."""
+    """None if programs can only be static."""
 
     glibc_version: tuple[int, int] | None
-    """The newest version that its libc.so.6 has, as (2, 36); None without one or if it is unreadable."""
+    """The newest version that its libc.so.6 provides, as (2, 36); None without one or if it is unreadable."""
 
     preload_path: str
-    """Where /etc/ld.so.preload ends after symbolic links, or would lie."""
+    """Path of /etc/ld.so.preload with symbolic links resolved, existing or not."""
 
     preload_lines: tuple[str, ...]
     """The image's own preloads."""
 
     cuda_paths: tuple[str, ...]
-    """Where libcuda.so.1 is looked for, after symbolic links: what exists, and the linker's standard directories."""
+    """Paths of libcuda.so.1, symbolic links resolved: existing files, and the linker's standard directories."""
 
     nvml_paths: tuple[str, ...]
     """The same for libnvidia-ml.so.1."""
@@ -60,15 +60,14 @@ class ImageFacts:
     """The names in its /etc/group."""
 
     has_numbered_groups: bool
-    """Whether a line of its /etc/group might be found under a number that stands for another group, or it cannot be read."""
+    """True if a line of its /etc/group could match a number that stands for another group, or the file is unreadable."""
 
     def to_json(self) -> str:
-        """Write the facts for a cache."""
         return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """Read what `to_json` wrote; None if another version did or it is damaged."""
+        """Parse the output of `to_json`; None if it is of another version or damaged."""
         try:
             fields: dict[str, Any] = json.loads(text)
             if fields.pop("format") != _FORMAT:
@@ -82,11 +81,11 @@ class ImageFacts:
 
 
 def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[str]) -> ImageFacts:
-    """Look into an image.
+    """Read the facts of an image.
 
     Args:
         files: The files of a container of it.
-        architecture: As its manifest says, such as `amd64`.
+        architecture: From its manifest, such as `amd64`.
         library_path: The directories of the image's own LD_LIBRARY_PATH.
     """
     libc = _read_libc(files, architecture)
@@ -106,7 +105,7 @@ def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[
 
 
 def _preload_lines(content: bytes) -> tuple[str, ...]:
-    """Return the lines of an /etc/ld.so.preload; none of one too large to be meant, which would fill a slice's tmpfs."""
+    """Return the lines of an /etc/ld.so.preload; none if it is too large, since the copy would fill a slice's tmpfs."""
     return tuple(content.decode(errors="replace").splitlines()) if len(content) <= _LARGEST_PRELOAD_BYTES else ()
 
 
@@ -124,13 +123,13 @@ def _musl(files: ContainerFiles, architecture: str) -> Literal["musl"] | None:
 
 
 def _names(files: ContainerFiles, path: str) -> tuple[str, ...]:
-    """Return the first field of each line, as passwd(5) and group(5) have it."""
+    """Return the first field of each line, as in passwd(5) and group(5)."""
     lines = (files.read(path) or b"").decode(errors="replace").splitlines()
     return tuple(dict.fromkeys(line.partition(":")[0] for line in lines if ":" in line))
 
 
 def _has_numbered_groups(files: ContainerFiles) -> bool:
-    """Err on the safe side: engines trim, split and fill up lines in their own ways."""
+    """Conservative test: engines differ in how they trim, split and complete lines."""
     if files.resolve(_GROUP_PATH) is None:
         return False
     content = files.read(_GROUP_PATH)
@@ -151,26 +150,25 @@ def _places(files: ContainerFiles, architecture: str, library_path: Sequence[str
 
 
 def _landing(files: ContainerFiles, directory: str, name: str) -> str:
-    """Return where a mount on directory/name would land: over the file that a link names, or beside the others."""
+    """Return the target of a mount on directory/name: the file that a link points to, or the path itself."""
     existing = files.resolve(f"{directory}/{name}")
     return existing or posixpath.join(files.resolve(directory) or directory, name)
 
 
 @dataclass(frozen=True, slots=True)
 class FactsCache:
-    """Remembers facts by image id: an id is a digest, so what it names never changes."""
+    """Cache of facts by image ID. An ID is a digest, so its facts never change."""
 
     directory: Path
 
     def load(self, image_id: str) -> ImageFacts | None:
-        """Return what is remembered, or None."""
         try:
             return ImageFacts.from_json(self._path(image_id).read_text(encoding="utf-8"))
         except OSError:
             return None
 
     def store(self, image_id: str, facts: ImageFacts) -> None:
-        """Remember; a reader never sees half a file."""
+        """Store facts atomically."""
         path = self._path(image_id)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, facts.to_json().encode(), 0o644)

@@ -1,6 +1,6 @@
-"""Reads files of a container that was created and need not run, through the engine's archive call.
+"""Reads files of a container through the engine's archive call; the container need not run.
 
-Paths are the container's own; the engine resolves symbolic links inside the container's root. It refuses to write.
+Paths are the container's own; the engine resolves symbolic links inside the container's root.
 """
 
 import base64
@@ -20,14 +20,14 @@ _LARGEST_FILE_BYTES = 64 * 1024 * 1024
 
 
 class ContainerFiles(Protocol):
-    """The file system of a container, as far as one may look."""
+    """Read access to a container's file system."""
 
     def resolve(self, path: str) -> str | None:
-        """Return where a path ends after all symbolic links, or None if nothing is there."""
+        """Return a path with all symbolic links resolved, or None if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content, symbolic links followed, or None if there is no such file."""
+        """Return a file's content, following symbolic links, or None if there is no such file."""
         ...
 
 
@@ -39,10 +39,9 @@ class CreatedContainerFiles:
     container_id: str
 
     def resolve(self, path: str) -> str | None:
-        """Return where a path ends after all symbolic links, or None if nothing is there.
+        """Return a path with all symbolic links resolved, or None if it does not exist.
 
-        The engine resolves a last component that is a link, but tells nothing of links before it: so the directory is
-        resolved first.
+        The engine reports a link only in the last component, so the directory is resolved first.
         """
         folder, name = posixpath.split(posixpath.normpath(path))
         if folder not in {"/", ""}:
@@ -59,7 +58,7 @@ class CreatedContainerFiles:
         return target if self._stat(target) is not None else None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content, symbolic links followed, or None if there is none that the engine may read."""
+        """Return a file's content, following symbolic links, or None if there is none that the engine can read."""
         target = self.resolve(path)
         content = self._archive(target) if target else None
         if content is None:
@@ -79,7 +78,7 @@ class CreatedContainerFiles:
         return bytes(content)
 
     def _stat(self, path: str) -> dict[str, object] | None:
-        # The SDK has this only together with the content, which for a directory may be gigabytes.
+        # HEAD, since the SDK returns this only together with the content, which may be gigabytes for a directory.
         url = f"{self.api.base_url}/v{self.api.api_version}/containers/{self.container_id}/archive?path={quote(path)}"
         answer = self.api.head(url, timeout=self.api.timeout)
         if answer.status_code == _NOT_FOUND:
@@ -95,5 +94,5 @@ def _first_file(archive: bytes) -> bytes | None:
             member = opened.next()
             reader = opened.extractfile(member) if member and member.isfile() else None
             return reader.read() if reader else None
-    except tarfile.TarError:  # It breaks off where the engine may not read: in a user's volume root is nobody.
+    except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
         return None

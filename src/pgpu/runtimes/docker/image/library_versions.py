@@ -1,6 +1,6 @@
-"""What a shared library says of itself: its machine, and the versions of glibc that it needs or has.
+"""Parses a shared library's bytes: its architecture, and the glibc versions that it needs or provides.
 
-A pure reading of bytes. It refuses to load a library: the ones asked about may be another machine's.
+The file is never loaded, since it may be of another architecture.
 """
 
 import re
@@ -13,16 +13,16 @@ _GLIBC_VERSION = re.compile(rb"\0GLIBC_(\d+)\.(\d+)(?:\.\d+)?(?=\0)")
 
 
 def architecture(library: bytes) -> str | None:
-    """Return the machine of a little-endian ELF file as image manifests write it, such as `amd64`; None if unknown."""
+    """Return the architecture of a little-endian ELF file as in image manifests, such as `amd64`; None if unknown."""
     if not library.startswith(_ELF_MAGIC):
         return None
     return _MACHINES.get(int.from_bytes(library[18:20], "little"))
 
 
 def newest_glibc(library: bytes) -> tuple[int, int] | None:
-    """Return the newest version of glibc that a library names, as (2, 36).
+    """Return the newest glibc version that a library names, as (2, 36); None if it names none.
 
-    For a program's library that is what it needs; for libc.so.6 it is what it has. None if it names none.
+    For a program's library this is the required version; for libc.so.6 it is the provided one.
     """
     found = [(int(major), int(minor)) for major, minor in _GLIBC_VERSION.findall(library)]
     return max(found, default=None)

@@ -1,7 +1,7 @@
-"""Looks into an image through a container that is created, read and removed, and never started.
+"""Reads an image's facts through a container that is created, read, removed, and never started.
 
-What an image id names never changes, so that one look serves every later job. A volume over a directory that is looked at
-changes the answer: then the look is made with the volumes, and not remembered.
+Facts are cached by image ID. A volume over one of the inspected directories changes the result: then the container is
+created with the volumes, and the result is not cached.
 """
 
 import posixpath
@@ -17,13 +17,13 @@ _LOOK_LABEL = "io.pgpu.look"
 
 
 def image_facts(engine: Engine, image: dict[str, Any], binds: Sequence[str], cache: FactsCache) -> ImageFacts:
-    """Return what must be known of an image.
+    """Return the facts of an image.
 
     Args:
         engine: The engine.
         image: Its description of the image.
-        binds: The job's volumes, as the engine reads them.
-        cache: Where facts are remembered.
+        binds: The job's volumes, in the engine's notation.
+        cache: Cache of facts.
     """
     covering = [bind for bind in binds if _covers(bind)]
     remembered = None if covering else cache.load(image["Id"])
