@@ -192,7 +192,7 @@ def test_only_the_owner_and_who_has_a_token_call_a_function_and_learn_of_it(town
     replica = town.replica("private")
     for path in ("/v1/functions/private", "/v1/functions/private/replicas", f"/v1/jobs/{replica.job_id}/logs"):
         assert (bob.ask("GET", path).status, alice.ask("GET", path).status) == (404, 200), path
-    with pytest.raises(RequestError, match="is another"):
+    with pytest.raises(RequestError, match="belongs to another user"):
         town.deploy(bob, "private", tmp_path)
     for place in (replica.socket_directory, f"{replica.socket_directory}/http.sock", str(town.state / "functions")):
         assert "denied" in bob.run("ls", place).stderr

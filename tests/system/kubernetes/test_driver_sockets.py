@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -158,10 +159,11 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     assert _complaint(server) == _complaint(server), "said once, however often it is tried"
 
 
-def test_a_directory_that_is_not_there_is_named_alike_at_each_try(tmp_path: Path) -> None:
-    server = SocketServer(tmp_path / "away" / "dra.sock", lambda _server: None)
-    assert f"{tmp_path}/away/dra.sock cannot be created" in _complaint(server)
-    assert _complaint(server) == _complaint(server)
+def test_a_directory_that_is_not_there_is_named_alike_at_each_try() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # short: a socket's path has 107 bytes at most
+        server = SocketServer(Path(directory) / "away" / "dra.sock", lambda _server: None)
+        assert f"{directory}/away/dra.sock cannot be created" in _complaint(server)
+        assert _complaint(server) == _complaint(server)
 
 
 def _complaint(server: SocketServer) -> str:
