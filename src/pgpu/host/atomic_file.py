@@ -4,6 +4,7 @@ Never for the limit file's live words: the meter maps that file, and a rename wo
 """
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -43,8 +44,9 @@ def create_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def _write_scratch(path: Path, content: bytes, mode: int, *, is_durable: bool = False) -> Path:
-    # In the same directory, since a rename works within one file system; the PID keeps two writers apart.
-    scratch = path.with_name(f".{os.getpid()}-{path.name}")
+    # In the same directory, since a rename works within one file system. The kernel's thread id keeps two writers apart, also
+    # threads of one process.
+    scratch = path.with_name(f".{threading.get_native_id()}-{path.name}")
     try:
         with scratch.open("wb") as file:
             file.write(content)
