@@ -1,8 +1,8 @@
-"""Takes a test's directory away with everything that still works in it: processes, mounts, then files.
+"""Remove a test's directory with everything that still works in it: processes, mounts, then files.
 
-A supervisor outlives its job by a moment, and the keeper of a queue its queue: what they write after their directory was
-removed would stay for good, and so would a tmpfs that they had no time to unmount. It refuses to judge: what pgpu leaves
-behind is the subject of tests, which look before this runs.
+A supervisor outlives its job by a moment, and the keeper of a queue its queue: files that they write after their directory
+was removed would stay for good, and so would a tmpfs that they had no time to unmount. Nothing is asserted here: what pgpu
+leaves behind is the subject of tests, which check it before this runs.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pgpu.capped_tmpfs import unmount
 
 
 def clear(directory: Path) -> None:
-    """Kill who has a directory in the words of its command line, unmount what lies below it, and remove it."""
+    """Kill all processes with a directory on their command line, unmount what lies below it, and remove it."""
     kill_at_work(directory)
     for point in _mounts_below(directory):
         unmount(point)
@@ -26,11 +26,17 @@ def clear(directory: Path) -> None:
 
 
 def kill_at_work(directory: Path) -> None:
-    """Kill who has a directory in the words of its command line, and wait for their ends."""
-    for pid in _at_work(directory):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    until(lambda: not list(_at_work(directory)))
+    """Kill all processes with a directory on their command line, and wait until none is left."""
+
+    def is_empty() -> bool:
+        found = list(_at_work(directory))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    # Each look kills again: a process that was listed may have forked before the signal reached it.
+    until(is_empty)
 
 
 def _at_work(directory: Path) -> Iterator[int]:
