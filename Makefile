@@ -23,12 +23,25 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## Create the virtual environment for development
 
+FRAMEWORKS := build/frameworks
+RECORD := benchmarks/results/frameworks-$(shell date +%F).txt
+PACKAGES_torch := torch numpy
+PACKAGES_jax := 'jax[cuda12]'
+PACKAGES_tensorflow := 'tensorflow[and-cuda]'
+# An environment of its own, since numba-cuda installs a hook that costs every start of its Python 30 ms.
+PACKAGES_numba := 'numba-cuda>=0.4'
+
+$(FRAMEWORKS)/%/.installed: | $(STAMP)
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(BIN)/pip --python $(@D)/bin/python install --quiet $(PACKAGES_$*)
+	@touch $@
+
 build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native
 	@$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DCMAKE_MAKE_PROGRAM="$$(realpath $(BIN))/ninja" -DPGPU_BUILD_TESTS=ON >$(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
 	@$(BIN)/cmake --build $(NATIVE) -j $(JOBS)
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
-test: build ## Run every test that this machine can run, except soaks; the others print why they are skipped
+test: build $(FRAMEWORKS)/numba/.installed ## Run every test that this machine can run, except soaks; the others print why they are skipped
 # In the folders' order, unit tests last: no core waits for a long file at the end. One worker more than cores, since many tests wait.
 	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS)
 
@@ -49,22 +62,11 @@ format: $(STAMP) ## Format Python and C
 	$(BIN)/ruff format .
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format -i
 
-test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in the C libraries
+test-sanitizers: $(STAMP) $(FRAMEWORKS)/numba/.installed ## Run the native tests with ASan, UBSan and TSan in the C libraries
 	$(BIN)/python tools/test_sanitizers.py
 
 demo: build ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090
 	$(BIN)/pgpu --simulate 'RTX 3090' lab p1 --jobs 25 --both --output build/demo
-
-FRAMEWORKS := build/frameworks
-RECORD := benchmarks/results/frameworks-$(shell date +%F).txt
-PACKAGES_torch := torch numpy
-PACKAGES_jax := 'jax[cuda12]'
-PACKAGES_tensorflow := 'tensorflow[and-cuda]'
-
-$(FRAMEWORKS)/%/.installed:
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
-	@touch $@
 
 test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## Run PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; record the result
 	@mkdir -p $(dir $(RECORD))

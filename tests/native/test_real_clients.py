@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.native_clients import client_path
+from tests.native_clients import client_path, framework_python
 from tests.nvml_world import MIB
 from tests.plain_slice import CONTEXT_BYTES, PlainSlice
 
@@ -110,8 +110,9 @@ def test_cuda_bindings_gets_its_slice_and_not_a_block_more(slice_: PlainSlice) -
     assert slice_.peak_bytes() == [CONTEXT_BYTES + fitting * 256 * MIB]
 
 
+@pytest.mark.frameworks("numba")
 def test_numba_gets_its_slice_and_works_on_after_a_refusal(slice_: PlainSlice) -> None:
-    report = result_of(slice_.run_python(NUMBA))
+    report = result_of(slice_.run(framework_python("numba"), "-c", NUMBA))
     assert report["count"] == (LIMIT_BYTES - CONTEXT_BYTES) // (32 * MIB)
     assert (report["code"], report["same"], report["again"]) == (2, True, 32 * MIB)
     assert report["total"] == LIMIT_BYTES
