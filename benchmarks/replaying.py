@@ -27,7 +27,7 @@ from pgpu.scheduling import (
     admit,
 )
 from pgpu.scheduling.capacity import IDLE
-from pgpu.scheduling.durations import Slowdown, SlowdownCurve
+from pgpu.scheduling.forecast import Slowdown, SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 

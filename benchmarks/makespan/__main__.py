@@ -35,7 +35,7 @@ from benchmarks.replaying import (
 )
 
 from pgpu.engine.admission.queue_plan import fit_curve
-from pgpu.scheduling.durations import SlowdownCurve
+from pgpu.scheduling.forecast import SlowdownCurve
 from pgpu.scheduling.makespan import plan_batch
 from pgpu.units import MIB
 

@@ -30,7 +30,7 @@ from ortools.sat.python import cp_model
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.gpu_choice import fit_together
+from pgpu.scheduling.free_capacity import fit_together
 from pgpu.units import MIB
 
 CARD_MIB = 24_576

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.submitter import Submitter
 from pgpu.errors import CapacityError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount

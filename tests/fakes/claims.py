@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
-from pgpu.engine.claims.claim_admission import check_words
-from pgpu.engine.claims.engine_claims import KeyedLocks
+from pgpu.engine.claims.engine_claims import KeyedLocks, check_words
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish

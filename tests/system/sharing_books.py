@@ -16,7 +16,7 @@ from tests.system.sharing_worker import PROGRESS, WHOLE, WORKS
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import LOST
-from pgpu.engine.turns.turn_state import load_turns, turn_paths
+from pgpu.engine.watch.turn_state import load_turns, turn_paths
 from pgpu.engine.watch.watchdog import find_outsiders_once
 from pgpu.errors import EnforcementError
 from pgpu.ledger import Entry

@@ -32,10 +32,10 @@ from pgpu.app.clients import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.client import Client
-from pgpu.engine.admission.sharing_facts import text_of, verdict_key
+from pgpu.engine.admission.auto_sharing import text_of, verdict_key
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import history_name
-from pgpu.engine.parking.parking_state import Stage, is_travelling, load_parking
+from pgpu.engine.leases.parking_state import Stage, is_travelling, load_parking
 from pgpu.errors import PgpuError
 from pgpu.host.process_identity import identify_running
 from pgpu.ledger import Entry

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_advising import PROFILE
 
-from pgpu.engine.admission.auto_sharing import AutoSharing
-from pgpu.engine.admission.sharing_facts import keep_declined
+from pgpu.engine.admission.auto_sharing import AutoSharing, keep_declined
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import (

@@ -18,10 +18,10 @@ from tests.waiting import until
 
 from pgpu.advising import needs_estimation
 from pgpu.advising.verification import Verdict, Way
-from pgpu.engine.admission.sharing_facts import keep_verdict
+from pgpu.engine.admission.auto_sharing import keep_verdict
+from pgpu.engine.leases.eviction import PlaceRefusedError, give_back
 from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.supervisor.starting import start
 from pgpu.errors import EnforcementError

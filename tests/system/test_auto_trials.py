@@ -10,10 +10,10 @@ from tests.system.test_auto_choice import GPU
 from pgpu.advising.verification import VerificationRules, Way
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
-from pgpu.engine.admission.sharing_facts import verdict_of
+from pgpu.engine.admission.auto_sharing import verdict_of
 from pgpu.engine.engine import Engine
-from pgpu.engine.parking.departure import Departure
-from pgpu.engine.process.event_loop import EventLoop
+from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.leases.departure import Departure
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.watch.mps_verifier import MpsVerifier

@@ -24,9 +24,9 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
-from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
+from pgpu.engine.unix_sockets import bind
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry

@@ -16,13 +16,13 @@ from tests.waiting import until
 
 from pgpu.client.following import EngineHand
 from pgpu.client.terminal import _forward_signals
-from pgpu.engine.process.event_loop import EventLoop
-from pgpu.engine.process.paths import JobPaths
-from pgpu.engine.process.unix_sockets import connect
+from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.paths import JobPaths
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.streams.followers import MOST_LAG_BYTES, PATIENCE_SECONDS
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.records import RecordDecoder
+from pgpu.engine.unix_sockets import connect
 from pgpu.model import JobSpec, JobState
 
 PIECE = b"x" * 65536

@@ -13,7 +13,7 @@ from tests.system.engine_worlds import LONG, World, kill, world
 from tests.system.test_paging_turns import start
 from tests.waiting import until
 
-from pgpu.engine.parking.departure import Departure
+from pgpu.engine.leases.departure import Departure
 from pgpu.engine.supervisor.aside import CAME_BACK, Aside
 from pgpu.errors import CapacityError, RequestError
 from pgpu.model import Job, JobState

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pgpu.engine.submission.job_batch import Element, expand, order_submissions
+from pgpu.engine.job_submission import Element, expand, order_submissions
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, JobSpec, Request, Submission
 from pgpu.model.job import MOST_ELEMENTS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch_simulation import BatchJob, RunningBatchJob, SimulatedBatch, simulate
-from pgpu.scheduling.durations import KNOWN, is_surely_less, possible_left_seconds
+from pgpu.scheduling.forecast import KNOWN, is_surely_less, possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.order import BatchPlan
 from pgpu.units import GIB, MIB

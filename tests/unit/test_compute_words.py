@@ -12,9 +12,9 @@ from tests.unit.conftest import Run
 
 from pgpu.cli.output import job_tables
 from pgpu.client import GpuTime, JobReport
-from pgpu.engine.leases.slice_limits import compute_words, neighbours
+from pgpu.engine.leases.lease_resize import compute_words, neighbours
+from pgpu.engine.quotas import refuse_unsupported
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.submission.quotas import refuse_unsupported
 from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, read_samples, time_shares, write_samples
 from pgpu.errors import RequestError

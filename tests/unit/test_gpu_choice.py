@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.gpu_choice import fit_together
+from pgpu.scheduling.free_capacity import fit_together
 from pgpu.units import GIB, MIB
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_advising import PROFILE
 
 from pgpu.advising import needs_estimation
-from pgpu.engine.admission.sharing_facts import ProfileReadings
+from pgpu.engine.admission.auto_sharing import ProfileReadings
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Ledger
 from pgpu.model import Antagonist, Contest, Gpu, Profile

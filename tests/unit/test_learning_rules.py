@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.retry_policy import EndedRun, NextTry
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
-from pgpu.engine.submission.job_submission import signature_of_job
+from pgpu.engine.job_submission import signature_of_job
 from pgpu.ledger import Decision, Waiting
 from pgpu.ledger.schema import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from pgpu.engine.process.event_loop import READABLE, EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, read_plan
 from pgpu.engine.admission.situation import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.durations import SlowdownCurve
+from pgpu.scheduling.forecast import SlowdownCurve
 from pgpu.units import GIB
 
 NOW = 1e6

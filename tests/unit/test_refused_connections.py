@@ -11,7 +11,7 @@ import pytest
 from pgpu.client.address import UnixAddress
 from pgpu.client.http_transport import HttpTransport
 from pgpu.client.websocket import WebSocketChannel
-from pgpu.engine.submission.submitter import account_of
+from pgpu.engine.submitter import account_of
 from pgpu.errors import NodeError
 from pgpu.server.responses import raw_error_response
 from pgpu.services.access import AccessRules, Caller, Identity

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pgpu.engine.turns.arbiter import device_only_bytes
+from pgpu.engine.watch.turn_arbiter import device_only_bytes
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Slice
 from pgpu.units import GIB

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.turns.turn_state import load_turns, save_turns, turn_paths, turns_now
+from pgpu.engine.watch.turn_state import load_turns, save_turns, turn_paths, turns_now
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 
 GB = 10**9

@@ -69,8 +69,8 @@ def _load_for_supervisors() -> None:
 
     for name in (
         "pgpu.engine.leases.mps_sharing",
-        "pgpu.engine.process.supervisor_process",
-        "pgpu.engine.submission.submitter",
+        "pgpu.engine.paths",
+        "pgpu.engine.submitter",
         "pgpu.engine.supervisor",
         "pgpu.enforcement.calibration",
         "pgpu.enforcement.driver",
@@ -96,10 +96,9 @@ def _load_for_containers() -> None:
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:
     """Supervise a job in a fork of the zygote, with the environment of the job's submitter."""
-    from pgpu.engine.process.paths import job_paths
-    from pgpu.engine.process.supervisor_process import redirect_stderr
+    from pgpu.engine.paths import job_paths, redirect_stderr
     from pgpu.engine.settings import EngineSettings
-    from pgpu.engine.submission.submitter import account_of
+    from pgpu.engine.submitter import account_of
 
     ledger = open_ledger(settings)
     ledger.refuse_if_gone()

@@ -15,9 +15,9 @@ from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
+from pgpu.engine.unix_sockets import connect
 from pgpu.model import JobState
 
 FROM_NOW_ON = (1 << 63) - 1

@@ -19,7 +19,7 @@ from pgpu.client.job_stream import JobStream, require_grant
 from pgpu.client.protocol import Client
 from pgpu.client.remote_service import RemoteService, path_segment
 from pgpu.engine.streams.records import Record
-from pgpu.engine.submission.submitter import this_process
+from pgpu.engine.submitter import this_process
 from pgpu.errors import NodeError, PgpuError, RequestError, ServerUnavailableError
 from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire

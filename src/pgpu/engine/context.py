@@ -5,6 +5,8 @@ jobs; supervisors and keepers hold one as well, each process its own.
 """
 
 import os
+import subprocess
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -15,12 +17,11 @@ from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.mps_sharing import MpsSharing
-from pgpu.engine.parking.parking_state import can_leave, is_travelling
-from pgpu.engine.process.paths import JobPaths, job_paths
-from pgpu.engine.process.supervisor_process import spawn_supervisor
-from pgpu.engine.process.unix_sockets import send_datagram
+from pgpu.engine.leases.parking_state import can_leave, is_travelling
+from pgpu.engine.paths import JobPaths, job_paths
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.submission.submitter import account_of
+from pgpu.engine.submitter import account_of
+from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
@@ -199,6 +200,36 @@ class EngineContext:
 
     def _start_by_keeper(self, job_id: str) -> bool:
         return self.keepers.tell(self.settings.gpu_model, b"%s %s" % (START, job_id.encode()))
+
+
+def spawn_supervisor(command: Sequence[str], places: JobPaths, environment: Mapping[str, str]) -> None:
+    """Start a supervisor; its standard error is the job's `supervisor.log`.
+
+    Args:
+        command: argv, the job's id included.
+        places: Of the job's files; made if they are missing.
+        environment: Of the process that submitted the job.
+
+    Raises:
+        NodeError: The process cannot be started.
+    """
+    places.make()
+    try:
+        with places.supervisor_log.open("ab") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as exc:
+        raise NodeError(f"no supervisor can be started: {exc}") from exc
+    # The supervisor outlives this process: a session of its own, no inherited descriptor. The thread reaps it if it ends
+    # first, as a daemon so that it doesn't delay this process's exit.
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 # Control messages to a supervisor, on the socket that also wakes it. It keeps a signal until the job runs.

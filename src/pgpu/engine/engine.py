@@ -10,11 +10,11 @@ from dataclasses import replace
 from pgpu.enforcement import Enforcer
 from pgpu.engine.admission.rounds import Admissions, RoundOutcome, cancel_entry
 from pgpu.engine.context import EngineContext
+from pgpu.engine.job_submission import accept, check, new_job_id
+from pgpu.engine.leases.lease_resize import neighbours
 from pgpu.engine.leases.mps_sharing import leave_mps
-from pgpu.engine.leases.slice_limits import neighbours
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.submission.job_submission import accept, check, new_job_id
-from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Ledger

@@ -5,12 +5,11 @@ Each decision of the engine is one write transaction. The ledger stores and find
 
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.functions import Functions
-from pgpu.ledger.held_claims import ClaimRecord
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.rows import Entry
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
-from pgpu.ledger.small_tables import Facts, Token, Tokens
+from pgpu.ledger.small_tables import ClaimRecord, Facts, Token, Tokens
 from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
 
 __all__ = [

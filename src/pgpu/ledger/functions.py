@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.ledger.replicas import Replicas
+from pgpu.ledger.small_tables import Replicas
 from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Deployment, Function, FunctionToken, Share, Version, VersionState
 from pgpu.model.function import WHOLE_PERCENT, identity_of

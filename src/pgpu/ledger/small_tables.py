@@ -1,14 +1,21 @@
-"""Small tables with one transaction per method: facts (text by key), the event log, and users' tokens.
+"""Small tables: facts (text by key), the event log, users' tokens, Kubernetes claims, and functions' replicas.
 
 Facts are results worth keeping, such as passed self-tests. Events are written by triggers with each change, and the newest ten
-thousand are kept. Of tokens only digests are stored, so no token can be read from the ledger.
+thousand are kept. Of tokens only digests are stored, so no token can be read from the ledger. Claims outlive their jobs: a
+reboot ends every job, but the orchestrator assumes that prepared claims still exist, so they are granted again. Replicas and
+cold starts are written by the gateway, which finds its replicas here after a restart; whether a replica is running is recorded
+in the entry of its job.
 """
 
+import json
+import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from pgpu.errors import FunctionNotFoundError
 from pgpu.ledger.sqlite_connections import Connections
-from pgpu.model import Event
+from pgpu.model import Claim, ColdStart, Event, Replica, ReplicaState, SharingWish, Slice
 from pgpu.model.text import escape_undecodable
 
 _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
@@ -140,3 +147,137 @@ class Tokens:
         """Delete a token; False if there was none."""
         with self._connections.writing() as connection:
             return connection.execute("DELETE FROM tokens WHERE id = ?", (token_id,)).rowcount > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """One claim and its current job."""
+
+    claim: Claim
+    job_id: str
+
+    is_freed: bool
+    """Whether it is freed and only waits until its memory is free."""
+
+
+class HeldClaims:
+    """Claims by uid, within one transaction; methods that write are for decisions."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def get(self, uid: str) -> ClaimRecord | None:
+        """Return one claim; None if it is not held."""
+        row = self._connection.execute("SELECT * FROM held_claims WHERE uid = ?", (uid,)).fetchone()
+        return None if row is None else _record(row)
+
+    def all(self) -> list[ClaimRecord]:
+        """Return every claim, the oldest first."""
+        return [_record(row) for row in self._connection.execute("SELECT * FROM held_claims ORDER BY held_at, uid")]
+
+    def put(self, claim: Claim, job_id: str, now_seconds: float) -> None:
+        """Store a claim, or replace its job."""
+        self._connection.execute(
+            "INSERT INTO held_claims (uid, claim, job_id, held_at) VALUES (?1, ?2, ?3, ?4)"
+            " ON CONFLICT (uid) DO UPDATE SET claim = ?2, job_id = ?3",
+            (claim.uid, json.dumps(asdict(claim)), job_id, now_seconds),
+        )
+
+    def free(self, uid: str, now_seconds: float) -> None:
+        """Mark it as freed; it is deleted once its memory is free."""
+        self._connection.execute("UPDATE held_claims SET freed_at = ? WHERE uid = ?", (now_seconds, uid))
+
+    def forget(self, uid: str) -> None:
+        """Delete it; does nothing if it does not exist."""
+        self._connection.execute("DELETE FROM held_claims WHERE uid = ?", (uid,))
+
+
+def _record(row: sqlite3.Row) -> ClaimRecord:
+    fields: dict[str, Any] = json.loads(row["claim"])
+    slices = tuple(Slice(**part) for part in fields.pop("slices"))
+    claim = Claim(**{**fields, "slices": slices, "sharing": SharingWish(fields["sharing"])})
+    return ClaimRecord(claim, row["job_id"], row["freed_at"] is not None)
+
+
+class Replicas:
+    """Replicas by job id; every method may raise `LedgerError`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def note(self, job_id: str, state: ReplicaState) -> bool:
+        """Set a replica's state; False if it does not exist any more."""
+        with self._connections.writing() as connection:
+            statement = "UPDATE replicas SET state = ? WHERE job_id = ?"
+            return connection.execute(statement, (state.value, job_id)).rowcount > 0
+
+    def put(self, replica: Replica, created_at_seconds: float | None = None) -> None:
+        """Store a new replica.
+
+        Args:
+            replica: Not stored yet.
+            created_at_seconds: Of the version that it serves; None for any version of this number.
+
+        Raises:
+            FunctionNotFoundError: Its version does not exist any more.
+        """
+        row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
+        with self._connections.writing() as connection:
+            _check_version(connection, replica.function, replica.version, created_at_seconds)
+            connection.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
+
+    def all(self, function: str | None = None) -> list[Replica]:
+        """Return the replicas of one function, or of all."""
+        statement = "SELECT * FROM replicas WHERE function = ifnull(?, function) ORDER BY function, version, job_id"
+        with self._connections.reading() as connection:
+            rows = connection.execute(statement, (function,)).fetchall()
+        return [
+            Replica(row["job_id"], row["function"], row["version"], row["socket_directory"], ReplicaState(row["state"]))
+            for row in rows
+        ]
+
+    def remove(self, job_id: str) -> bool:
+        """Delete a replica; False if there was none."""
+        with self._connections.writing() as connection:
+            return connection.execute("DELETE FROM replicas WHERE job_id = ?", (job_id,)).rowcount > 0
+
+    def note_start(self, start: ColdStart) -> None:
+        """Store a cold start; the newest ten thousand of all functions are kept.
+
+        Raises:
+            FunctionNotFoundError: Its version does not exist any more.
+        """
+        row = (start.function, start.version, start.job_id, start.at_seconds, json.dumps(start.phases))
+        with self._connections.writing() as connection:
+            _check_version(connection, start.function, start.version)
+            connection.execute(
+                "INSERT INTO cold_starts (function, version, job_id, at, phases) VALUES (?, ?, ?, ?, ?)", row
+            )
+
+    def starts(self, function: str, most: int) -> list[ColdStart]:
+        """Return the last `most` cold starts of a function, newest first."""
+        statement = (
+            "SELECT function, version, job_id, at, phases FROM cold_starts"
+            " WHERE function = ? ORDER BY sequence DESC LIMIT ?"
+        )
+        with self._connections.reading() as connection:
+            rows = connection.execute(statement, (function, most)).fetchall()
+        return [
+            ColdStart(
+                row["function"],
+                row["version"],
+                row["job_id"],
+                row["at"],
+                tuple((str(name), float(seconds)) for name, seconds in json.loads(row["phases"])),
+            )
+            for row in rows
+        ]
+
+
+def _check_version(
+    connection: sqlite3.Connection, function: str, version: int, created_at_seconds: float | None = None
+) -> None:
+    statement = "SELECT created_at FROM function_versions WHERE function = ? AND number = ?"
+    row = connection.execute(statement, (function, version)).fetchone()
+    if row is None or created_at_seconds not in {None, row["created_at"]}:
+        raise FunctionNotFoundError(f"there is no {function}@{version} any more")

@@ -13,9 +13,9 @@ from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
-from pgpu.ledger.held_claims import HeldClaims
 from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
+from pgpu.ledger.small_tables import HeldClaims
 from pgpu.model import JobState, Place, Request, SharingWish
 from pgpu.model.text import is_text
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob

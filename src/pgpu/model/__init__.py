@@ -43,6 +43,10 @@ from pgpu.model.lease import (
     Holder,
     Lease,
     ProcessHolder,
+    Request,
+    Resize,
+    SharingMode,
+    SharingWish,
     Slice,
 )
 from pgpu.model.profile import (
@@ -57,7 +61,6 @@ from pgpu.model.profile import (
     Run,
     Sensitivity,
 )
-from pgpu.model.request import Request, Resize, SharingMode, SharingWish
 
 __all__ = [
     "ANONYMOUS",

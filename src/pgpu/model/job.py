@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from pgpu.model.lease import Holder, Lease
-from pgpu.model.request import Request, SharingMode
+from pgpu.model.lease import Holder, Lease, Request, SharingMode
 
 
 @dataclass(frozen=True, slots=True)

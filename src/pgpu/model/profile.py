@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgpu.model.request import SharingMode
+from pgpu.model.lease import SharingMode
 
 
 class Resource(StrEnum):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec, Submission
-from pgpu.model.request import Request, SharingWish
+from pgpu.model.lease import Request, SharingWish
 from pgpu.model.text import is_bytes, is_text
 from pgpu.units import SMALLEST_COMPUTE_SHARE, quoted
 

@@ -24,11 +24,16 @@ from pgpu.scheduling.admission_round import (
     Waits,
 )
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.cpu_queue import MOST_AT_ONCE, admit_without_gpu, split_queue
-from pgpu.scheduling.free_capacity import FreeCapacity, waits_for_company, waits_for_compute, waits_for_memory
-from pgpu.scheduling.gpu_choice import GpuChoice, places_with_one_more
+from pgpu.scheduling.free_capacity import (
+    FreeCapacity,
+    GpuChoice,
+    places_with_one_more,
+    waits_for_company,
+    waits_for_compute,
+    waits_for_memory,
+)
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, FairOrder, Machine, OrderRules, OverdueJobs, PlannedOrder
-from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
+from pgpu.scheduling.quota_usage import MOST_AT_ONCE, QuotaLimit, QuotaUsage, admit_without_gpu, split_queue
 from pgpu.scheduling.reservations import (
     NEVER,
     Reservation,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 
-from pgpu.scheduling.durations import KNOWN, Slowdown, expected_left_seconds, possible_left_seconds
+from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, possible_left_seconds
 
 
 @dataclass(frozen=True, slots=True)

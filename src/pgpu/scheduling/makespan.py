@@ -20,7 +20,7 @@ from pgpu.model import SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
 from pgpu.scheduling.batch_simulation import NO_HOLDS, BatchJob, RunningBatchJob, SimulatedBatch, SimulatedRun, simulate
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.durations import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
+from pgpu.scheduling.forecast import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
 # Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`.

@@ -23,7 +23,7 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from pgpu.engine.process.unix_sockets import connect
+from pgpu.engine.unix_sockets import connect
 from pgpu.errors import NodeError, RequestError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within

@@ -18,7 +18,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
 from pgpu.engine.context import EngineContext
-from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.frames import (
     FrameDecoder,
     Hello,
@@ -29,6 +28,7 @@ from pgpu.engine.streams.frames import (
     encode_hello,
 )
 from pgpu.engine.streams.log import stored
+from pgpu.engine.unix_sockets import connect
 from pgpu.model import Job, JobState
 from pgpu.server.event_broadcast import EventBroadcast
 from pgpu.server.responses import JsonResponse

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.engine.submission.submitter import Submitter, inheritance_of
+from pgpu.engine.submitter import Submitter, inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Account, Job, JobSpec, Request
 
@@ -88,7 +88,7 @@ class Identity:
         """Return the account of this user's jobs, without the environment.
 
         Args:
-            claimed: The client's statement in the format of `pgpu.engine.submission.submitter`; only its umask is used.
+            claimed: The client's statement in the format of `pgpu.engine.submitter`; only its umask is used.
             default_limits: (name, soft, hard) where no connected process is known.
 
         Raises:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from pgpu.distribution import extra_hint
 from pgpu.engine.engine import Engine
-from pgpu.engine.submission.job_submission import new_job_id
-from pgpu.engine.submission.submitter import Submitter, account_of
+from pgpu.engine.job_submission import new_job_id
+from pgpu.engine.submitter import Submitter, account_of
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
 from pgpu.ledger.functions import missing
 from pgpu.model import (

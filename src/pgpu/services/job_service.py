@@ -13,20 +13,18 @@ from dataclasses import replace
 from itertools import count, islice
 
 from pgpu.advising.advice import Advice
-from pgpu.engine.admission.queue_view import add_wait_reasons, read_queue
+from pgpu.engine.admission.rounds import add_wait_reasons
 from pgpu.engine.context import EngineContext, send_signal, send_window
-from pgpu.engine.history.job_profiles import add_findings, read_profiled
 from pgpu.engine.history.sharing_advice import advise_jobs
-from pgpu.engine.history.usage_history import read_history, read_waste
+from pgpu.engine.history.usage_history import add_findings, read_history, read_profiled, read_waste
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.job_submission import check_count, new_job_id
 from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.submission.job_batch import check_count
-from pgpu.engine.submission.job_submission import new_job_id
-from pgpu.engine.turns.turn_state import turns_now
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
+from pgpu.engine.watch.turn_state import turns_now
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
@@ -156,7 +154,7 @@ class JobService:
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         """List the caller's waiting jobs in the order of admission, the held ones last."""
         self._recover()
-        line, held = read_queue(self.engines.simulated(simulate))
+        line, held = self.engines.simulated(simulate).admissions.read_queue()
         places = [*enumerate(line, 1), *((None, job) for job in held)]
         return [QueueReport(place, job) for place, job in places if self.caller.sees(job.owner_uid)]
 

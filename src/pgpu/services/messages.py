@@ -27,7 +27,7 @@ class Ask:
     """The client's environment, to which `spec.environment` is added."""
 
     inherited: str | None = None
-    """The client's umask and resource limits as `pgpu.engine.submission.submitter` writes them; None for the defaults."""
+    """The client's umask and resource limits as `pgpu.engine.submitter` writes them; None for the defaults."""
 
     simulate: str | None = None
     """The simulated GPUs that it is for, such as `RTX 3090x4`; None for the server's own GPUs."""

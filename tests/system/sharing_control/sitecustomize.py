@@ -6,8 +6,8 @@ Python runs this where the folder is on PYTHONPATH (`python -m benchmarks.sharin
 import sys
 
 if "pgpu.app" in sys.orig_argv:
-    from pgpu.engine.parking.departure import Departure
-    from pgpu.engine.parking.parking_state import is_travelling
+    from pgpu.engine.leases.departure import Departure
+    from pgpu.engine.leases.parking_state import is_travelling
     from pgpu.model import Job
 
     _comes_back = Departure.come_back

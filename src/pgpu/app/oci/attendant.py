@@ -18,7 +18,7 @@ from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.host.process_identity import open_pidfd

@@ -16,10 +16,10 @@ from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Call, LedgerView
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
-from pgpu.scheduling.cpu_queue import split_queue
-from pgpu.scheduling.durations import SlowdownCurve, fit_slowdown_curve
+from pgpu.scheduling.forecast import SlowdownCurve, fit_slowdown_curve
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
+from pgpu.scheduling.quota_usage import split_queue
 
 if TYPE_CHECKING:
     from pgpu.engine.admission.situation import Situation

@@ -5,7 +5,7 @@ another process has written since. Starting the granted jobs is left to the call
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,10 +17,10 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_
 from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
-from pgpu.engine.process.paths import keeper_paths
+from pgpu.engine.paths import keeper_paths
 from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
-from pgpu.model import JobState, Lease
-from pgpu.scheduling import Admission, Wait
+from pgpu.model import Job, JobState, Lease
+from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.capacity import with_host_part
 
 NO_CHANGE = Admission((), (), ())
@@ -178,6 +178,44 @@ class Admissions:
         with self._context.ledger.view() as view:
             return self._round(view, snapshot, ())
 
+    def read_queue(self) -> tuple[list[Job], list[Job]]:
+        """Return the waiting jobs in the order of the next round, and those that are held; changes nothing.
+
+        Raises:
+            NodeError: A GPU or the ledger cannot be read.
+        """
+        snapshot = self._context.snapshot()
+        now_seconds = time.time()
+        with self._context.ledger.view() as view:
+            situation = self.reader.situation(view, snapshot)
+            entries = self._context.queue_of(view.live())
+            later = self.reader.later(view, situation.hindered)
+        waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
+        admission = situation.admission(now_seconds)
+        idle_count = len(situation.offers) - len(admission.reclaimed)
+        idle = f"; {idle_count} lease{'s are' if idle_count > 1 else ' is'} idle (offered) and would not help"
+        reasons = {wait.job_id: wait.reason + (idle if idle_count else "") for wait in admission.waits}
+        order = [*(grant.job_id for grant in admission.grants), *reasons]
+        starts = expected_starts(
+            situation.rooms,
+            situation.queue,
+            now_seconds,
+            held=situation.held,
+            quotas=situation.quotas,
+            plan=situation.plan,
+            precedence=situation.precedence,
+            later=later,
+            most_without_gpu=situation.most_without_gpu,
+        )
+
+        def with_forecast(job: Job, reasons: Mapping[str, str]) -> Job:
+            reason = reasons.get(job.id, "it fits and starts now")
+            return replace(job, reason=reason, expected_start_seconds=starts.get(job.id))
+
+        queue = [with_forecast(waiting[job_id], reasons) for job_id in order if job_id in waiting]
+        held = [job for job in waiting.values() if job.id in situation.hindered]
+        return queue, [with_forecast(job, situation.hindered) for job in held]
+
     def plan(self) -> None:
         """Plan the queue for the rounds to come, where `objective = makespan`; outside of any transaction, for it takes long.
 
@@ -203,6 +241,27 @@ class Admissions:
         settle(decision, time.time(), gives_up)
         outcome = self._round(decision, snapshot, gives_up)
         return commit_round(decision, outcome, self._context.settings.gpu_model)
+
+
+def add_wait_reasons(entries: Sequence[Entry], outlook_of: Callable[[Job], RoundOutcome]) -> list[Entry]:
+    """Return entries with the present reason of each waiting job; the ledger's may be outdated.
+
+    Args:
+        entries: Any, as in the ledger.
+        outlook_of: Returns the outcome that a round of a job's queue would have now.
+
+    Raises:
+        PgpuError: An engine cannot be made, or its ledger not be read.
+    """
+    models = {entry.job.gpu_model: entry.job for entry in entries if entry.job.state is JobState.WAITING}
+    outlooks = {model: outlook_of(job) for model, job in models.items()}
+    found = []
+    for entry in entries:
+        if entry.job.state is JobState.WAITING:
+            reason = outlooks[entry.job.gpu_model].reason(entry.job.id) or entry.job.reason
+            entry = replace(entry, job=replace(entry.job, reason=reason))  # noqa: PLW2901 - the same entry, completed
+        found.append(entry)
+    return found
 
 
 def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | None) -> RoundOutcome:

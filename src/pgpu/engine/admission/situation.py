@@ -29,11 +29,11 @@ from pgpu.scheduling import (
     has_compute,
 )
 from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
-from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
 from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
+from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 
 CLOSED = "waits until the administrator opens the GPUs to new jobs"
 

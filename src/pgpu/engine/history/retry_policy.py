@@ -1,26 +1,75 @@
-"""What one ended job leaves: its run in the history and, after it failed at its own memory limit, perhaps another try.
+"""What one ended job leaves: its trace, its run in the history and, after a failure at its memory limit, another try.
 
 A next try has more memory; the last one has its GPUs alone. No try requests more than could ever be granted, or it would wait
-for ever.
+for ever. A trace log that cannot be read or written is logged and does not delay the job's end.
 """
 
 import logging
 import time
+import zlib
 from dataclasses import dataclass, replace
 
+from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
-from pgpu.engine.history.job_profiles import TraceMeasurement
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
 from pgpu.errors import PgpuError
+from pgpu.gpu import MetricsWatch
 from pgpu.ledger import Decision, LedgerView
-from pgpu.model import Gpu, Job, JobState, Request
+from pgpu.model import Gpu, Job, JobState, Profile, Request
+from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 from pgpu.scheduling.demand import Basis, retry_bytes
 from pgpu.units import format_memory
 
 MOST_TRIES = 3
 """Of a job that fails at its own limit; the last one has its GPUs alone, as far as its user's quota allows."""
 
+_QUICKLY = 1
+"""zlib level: a log shrinks to a fifth, at 100 MB/s."""
+
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMeasurement:
+    """Metrics of one traced job."""
+
+    measurement: Measurement
+
+    def is_telling(self, job: Job) -> bool:
+        """Whether the profile holds for the next run: the job succeeded, used the GPU and had the caches for itself."""
+        is_itself = job.spec.carve_out_percent is None
+        return is_itself and job.exit_code == 0 and self.measurement.duration_seconds > 0
+
+    def profile(self, job: Job, gpu_name: str) -> Profile:
+        """Return the profile of a final job."""
+        return profile_of(self.measurement, job, gpu_name, time.time())
+
+
+def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
+    """Start reading the counters of a traced job's first GPU; None where it has none or they cannot be read."""
+    if not job.spec.is_traced or job.lease is None:
+        return None
+    try:
+        return context.gpus.watch_metrics(job.lease.slices[0].gpu_uuid)
+    except PgpuError as exc:
+        _LOG.warning("%s", exc)
+        return None
+
+
+def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None = None) -> TraceMeasurement | None:
+    """Read and store the log of a job after its command has ended; None for a job that was not traced."""
+    if not job.spec.is_traced or job.lease is None:
+        return None
+    try:
+        log = context.enforcer.trace(job.lease)
+        if log is None:
+            return None
+        context.places(job.id).trace.write_bytes(zlib.compress(log, _QUICKLY))
+        found = summarise_log(trace.read(log))
+        return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
+    except (PgpuError, OSError) as exc:
+        _LOG.warning(f"the trace of job {job.id} cannot be read: {exc}")
+        return None
 
 
 @dataclass(frozen=True, slots=True)

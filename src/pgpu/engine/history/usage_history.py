@@ -1,17 +1,22 @@
-"""Reports on past runs: the history of each call, and memory that jobs reserved but did not use.
+"""Reports on past runs: the history of each call, memory that jobs reserved but did not use, and profiles of traced jobs.
 
 The caller decides which user's runs may be shown.
 """
 
+import base64
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
-from pgpu.engine.history.run_history import history_name
-from pgpu.engine.history.usage_records import CallHistory, Waste
+from pgpu.engine.history.retry_policy import TraceMeasurement
+from pgpu.engine.history.run_history import history_name, name_of_gpu
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste, unpack_log
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Run
+from pgpu.model import Profile, Run
+from pgpu.profiling.measurement import summarise_log
 from pgpu.scheduling.demand import is_greedy, right_size_bytes, was_too_small
 
 _Call = tuple[str, str, int]
@@ -113,3 +118,47 @@ def _running(context: EngineContext, entries: Sequence[Entry]) -> Iterator[Waste
             was_too_small=False,
             duration_seconds=None,
         )
+
+
+def read_profiled(context: EngineContext, job_id: str) -> Profiled:
+    """Return the stored log and profile of a traced job that ended.
+
+    Raises:
+        RequestError: There is none.
+    """
+    try:
+        packed = base64.b64encode(context.places(job_id).trace.read_bytes()).decode("ascii")
+    except OSError as exc:
+        raise RequestError(f"job {job_id} was not profiled", hint="run it again with `pgpu profile`") from exc
+    with context.ledger.view() as view:
+        job, profile = view.entry(job_id).job, view.profiles.of_job(job_id)
+    if profile is None:  # a run that shows nothing about the next, such as one that failed, is not in the ledger
+        name = name_of_gpu(job, context.gpus.gpus()) or "unknown"
+        profile = TraceMeasurement(summarise_log(trace.read(unpack_log(packed)))).profile(job, name)
+    return Profiled(job_id, profile, packed)
+
+
+def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Profile:
+    """Complete the profile of one run by results of several; it becomes the newest of its program.
+
+    Raises:
+        RequestError: That job has no profile, or a result is no finite number.
+    """
+    if not all(math.isfinite(value) for value in _numbers(findings)):
+        raise RequestError("what was found is no finite number")
+    with context.ledger.decision() as decision:
+        profile = decision.profiles.of_job(job_id)
+        if profile is None:
+            raise RequestError(f"job {job_id} was not profiled")
+        profile = findings.added_to(profile)
+        decision.profiles.add(profile, job_id)
+    return profile
+
+
+def _numbers(findings: Findings) -> Iterator[float]:
+    sensitivity = findings.sensitivity
+    yield from (each for each in (sensitivity.cache, sensitivity.l2, sensitivity.dram) if each is not None)
+    yield from (demand.fraction for demand in findings.demands)
+    for contest in findings.contests:
+        yield from (contest.sm_fraction, contest.slowdown, contest.antagonist_slowdown)
+        yield contest.antagonist_fraction or 0.0

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pgpu.engine.process.paths import keeper_paths
-from pgpu.engine.process.unix_sockets import connect, send_datagram
+from pgpu.engine.paths import keeper_paths
 from pgpu.engine.settings import EngineSettings
+from pgpu.engine.unix_sockets import connect, send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from pgpu.engine.process.event_loop import READABLE, EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 
 _MOST_BYTES = 64
 

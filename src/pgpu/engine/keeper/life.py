@@ -12,15 +12,14 @@ from contextlib import closing, suppress
 
 from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
 from pgpu.engine.keeper.calling import GO, START, begin_anew, is_locked_file, try_lock, write_identity
 from pgpu.engine.keeper.deadlines import Deadlines, now_seconds
 from pgpu.engine.keeper.door import Door
 from pgpu.engine.keeper.zygote import Zygote
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
-from pgpu.engine.process.paths import keeper_paths
-from pgpu.engine.process.unix_sockets import bind
-from pgpu.engine.watch.process_watcher import ProcessWatcher
+from pgpu.engine.paths import keeper_paths
+from pgpu.engine.unix_sockets import bind
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerGoneError, PgpuError
 from pgpu.host.process_identity import myself

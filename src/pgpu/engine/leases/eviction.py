@@ -1,15 +1,22 @@
-"""Idle leases of function workers: marked evictable while idle, reacquired before work, parked on request.
+"""Idle leases of function workers, evicted for jobs that wait, and how a granted job waits until its GPU is vacated.
 
-Each call is one transaction, so of a reacquisition and an eviction exactly one comes first.
+A lease is marked evictable while its worker is idle, reacquired before work, or parked on request. Each of these is one
+transaction, so of a reacquisition and an eviction exactly one comes first. A granted job keeps its grant while suspended or
+evicted jobs leave, so that no other job is granted the place, and holds no memory before it starts; if one cannot leave, the
+granted job is queued again.
 """
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import replace
 
-from pgpu.engine.admission.idle_leases import mark_taken
+from pgpu.engine.admission.idle_leases import awaited_departures, mark_taken
 from pgpu.engine.context import EngineContext
-from pgpu.errors import CapacityError, RequestError
+from pgpu.engine.leases.parking_state import Stage, load_parking
+from pgpu.engine.leases.recovery import recover
+from pgpu.errors import CapacityError, NodeError, RequestError
+from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState
 
@@ -71,3 +78,55 @@ def _put_value(decision: Decision, entry: Entry, value: float | None) -> Job:
     if job != entry.job:
         decision.put(replace(entry, job=job))
     return job
+
+
+class PlaceRefusedError(CapacityError):
+    """A job that was to make room could not, and goes on."""
+
+
+def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
+    """Return the ids of the jobs that were suspended or evicted for this one and have not left yet.
+
+    Args:
+        context: Of the job.
+        job: Granted and not started.
+
+    Raises:
+        PlaceRefusedError: One of them cannot leave.
+        LedgerError: The ledger cannot be read.
+    """
+    with context.ledger.view() as view:
+        holding = view.holding()
+    try:
+        stays = list(awaited_departures(holding, job))
+    except CapacityError as exc:
+        raise PlaceRefusedError(str(exc)) from exc
+    supervisors = [entry.supervisor for entry in holding if entry.job.id in stays]
+    if any(each is None or not is_alive(each) for each in supervisors):
+        # No other process may be there to notice that the job ends.
+        with suppress(NodeError):  # repeated as long as the job waits here
+            recover(context)
+    for entry in holding if job.request.preempts else ():
+        parking = load_parking(context.places(entry.job.id).parking)
+        is_for_job = parking is not None and parking.by == job.id
+        if parking is not None and is_for_job and parking.stage is Stage.REFUSED:
+            raise PlaceRefusedError(f"job {entry.job.id} could not make room: {parking.reason}")
+        is_away = parking is not None and is_for_job and parking.stage is Stage.AWAY
+        if entry.job.suspended_by == job.id and not is_away:
+            stays.append(entry.job.id)
+    return tuple(stays)
+
+
+def give_back(context: EngineContext, job_id: str) -> None:
+    """Put a granted job that was not started back into the queue, at its old place; its supervisor is about to exit.
+
+    Raises:
+        PgpuError: The ledger cannot be written; its next supervisor finds the same state.
+    """
+    with context.deciding() as decision:
+        entry = decision.entry(job_id)
+        if entry.job.state is not JobState.STARTING or entry.job.holder is not None:
+            return
+        decision.requeue(job_id, entry.job.created_at_seconds, entry.wait_deadline_seconds)
+        job = replace(entry.job, state=JobState.WAITING, lease=None, started_at_seconds=None)
+        decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))

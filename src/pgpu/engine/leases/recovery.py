@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.mps_sharing import leave_mps
-from pgpu.engine.process.unix_sockets import send_datagram
+from pgpu.engine.unix_sockets import send_datagram
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder

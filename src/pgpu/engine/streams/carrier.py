@@ -10,13 +10,13 @@ import socket
 import time
 from collections.abc import Callable
 
-from pgpu.engine.process.event_loop import READABLE, WRITABLE, EventLoop, Timer
-from pgpu.engine.process.paths import JobPaths
-from pgpu.engine.process.unix_sockets import bind
+from pgpu.engine.event_loop import READABLE, WRITABLE, EventLoop, Timer
+from pgpu.engine.paths import JobPaths
 from pgpu.engine.streams.followers import PATIENCE_SECONDS, Followers
 from pgpu.engine.streams.log import OutputLog
 from pgpu.engine.streams.records import Record
 from pgpu.engine.streams.stdio import JobStreams, open_streams
+from pgpu.engine.unix_sockets import bind
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from pgpu.engine.process.event_loop import READABLE, WRITABLE, EventLoop
+from pgpu.engine.event_loop import READABLE, WRITABLE, EventLoop
 from pgpu.engine.streams.frames import (
     Frame,
     FrameDecoder,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pgpu.engine.admission.idle_leases import RECLAIM_GRACE_SECONDS, is_waited_for, mark_parked
 from pgpu.engine.admission.snapshot import available_bytes
 from pgpu.engine.engine import Engine
-from pgpu.engine.parking.departure import Departure
-from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, load_parking, save_parking
-from pgpu.engine.parking.vacancy import PlaceRefusedError, occupants
+from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.eviction import PlaceRefusedError, occupants
+from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, load_parking, save_parking
 from pgpu.host.process_identity import is_alive
 from pgpu.model import SEALED_HOST_MEMORY_BYTES, Job, Lease
 from pgpu.units import GIB

@@ -13,15 +13,13 @@ from dataclasses import replace
 
 from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
-from pgpu.engine.history.job_profiles import begin_metrics, measure_trace
-from pgpu.engine.history.retry_policy import EndedRun, NextTry, observe_end, queue_again
+from pgpu.engine.event_loop import READABLE, EventLoop
+from pgpu.engine.history.retry_policy import EndedRun, NextTry, begin_metrics, measure_trace, observe_end, queue_again
+from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
-from pgpu.engine.parking.departure import Departure
-from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back, occupants
-from pgpu.engine.process.event_loop import READABLE, EventLoop
-from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.submission.submitter import take_on
+from pgpu.engine.submitter import take_on
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
@@ -30,6 +28,7 @@ from pgpu.engine.supervisor.standing import Standing
 from pgpu.engine.supervisor.starting import adopt, start
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.terminations import Terminations
+from pgpu.engine.unix_sockets import bind
 from pgpu.errors import (
     CancelledError,
     EngineAwayError,

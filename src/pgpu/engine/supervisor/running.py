@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
 from pgpu.engine.history.run_history import MemoryObservation
+from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.lease_resize import Autoshrink
 from pgpu.engine.leases.recovery import mark_lost, recover
-from pgpu.engine.parking.departure import Departure
-from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
@@ -20,9 +20,8 @@ from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
-from pgpu.engine.turns.arbiter import Arbiter
 from pgpu.engine.watch.mps_verifier import MpsVerifier
-from pgpu.engine.watch.process_watcher import ProcessWatcher
+from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerError, PgpuError
 from pgpu.host.stderr_log import Complaints

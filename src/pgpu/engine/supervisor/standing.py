@@ -7,7 +7,7 @@ must end nobody. It refuses to say what becomes of the job.
 from contextlib import suppress
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.process.event_loop import EventLoop, Timer
+from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import JobNotFoundError, LedgerError, LedgerGoneError
 
 LOOK_SECONDS = 1.0

@@ -7,10 +7,10 @@ ran and starts it, or a holder and takes charge of it; where even that is unsure
 import time
 from dataclasses import replace
 
-from pgpu.engine.admission.sharing_facts import keep_declined
+from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
-from pgpu.engine.leases.slice_limits import compute_words, neighbours
-from pgpu.engine.parking.vacancy import PlaceRefusedError
+from pgpu.engine.leases.eviction import PlaceRefusedError
+from pgpu.engine.leases.lease_resize import compute_words, neighbours
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself

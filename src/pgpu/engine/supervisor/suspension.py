@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
-from pgpu.engine.parking.departure import Departure
-from pgpu.engine.parking.parking_state import Stage
+from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.parking_state import Stage
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.errors import NodeError
 from pgpu.ledger import Entry

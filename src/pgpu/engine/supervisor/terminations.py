@@ -4,7 +4,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from pgpu.engine.process.event_loop import READABLE, EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 
 
 class Terminations:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.compute_word import ComputeWord
-from pgpu.engine.leases.slice_limits import compute_words
+from pgpu.engine.leases.lease_resize import compute_words
 from pgpu.ledger import Entry
 from pgpu.model import Job
 

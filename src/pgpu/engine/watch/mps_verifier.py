@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from pgpu.advising.verification import DEFAULT_RULES, Trial, Verdict, VerificationRules, Way, advance, begin
 from pgpu.enforcement.compute_word import Hold
-from pgpu.engine.admission.sharing_facts import keep_verdict, verdict_of
+from pgpu.engine.admission.auto_sharing import keep_verdict, verdict_of
 from pgpu.engine.context import EngineContext
-from pgpu.engine.process.event_loop import EventLoop, Timer
+from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.ledger import Entry

@@ -17,10 +17,10 @@ from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.engine.admission.snapshot import HeldBytes
 from pgpu.engine.context import EngineContext
+from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.engine.history.sharing_advice import swap_bytes_per_second
-from pgpu.engine.parking.parking_state import Stage, load_parking
-from pgpu.engine.process.event_loop import EventLoop, Timer
-from pgpu.engine.turns.turn_state import TurnPaths, load_turns, save_turns, turn_paths
+from pgpu.engine.leases.parking_state import Stage, load_parking
+from pgpu.engine.watch.turn_state import TurnPaths, load_turns, save_turns, turn_paths
 from pgpu.errors import EnforcementError, PgpuBug, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.host.stderr_log import Complaints

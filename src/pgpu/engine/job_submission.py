@@ -4,12 +4,14 @@
 arrays, write. Starting granted jobs is left to the caller.
 """
 
+import heapq
 import os.path
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePath
 
 from pgpu.engine.admission.dependencies import failure_text
@@ -17,17 +19,20 @@ from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import GROWTH_WISHES
 from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
-from pgpu.engine.submission.job_batch import Element, check_count, expand
-from pgpu.engine.submission.quotas import refuse_more_than_quota, refuse_more_waiting, refuse_unsupported
-from pgpu.engine.submission.submitter import Submitter, this_process
+from pgpu.engine.quotas import refuse_more_than_quota, refuse_more_waiting, refuse_unsupported
+from pgpu.engine.submitter import Submitter, this_process
 from pgpu.errors import NodeError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Place, Request, SharingWish, Submission
+from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.demand import is_script, signature_of
 
 RESERVED_FACT = "shared-out-by"
 """Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
+
+INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
+ARRAY_VARIABLE = "PGPU_ARRAY_ID"
 
 _INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*|(ba|da|z|k)?sh")
 
@@ -35,6 +40,16 @@ _INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*
 def new_job_id() -> str:
     """Return twelve random hexadecimal digits."""
     return secrets.token_hex(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One future job."""
+
+    job_id: str
+    spec: JobSpec
+    place: Place
+    submission: Submission
 
 
 def accept(
@@ -212,3 +227,108 @@ def _write(
         forgotten = decision.forget_oldest(context.settings.kept_jobs)
     for job_id in forgotten:
         context.places(job_id).remove()
+
+
+# The jobs that submissions handed in together stand for: arrays expanded, each job after those it waits for. Pure.
+
+
+def expand(
+    submissions: Sequence[Submission], find: Callable[[str], Sequence[str]], new_id: Callable[[], str]
+) -> list[Element]:
+    """Return the jobs that submissions stand for, each after its predecessors.
+
+    Args:
+        submissions: Handed in together.
+        find: Returns the ids of the existing jobs that a word of `after` names.
+        new_id: Returns another id each time.
+
+    Raises:
+        RequestError: Their dependencies are circular, an array is empty or malformed, or there are too many.
+    """
+    check_count(submissions)
+    ids_by_name: dict[str, list[str]] = {}
+    found: list[Element] = []
+    for submission in order_submissions(submissions):
+        after = dict.fromkeys(job_id for word in submission.after for job_id in ids_by_name.get(word) or find(word))
+        elements = list(_elements(submission, tuple(after), new_id))
+        if submission.spec.name is not None:
+            ids_by_name[submission.spec.name] = [element.job_id for element in elements]
+            ids_by_name |= {element.spec.name: [element.job_id] for element in elements if element.spec.name}
+        found += elements
+    return found
+
+
+def check_count(submissions: Sequence[Submission]) -> None:
+    """Raise RequestError for more jobs at once than `MOST_ELEMENTS`."""
+    count = sum(1 if each.array is None else len(each.array.indices) for each in submissions)
+    if count > MOST_ELEMENTS:
+        raise RequestError(
+            f"one request is for at most {MOST_ELEMENTS} jobs, and this one is for {count}",
+            hint="submit several smaller ones",
+        )
+
+
+def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
+    """Return submissions with each after those it waits for, and otherwise in the given order.
+
+    Raises:
+        RequestError: Their dependencies are circular, or two have one name.
+    """
+    index_by_name: dict[str, int] = {}
+    for index, submission in enumerate(submissions):
+        for name in _names(submission):
+            if name in index_by_name:
+                raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
+            index_by_name[name] = index
+    graph: TopologicalSorter[int] = TopologicalSorter()
+    for index, submission in enumerate(submissions):
+        graph.add(index, *(index_by_name[word] for word in submission.after if word in index_by_name))
+    try:
+        graph.prepare()
+    except CycleError as exc:
+        circle = " → ".join(submissions[index].spec.name or "?" for index in reversed(exc.args[1]))
+        raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
+    return [submissions[index] for index in _smallest_ready_first(graph)]
+
+
+def _names(submission: Submission) -> list[str]:
+    """Return the names by which `after` may mean a submission: its own, and those of its elements."""
+    name, array = submission.spec.name, submission.array
+    if not name:
+        return []
+    return [name, *(element_name(name, index) for index in (array.indices if array is not None else ()))]
+
+
+def element_name(name: str, index: int) -> str:
+    """Return the name of one element of an array."""
+    return f"{name}-{index}"
+
+
+def _smallest_ready_first(graph: TopologicalSorter[int]) -> Iterator[int]:
+    """Yield the nodes in topological order, of several ready ones the smallest: this keeps the given order stable."""
+    ready: list[int] = list(graph.get_ready())
+    heapq.heapify(ready)
+    while ready:
+        index = heapq.heappop(ready)
+        yield index
+        graph.done(index)
+        for freed in graph.get_ready():
+            heapq.heappush(ready, freed)
+
+
+def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[], str]) -> Iterator[Element]:
+    array, spec = submission.array, submission.spec
+    if array is None:
+        yield Element(new_id(), spec, Place(after), submission)
+        return
+    if not array.indices or len(set(array.indices)) < len(array.indices) or min(array.indices) < 0:
+        raise RequestError("an array's indices are distinct numbers from 0 on", hint="write 0-9, 0-9:2 or 1,3,7")
+    if array.most_at_once is not None and array.most_at_once < 1:
+        raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")
+    array_id = new_id()
+    for index in array.indices:
+        variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
+        own = replace(
+            spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables)
+        )
+        yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)

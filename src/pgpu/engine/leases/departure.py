@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
 from pgpu.engine.context import EngineContext
-from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, is_travelling, load_parking, save_parking
-from pgpu.engine.process.unix_sockets import send_datagram
+from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, is_travelling, load_parking, save_parking
+from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.model import Job

@@ -1,6 +1,8 @@
 """Paths of the engine's files: one pair of directories for each job, and the keepers' files."""
 
+import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,3 +105,14 @@ def keeper_paths(settings: EngineSettings, gpu_model: str | None) -> KeeperPaths
     """Return the paths of the keeper of one queue."""
     directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
     return KeeperPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))
+
+
+def redirect_stderr(places: JobPaths) -> None:
+    """Redirect this process's standard error to the job's `supervisor.log`.
+
+    Raises:
+        NodeError: The job's directories cannot be made.
+    """
+    places.make()
+    with places.supervisor_log.open("ab") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())

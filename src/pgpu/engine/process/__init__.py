@@ -1,1 +1,0 @@
-"""Files, sockets and processes of the engine: where they lie and how they are reached."""
