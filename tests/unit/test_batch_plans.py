@@ -118,6 +118,12 @@ def test_durations_that_are_nearly_known_are_planned_as_known() -> None:
     assert plan_batch(jobs, [CARD_BYTES], doubt=KNOWN, effort=900) == plan_batch(jobs, [CARD_BYTES], effort=900)
 
 
+def test_gpus_of_which_outsiders_hold_everything_have_an_empty_plan() -> None:
+    plan = plan_batch([], [0, 0])
+
+    assert (plan.order, plan.end_seconds, plan.least_seconds) == ((), 0.0, 0.0)
+
+
 def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> None:
     ends: dict[str, float] = {}
     for seed in range(6):

@@ -13,7 +13,7 @@ from pgpu.engine.history.retry_policy import EndedRun, NextTry
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
 from pgpu.engine.job_submission import signature_of_job
 from pgpu.ledger import Decision, Waiting
-from pgpu.ledger.schema import migrate
+from pgpu.ledger.ledger import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
 from pgpu.scheduling.demand import Basis, estimate, retry_bytes, shrunk_bytes

@@ -25,45 +25,12 @@ WHERE jobs.id = ?
 """
 
 
-class Environments:
-    """Writes of one transaction."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._last: tuple[Environment, int | None] = ((), None)
-
-    def keep(self, environment: Environment) -> int | None:
-        """Store an environment if it is new, and return its id; None for an empty one."""
-        if environment is not self._last[0]:
-            self._last = (environment, self._kept(environment) if environment else None)
-        return self._last[1]
-
-    def _kept(self, environment: Environment) -> int:
-        words = json.dumps(list(environment))
-        self._connection.execute("INSERT INTO environments (words) VALUES (?) ON CONFLICT DO NOTHING", (words,))
-        row = self._connection.execute("SELECT id FROM environments WHERE words = ?", (words,)).fetchone()
-        return int(row[0])
-
-
 def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[str, str], ...]:
     """Return the environment of a job; empty once it is final."""
     row = connection.execute(_OF_JOB, (job_id,)).fetchone()
     if row is None or row["words"] is None:
         return ()
     return tuple((name, value) for name, value in json.loads(row["words"]))
-
-
-def write_precedence(connection: sqlite3.Connection, gpu_model: str | None, admission: Admission) -> None:
-    """Write the reservation of an overdue job, and which of the grants went first."""
-    of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
-    connection.execute(of_the_queue, (gpu_model,))
-    kept = admission.reservation
-    if kept is not None:
-        times = (kept.since_seconds, kept.start_seconds, kept.until_seconds, kept.unable_since_seconds)
-        values = (kept.job_id, json.dumps(kept.gpu_uuids), *times)
-        connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", values)
-    first = [(grant.job_id,) for grant in admission.grants if grant.went_first]
-    connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", first)
 
 
 _FORGET = f"""
@@ -86,7 +53,7 @@ class Decision(LedgerView):
     def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
         """Read and write over one connection; arguments as for `LedgerView`."""
         super().__init__(connection, seen)
-        self._environments = Environments(connection)
+        self._environment: tuple[Environment, int | None] = ((), None)
 
     def add(self, entry: Entry, environment: Environment, inherited: str | None = None) -> Entry:
         """Add a new job at the end of the queue.
@@ -102,7 +69,10 @@ class Decision(LedgerView):
         Raises:
             RequestError: The name is in use by a job that is not final.
         """
-        columns = columns_of_arrival(entry, self._environments.keep(environment), inherited) | columns_of_life(entry)
+        # An array's elements share one environment object: it is serialised and looked up once.
+        if environment is not self._environment[0]:
+            self._environment = (environment, self._put_environment(environment) if environment else None)
+        columns = columns_of_arrival(entry, self._environment[1], inherited) | columns_of_life(entry)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
         try:
@@ -168,7 +138,15 @@ class Decision(LedgerView):
 
     def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
         """Write the state of overdue jobs for the next round; its grants must have been written before."""
-        write_precedence(self._connection, gpu_model, admission)
+        of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
+        self._connection.execute(of_the_queue, (gpu_model,))
+        kept = admission.reservation
+        if kept is not None:
+            times = (kept.since_seconds, kept.start_seconds, kept.until_seconds, kept.unable_since_seconds)
+            values = (kept.job_id, json.dumps(kept.gpu_uuids), *times)
+            self._connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", values)
+        first = [(grant.job_id,) for grant in admission.grants if grant.went_first]
+        self._connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", first)
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write the quota of one user; None removes it."""
@@ -192,6 +170,13 @@ class Decision(LedgerView):
             "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",
             [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds) for g in gpus],
         )
+
+    def _put_environment(self, environment: Environment) -> int:
+        # ON CONFLICT changes nothing and returns no id, so the id is read afterwards; the transaction excludes other writers.
+        words = json.dumps(list(environment))
+        self._connection.execute("INSERT INTO environments (words) VALUES (?) ON CONFLICT DO NOTHING", (words,))
+        row = self._connection.execute("SELECT id FROM environments WHERE words = ?", (words,)).fetchone()
+        return int(row[0])
 
     def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
         self._connection.execute(

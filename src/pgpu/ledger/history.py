@@ -242,7 +242,7 @@ class Profiles:
 
         Args:
             signature: As `Job.signature`.
-            gpu_name: As runs are remembered under: simulated GPUs have names of their own (`learning.history_name`).
+            gpu_name: As runs are remembered under: simulated GPUs have names of their own (`run_history.history_name`).
             owner_uid: Only profiles of this user.
         """
         found = self._one(_NEWEST, (signature, owner_uid, gpu_name))
@@ -257,10 +257,10 @@ class Profiles:
         own = profile.sensitivity
         if profile.contests or any(each is not None for each in (own.cache, own.l2, own.dram)):
             return profile
-        told = self._one(_WITH_FINDINGS, (profile.signature, profile.owner_uid, profile.gpu_name))
-        if told is None:
+        found = self._one(_WITH_FINDINGS, (profile.signature, profile.owner_uid, profile.gpu_name))
+        if found is None:
             return profile
-        return dataclasses.replace(profile, sensitivity=told.sensitivity, contests=told.contests)
+        return dataclasses.replace(profile, sensitivity=found.sensitivity, contests=found.contests)
 
     def all(self, owner_uid: int | None, most: int) -> list[Profile]:
         """Return the newest profile of each call of one user, or of all, newest first; each as `newest` returns it."""

@@ -1,4 +1,4 @@
-"""Public interface of the ledger: transactions, look-ups of single jobs, and the tables with transactions of their own."""
+"""Public interface of the ledger: transactions, look-ups of single jobs, tables with transactions of their own, migration."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgpu.errors import JobNotFoundError
+from pgpu.errors import JobNotFoundError, LedgerError
 from pgpu.ledger.decision import Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
-from pgpu.ledger.schema import migrate
+from pgpu.ledger.schema import MIGRATIONS, VERSION
 from pgpu.ledger.small_tables import Events, Facts, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
@@ -178,3 +178,38 @@ class Ledger:
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
         with self._connections.reading() as connection:
             return [entry_of(row) for row in connection.execute(f"{SELECT} {clause}", arguments)]
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Migrate the tables from any older version to this one, in one transaction.
+
+    Raises:
+        LedgerError: A newer pgpu wrote this ledger.
+        sqlite3.Error: SQLite failed; nothing was changed.
+    """
+    if _version(connection, path) == VERSION:
+        return
+    # The version is read again under the write lock: another process may have migrated since.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in MIGRATIONS[_version(connection, path) :]:
+            # Statement by statement: `executescript` would commit the transaction first.
+            for statement in script.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise LedgerError(
+            f"{path} was written by a newer pgpu (version {version}, this one reads up to {VERSION})",
+            hint="update pgpu, or choose another --state-dir",
+        )
+    return version

@@ -4,13 +4,258 @@
 a meaning unknown here. Changes of jobs and functions are recorded in `events` by triggers, so that no writer can omit them.
 """
 
-import sqlite3
-from pathlib import Path
+# Script i migrates from version i to version i + 1.
+MIGRATIONS = (
+    """
+CREATE TABLE jobs (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT,
+    gpu_model TEXT,
+    state TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    gpu_count INTEGER NOT NULL CHECK (gpu_count > 0),
+    created_at REAL NOT NULL,
+    started_at REAL,
+    finished_at REAL,
+    exit_code INTEGER,
+    reason TEXT,
+    error TEXT,
+    wait_timed_out INTEGER NOT NULL DEFAULT 0,
+    wait_deadline REAL,
+    holder TEXT,
+    supervisor TEXT,
+    spawned_at REAL,
+    stop_grace REAL,
+    environment TEXT
+) STRICT;
+CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (name)
+    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
+CREATE INDEX states ON jobs (state);
 
-from pgpu.errors import LedgerError
+CREATE TABLE leases (
+    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    granted_at REAL NOT NULL,
+    released_at REAL,
+    enforcer TEXT,
+    is_advisory INTEGER NOT NULL
+) STRICT;
+CREATE INDEX held_leases ON leases (job_id) WHERE released_at IS NULL;
 
-# A function's traffic is its newest rollout; a rollback returns to an earlier one.
-FUNCTIONS = """
+CREATE TABLE slices (
+    job_id TEXT NOT NULL REFERENCES leases (job_id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    gpu_uuid TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    PRIMARY KEY (job_id, position),
+    UNIQUE (job_id, gpu_uuid)
+) STRICT;
+
+CREATE TABLE gpus (
+    uuid TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    driver_version TEXT NOT NULL,
+    is_simulated INTEGER NOT NULL,
+    seen_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE facts (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    written_at REAL NOT NULL
+) STRICT;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
+ALTER TABLE jobs ADD COLUMN warning TEXT;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN inherited TEXT;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN owner_uid INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN compute_share REAL;
+ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN is_estimated INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN retries_out_of_memory INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN place TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN attempt INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE jobs ADD COLUMN expected_start REAL;
+
+CREATE TABLE runs (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    signature TEXT NOT NULL,
+    gpu_name TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    owner_uid INTEGER NOT NULL,
+    slice_bytes INTEGER NOT NULL,
+    peak_bytes INTEGER NOT NULL,
+    context_bytes INTEGER NOT NULL,
+    refusals INTEGER NOT NULL,
+    duration_seconds REAL NOT NULL,
+    ended_at REAL NOT NULL,
+    exit_code INTEGER
+) STRICT;
+CREATE INDEX runs_by_signature ON runs (signature, gpu_name, sequence);
+""",
+    """
+CREATE TABLE quotas (
+    uid INTEGER PRIMARY KEY,
+    memory_bytes INTEGER,
+    jobs INTEGER,
+    weight REAL NOT NULL
+) STRICT;
+CREATE INDEX queue ON jobs (gpu_model, sequence) WHERE state = 'waiting';
+""",
+    """
+ALTER TABLE jobs ADD COLUMN basis TEXT;
+""",
+    """
+CREATE INDEX conditional ON jobs (sequence) WHERE state = 'waiting' AND (json_array_length(place, '$.after') > 0
+    OR json_extract(place, '$.array_most_at_once') IS NOT NULL);
+CREATE INDEX arrays ON jobs (json_extract(place, '$.array_id')) WHERE json_extract(place, '$.array_id') IS NOT NULL;
+""",
+    """
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    kind TEXT NOT NULL,
+    job_id TEXT,
+    owner_uid INTEGER,
+    state TEXT,
+    message TEXT
+) STRICT;
+CREATE TRIGGER newest_events AFTER INSERT ON events BEGIN
+    DELETE FROM events WHERE sequence <= NEW.sequence - 10000; END;
+CREATE TRIGGER job_came AFTER INSERT ON jobs BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state); END;
+CREATE TRIGGER job_moved AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT OLD.state BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state, NEW.error); END;
+CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
+CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NOT NULL AND NEW.warning IS NOT OLD.warning BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'warned', NEW.id, NEW.owner_uid, NEW.state, NEW.warning); END;
+""",
+    """
+DROP INDEX names_of_unfinished_jobs;
+CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (owner_uid, name)
+    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
+
+CREATE TABLE closed_gpus (
+    uuid TEXT PRIMARY KEY,
+    closed_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY,
+    uid INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    created_at REAL NOT NULL
+) STRICT;
+""",
+    """
+ALTER TABLE runs ADD COLUMN together REAL;
+CREATE INDEX released_leases ON leases (released_at) WHERE released_at IS NOT NULL;
+""",
+    """
+ALTER TABLE leases ADD COLUMN went_first INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX first_leases ON leases (granted_at) WHERE went_first = 1;
+CREATE TABLE claims (
+    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    gpu_uuids TEXT NOT NULL,
+    chosen_at REAL NOT NULL,
+    promised_at REAL NOT NULL,
+    kept_until REAL NOT NULL
+) STRICT;
+CREATE TRIGGER claim_ended AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT 'waiting' AND OLD.state IS 'waiting' BEGIN
+    DELETE FROM claims WHERE job_id = NEW.id; END;
+""",
+    """
+CREATE TABLE environments (
+    id INTEGER PRIMARY KEY,
+    words TEXT NOT NULL UNIQUE
+) STRICT;
+ALTER TABLE jobs ADD COLUMN environment_id INTEGER REFERENCES environments (id);
+INSERT INTO environments (words) SELECT DISTINCT environment FROM jobs WHERE environment IS NOT NULL;
+UPDATE jobs SET environment_id = (SELECT id FROM environments WHERE words = jobs.environment), environment = NULL
+    WHERE environment IS NOT NULL;
+CREATE INDEX jobs_of_environments ON jobs (environment_id) WHERE environment_id IS NOT NULL;
+CREATE TRIGGER environment_dropped AFTER UPDATE OF state ON jobs WHEN NEW.state NOT IN ('waiting', 'starting', 'running') BEGIN
+    UPDATE jobs SET environment_id = NULL, environment = NULL WHERE id = NEW.id; DELETE FROM environments
+    WHERE id = OLD.environment_id
+        AND NOT EXISTS (SELECT 1 FROM jobs WHERE environment_id = OLD.environment_id); END;
+""",
+    """
+ALTER TABLE runs ADD COLUMN refused_at_bytes INTEGER NOT NULL DEFAULT 0;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN eligible_at REAL;
+""",
+    """
+DROP INDEX runs_by_signature;
+CREATE INDEX runs_of_calls ON runs (signature, owner_uid, sequence);
+""",
+    """
+ALTER TABLE claims ADD COLUMN unable_since REAL;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN is_strict INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+ALTER TABLE jobs ADD COLUMN oversubscribes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN preempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE leases ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+ALTER TABLE slices ADD COLUMN compute_share REAL;
+ALTER TABLE runs ADD COLUMN compute_share REAL;
+ALTER TABLE runs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+CREATE TRIGGER job_shares_changed AFTER UPDATE OF compute_share ON jobs WHEN NEW.compute_share IS NOT OLD.compute_share BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'share', NEW.id, NEW.owner_uid, NEW.state, NEW.compute_share); END;
+""",
+    """
+CREATE TABLE profiles (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    signature TEXT NOT NULL,
+    gpu_name TEXT NOT NULL,
+    owner_uid INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    measured_at REAL NOT NULL,
+    profile TEXT NOT NULL);
+CREATE INDEX profiles_of_calls ON profiles (signature, owner_uid, gpu_name, sequence);
+CREATE INDEX profiles_of_jobs ON profiles (job_id);
+""",
+    """
+ALTER TABLE slices ADD COLUMN resident_bytes INTEGER;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN suspended_by TEXT;
+ALTER TABLE jobs ADD COLUMN resumed_at REAL;
+""",
+    """
+ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
+""",
+    # A CHECK constraint can only be dropped with its column. It goes because a job without a GPU has 0 bytes of memory.
+    """
+ALTER TABLE jobs ADD COLUMN amount INTEGER NOT NULL DEFAULT 0 CHECK (amount >= 0);
+ALTER TABLE jobs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0 CHECK (gpus >= 0);
+UPDATE jobs SET amount = memory_bytes, gpus = gpu_count;
+DROP TRIGGER job_resized;
+ALTER TABLE jobs DROP COLUMN memory_bytes;
+ALTER TABLE jobs DROP COLUMN gpu_count;
+ALTER TABLE jobs RENAME COLUMN amount TO memory_bytes;
+ALTER TABLE jobs RENAME COLUMN gpus TO gpu_count;
+CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
+""",
+    # A function's traffic is its newest rollout; a rollback returns to an earlier one.
+    """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
     owner_uid INTEGER NOT NULL,
@@ -90,298 +335,24 @@ CREATE TRIGGER function_judged AFTER UPDATE OF state ON function_versions WHEN N
 CREATE TRIGGER function_removed AFTER DELETE ON functions BEGIN
     INSERT INTO events (at, kind, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'function', OLD.owner_uid, 'removed', OLD.name); END;
-"""
-
-
-_FIRST = """
-CREATE TABLE jobs (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    name TEXT,
-    gpu_model TEXT,
-    state TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
-    gpu_count INTEGER NOT NULL CHECK (gpu_count > 0),
-    created_at REAL NOT NULL,
-    started_at REAL,
-    finished_at REAL,
-    exit_code INTEGER,
-    reason TEXT,
-    error TEXT,
-    wait_timed_out INTEGER NOT NULL DEFAULT 0,
-    wait_deadline REAL,
-    holder TEXT,
-    supervisor TEXT,
-    spawned_at REAL,
-    stop_grace REAL,
-    environment TEXT
-) STRICT;
-CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (name)
-    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
-CREATE INDEX states ON jobs (state);
-
-CREATE TABLE leases (
-    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-    granted_at REAL NOT NULL,
-    released_at REAL,
-    enforcer TEXT,
-    is_advisory INTEGER NOT NULL
-) STRICT;
-CREATE INDEX held_leases ON leases (job_id) WHERE released_at IS NULL;
-
-CREATE TABLE slices (
-    job_id TEXT NOT NULL REFERENCES leases (job_id) ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    gpu_uuid TEXT NOT NULL,
-    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
-    PRIMARY KEY (job_id, position),
-    UNIQUE (job_id, gpu_uuid)
-) STRICT;
-
-CREATE TABLE gpus (
-    uuid TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    memory_bytes INTEGER NOT NULL,
-    driver_version TEXT NOT NULL,
-    is_simulated INTEGER NOT NULL,
-    seen_at REAL NOT NULL
-) STRICT;
-
-CREATE TABLE facts (
-    key TEXT PRIMARY KEY,
-    value TEXT NOT NULL,
-    written_at REAL NOT NULL
-) STRICT;
-"""
-
-_WATCHED = """
-ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
-ALTER TABLE jobs ADD COLUMN warning TEXT;
-"""
-
-_INHERITED = """
-ALTER TABLE jobs ADD COLUMN inherited TEXT;
-"""
-
-_QUEUED = """
-ALTER TABLE jobs ADD COLUMN owner_uid INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN compute_share REAL;
-ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN is_estimated INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN retries_out_of_memory INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN place TEXT NOT NULL DEFAULT '{}';
-ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN attempt INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE jobs ADD COLUMN expected_start REAL;
-
-CREATE TABLE runs (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    signature TEXT NOT NULL,
-    gpu_name TEXT NOT NULL,
-    job_id TEXT NOT NULL,
-    owner_uid INTEGER NOT NULL,
-    slice_bytes INTEGER NOT NULL,
-    peak_bytes INTEGER NOT NULL,
-    context_bytes INTEGER NOT NULL,
-    refusals INTEGER NOT NULL,
-    duration_seconds REAL NOT NULL,
-    ended_at REAL NOT NULL,
-    exit_code INTEGER
-) STRICT;
-CREATE INDEX runs_by_signature ON runs (signature, gpu_name, sequence);
-"""
-
-_QUOTAS = """
-CREATE TABLE quotas (
-    uid INTEGER PRIMARY KEY,
-    memory_bytes INTEGER,
-    jobs INTEGER,
-    weight REAL NOT NULL
-) STRICT;
-CREATE INDEX queue ON jobs (gpu_model, sequence) WHERE state = 'waiting';
-"""
-
-_ESTIMATED = """
-ALTER TABLE jobs ADD COLUMN basis TEXT;
-"""
-
-_CONDITIONAL = """
-CREATE INDEX conditional ON jobs (sequence) WHERE state = 'waiting' AND (json_array_length(place, '$.after') > 0
-    OR json_extract(place, '$.array_most_at_once') IS NOT NULL);
-CREATE INDEX arrays ON jobs (json_extract(place, '$.array_id')) WHERE json_extract(place, '$.array_id') IS NOT NULL;
-"""
-
-_EVENTS = """
-CREATE TABLE events (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    at REAL NOT NULL,
-    kind TEXT NOT NULL,
-    job_id TEXT,
-    owner_uid INTEGER,
-    state TEXT,
-    message TEXT
-) STRICT;
-CREATE TRIGGER newest_events AFTER INSERT ON events BEGIN
-    DELETE FROM events WHERE sequence <= NEW.sequence - 10000; END;
-CREATE TRIGGER job_came AFTER INSERT ON jobs BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state); END;
-CREATE TRIGGER job_moved AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT OLD.state BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state, NEW.error); END;
-CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
-CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NOT NULL AND NEW.warning IS NOT OLD.warning BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'warned', NEW.id, NEW.owner_uid, NEW.state, NEW.warning); END;
-"""
-
-_ADMINISTERED = """
-DROP INDEX names_of_unfinished_jobs;
-CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (owner_uid, name)
-    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
-
-CREATE TABLE closed_gpus (
-    uuid TEXT PRIMARY KEY,
-    closed_at REAL NOT NULL
-) STRICT;
-
-CREATE TABLE tokens (
-    id TEXT PRIMARY KEY,
-    uid INTEGER NOT NULL,
-    digest TEXT NOT NULL,
-    created_at REAL NOT NULL
-) STRICT;
-"""
-
-_TOGETHER = """
-ALTER TABLE runs ADD COLUMN together REAL;
-CREATE INDEX released_leases ON leases (released_at) WHERE released_at IS NOT NULL;
-"""
-
-_PRECEDENCE = """
-ALTER TABLE leases ADD COLUMN went_first INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX first_leases ON leases (granted_at) WHERE went_first = 1;
-CREATE TABLE claims (
-    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-    gpu_uuids TEXT NOT NULL,
-    chosen_at REAL NOT NULL,
-    promised_at REAL NOT NULL,
-    kept_until REAL NOT NULL
-) STRICT;
-CREATE TRIGGER claim_ended AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT 'waiting' AND OLD.state IS 'waiting' BEGIN
-    DELETE FROM claims WHERE job_id = NEW.id; END;
-"""
-
-_SHARED_ENVIRONMENTS = """
-CREATE TABLE environments (
-    id INTEGER PRIMARY KEY,
-    words TEXT NOT NULL UNIQUE
-) STRICT;
-ALTER TABLE jobs ADD COLUMN environment_id INTEGER REFERENCES environments (id);
-INSERT INTO environments (words) SELECT DISTINCT environment FROM jobs WHERE environment IS NOT NULL;
-UPDATE jobs SET environment_id = (SELECT id FROM environments WHERE words = jobs.environment), environment = NULL
-    WHERE environment IS NOT NULL;
-CREATE INDEX jobs_of_environments ON jobs (environment_id) WHERE environment_id IS NOT NULL;
-CREATE TRIGGER environment_dropped AFTER UPDATE OF state ON jobs WHEN NEW.state NOT IN ('waiting', 'starting', 'running') BEGIN
-    UPDATE jobs SET environment_id = NULL, environment = NULL WHERE id = NEW.id; DELETE FROM environments
-    WHERE id = OLD.environment_id
-        AND NOT EXISTS (SELECT 1 FROM jobs WHERE environment_id = OLD.environment_id); END;
-"""
-
-_REFUSED = """
-ALTER TABLE runs ADD COLUMN refused_at_bytes INTEGER NOT NULL DEFAULT 0;
-"""
-
-_ELIGIBLE = """
-ALTER TABLE jobs ADD COLUMN eligible_at REAL;
-"""
-
-_CALLS = """
-DROP INDEX runs_by_signature;
-CREATE INDEX runs_of_calls ON runs (signature, owner_uid, sequence);
-"""
-
-_UNABLE = """
-ALTER TABLE claims ADD COLUMN unable_since REAL;
-"""
-
-_SHARED = """
-ALTER TABLE jobs ADD COLUMN is_strict INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
-ALTER TABLE jobs ADD COLUMN oversubscribes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN preempts INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE leases ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
-ALTER TABLE slices ADD COLUMN compute_share REAL;
-ALTER TABLE runs ADD COLUMN compute_share REAL;
-ALTER TABLE runs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
-CREATE TRIGGER job_shares_changed AFTER UPDATE OF compute_share ON jobs WHEN NEW.compute_share IS NOT OLD.compute_share BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'share', NEW.id, NEW.owner_uid, NEW.state, NEW.compute_share); END;
-"""
-
-_PAGED = """
-ALTER TABLE slices ADD COLUMN resident_bytes INTEGER;
-"""
-
-_SUSPENDED = """
-ALTER TABLE jobs ADD COLUMN suspended_by TEXT;
-ALTER TABLE jobs ADD COLUMN resumed_at REAL;
-"""
-
-_PROFILES = """
-CREATE TABLE profiles (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    signature TEXT NOT NULL,
-    gpu_name TEXT NOT NULL,
-    owner_uid INTEGER NOT NULL,
-    job_id TEXT NOT NULL,
-    measured_at REAL NOT NULL,
-    profile TEXT NOT NULL);
-CREATE INDEX profiles_of_calls ON profiles (signature, owner_uid, gpu_name, sequence);
-CREATE INDEX profiles_of_jobs ON profiles (job_id);
-"""
-
-_MEASURED = """
-ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
-"""
-
-# A CHECK constraint can only be dropped with its column. It goes because a job without a GPU has 0 bytes of memory.
-_WITHOUT_GPU = """
-ALTER TABLE jobs ADD COLUMN amount INTEGER NOT NULL DEFAULT 0 CHECK (amount >= 0);
-ALTER TABLE jobs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0 CHECK (gpus >= 0);
-UPDATE jobs SET amount = memory_bytes, gpus = gpu_count;
-DROP TRIGGER job_resized;
-ALTER TABLE jobs DROP COLUMN memory_bytes;
-ALTER TABLE jobs DROP COLUMN gpu_count;
-ALTER TABLE jobs RENAME COLUMN amount TO memory_bytes;
-ALTER TABLE jobs RENAME COLUMN gpus TO gpu_count;
-CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
-    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
-    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
-"""
-
-_RECLAIMED = """
+""",
+    """
 ALTER TABLE jobs ADD COLUMN offered_value REAL;
 ALTER TABLE jobs ADD COLUMN reclaimed_at REAL;
 CREATE TRIGGER lease_reclaimed AFTER UPDATE OF reclaimed_at ON jobs
     WHEN NEW.reclaimed_at IS NOT NULL AND OLD.reclaimed_at IS NULL BEGIN
     INSERT INTO events (at, kind, job_id, owner_uid, state)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'reclaimed', NEW.id, NEW.owner_uid, NEW.state); END;
-"""
-
-_PARKED = """
+""",
+    """
 ALTER TABLE jobs ADD COLUMN parked_at REAL;
 ALTER TABLE jobs ADD COLUMN wanted_at REAL;
 CREATE INDEX coming_back ON jobs (gpu_model, sequence) WHERE parked_at IS NOT NULL AND wanted_at IS NOT NULL;
 CREATE TRIGGER job_parked AFTER UPDATE OF parked_at ON jobs WHEN NEW.parked_at IS NOT OLD.parked_at BEGIN
     INSERT INTO events (at, kind, job_id, owner_uid, state)
     VALUES ((julianday('now') - 2440587.5) * 86400, iif(NEW.parked_at IS NULL, 'unparked', 'parked'), NEW.id, NEW.owner_uid, NEW.state); END;
-"""
-
-_CLAIMED = """
+""",
+    """
 CREATE TABLE held_claims (
     uid TEXT PRIMARY KEY,
     claim TEXT NOT NULL,
@@ -389,70 +360,7 @@ CREATE TABLE held_claims (
     held_at REAL NOT NULL,
     freed_at REAL
 ) STRICT;
-"""
-
-# Script i migrates from version i to version i + 1.
-MIGRATIONS = (
-    _FIRST,
-    _WATCHED,
-    _INHERITED,
-    _QUEUED,
-    _QUOTAS,
-    _ESTIMATED,
-    _CONDITIONAL,
-    _EVENTS,
-    _ADMINISTERED,
-    _TOGETHER,
-    _PRECEDENCE,
-    _SHARED_ENVIRONMENTS,
-    _REFUSED,
-    _ELIGIBLE,
-    _CALLS,
-    _UNABLE,
-    _SHARED,
-    _PROFILES,
-    _PAGED,
-    _SUSPENDED,
-    _MEASURED,
-    _WITHOUT_GPU,
-    FUNCTIONS,
-    _RECLAIMED,
-    _PARKED,
-    _CLAIMED,
+""",
 )
 
 VERSION = len(MIGRATIONS)
-
-
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Migrate the tables from any older version to this one, in one transaction.
-
-    Raises:
-        LedgerError: A newer pgpu wrote this ledger.
-        sqlite3.Error: SQLite failed; nothing was changed.
-    """
-    if _version(connection, path) == VERSION:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for script in MIGRATIONS[_version(connection, path) :]:
-            # Statement by statement: `executescript` would commit the transaction first.
-            for statement in script.split(";\n"):
-                if statement.strip():
-                    connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > VERSION:
-        raise LedgerError(
-            f"{path} was written by a newer pgpu (version {version}, this one reads up to {VERSION})",
-            hint="update pgpu, or choose another --state-dir",
-        )
-    return version

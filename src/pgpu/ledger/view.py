@@ -35,14 +35,6 @@ ORDER BY granted_at
 """
 
 
-def read_precedence(connection: sqlite3.Connection, gpu_model: str | None) -> Precedence:
-    """Return the state that the last round of admission left for the queue of one GPU model."""
-    row = connection.execute(_CLAIM, (gpu_model,)).fetchone()
-    kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
-    served = connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
-    return Precedence(kept, tuple(ServedJob(*row) for row in served if row[1] is not None))
-
-
 ALL_GPUS = "*"
 
 # Cached rows of jobs that no longer wait are dropped only when they are this many more than the waiting ones.
@@ -261,7 +253,10 @@ class LedgerView:
 
     def precedence(self, gpu_model: str | None) -> Precedence:
         """Return the state of overdue jobs that the last round left for the queue of one GPU model."""
-        return read_precedence(self._connection, gpu_model)
+        row = self._connection.execute(_CLAIM, (gpu_model,)).fetchone()
+        kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
+        served = self._connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
+        return Precedence(kept, tuple(ServedJob(*row) for row in served if row[1] is not None))
 
     def closed_gpus(self) -> frozenset[str]:
         """Return the UUIDs of GPUs that are closed to new jobs; `ALL_GPUS` stands for every GPU."""

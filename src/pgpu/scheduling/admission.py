@@ -8,7 +8,6 @@ and GPUs stay reserved for one such job until it starts, so no job starves. Need
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from pgpu.model import Gpu, SharingMode, Slice
 from pgpu.scheduling.admission_round import (
@@ -22,6 +21,7 @@ from pgpu.scheduling.admission_round import (
     Precedence,
     Quota,
     Waits,
+    by_priority,
 )
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.free_capacity import (
@@ -35,7 +35,6 @@ from pgpu.scheduling.free_capacity import (
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, FairOrder, Machine, OrderRules, OverdueJobs, PlannedOrder
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE, QuotaLimit, QuotaUsage, admit_without_gpu, split_queue
 from pgpu.scheduling.reservations import (
-    NEVER,
     Reservation,
     RoundState,
     expected_end_seconds,
@@ -44,8 +43,8 @@ from pgpu.scheduling.reservations import (
     reserve,
 )
 
-_BARS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
-_CAUSES = {bar: cause for cause, bar in _BARS.items()}
+_LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
+_CAUSES = {limit: cause for cause, limit in _LIMITS.items()}
 
 
 def admit(
@@ -157,11 +156,7 @@ class _Round:
             yield self.turns.of(queue)
             return
 
-        def rank(candidate: Candidate) -> int:
-            return -candidate.request.priority
-
-        for _, group in groupby(sorted(queue, key=rank), key=rank):
-            equals = list(group)
+        for equals in by_priority(queue):
             yield self.planned.first(equals)
             yield self.turns.of([candidate for candidate in equals if not self.planned.knows(candidate)])
 
@@ -170,7 +165,7 @@ class _Round:
         cause = self._hindrance(candidate)
         if cause is Cause.MEMORY and self._makes_room(candidate):
             cause = None
-        slices = None if cause else self._placed(candidate)
+        slices = None if cause else self._place(candidate)
         if slices is not None:
             self._grant(candidate, slices)
         elif self._is_late(candidate):
@@ -183,15 +178,19 @@ class _Round:
 
         Its owner's quota is reserved too if any GPU could host it.
         """
-        bar = self._allowances.bar(candidate)
-        if bar is None and heads.may_go_first(candidate):
-            slices = self._placed(candidate, is_planned=False)
+        limit = self._allowances.limit_on(candidate)
+        if limit is None and heads.may_go_first(candidate):
+            slices = self._place(candidate, is_planned=False)
             if slices is not None:
                 heads.granted(candidate.asking(slices[0].memory_bytes))
                 self._grant(candidate, slices, went_first=True)
                 return True
-            if not self._is_late(candidate) and self.reservation is None:
-                self._reserve_gpus(candidate, before)
+            if not self._is_late(candidate) and self.reservation is None:  # at most one job has reserved GPUs
+                moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
+                found = renew_reservation(before, candidate, moment)
+                if found is not None:
+                    self.reservation, reservation = found
+                    self._reservations += [_For(candidate, reservation)] if reservation is not None else []
         if self._is_late(candidate):
             return False
         self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
@@ -207,13 +206,6 @@ class _Round:
         if possible_hosts(self._rooms, candidate):
             self._allowances.keep(candidate, since_seconds=since_seconds)
 
-    def _reserve_gpus(self, candidate: Candidate, before: OverdueReservation | None) -> None:
-        moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
-        found = renew_reservation(before, candidate, moment)
-        if found is not None:
-            self.reservation, reservation = found
-            self._reservations += [_For(candidate, reservation)] if reservation is not None else []
-
     def _has_reservation(self, candidate: Candidate) -> bool:
         return self.reservation is not None and self.reservation.job_id == candidate.job_id
 
@@ -222,30 +214,27 @@ class _Round:
 
     def explain(self, candidate: Candidate, cause: Cause) -> str:
         """Format why a candidate waits, with the figures of the end of the round."""
-        if cause in _BARS:
-            return self._allowances.explain(candidate, _BARS[cause])
+        if cause in _LIMITS:
+            return self._allowances.explain(candidate, _LIMITS[cause])
         if cause is Cause.CROWD:
             return "waits for another job without a GPU to end: as many run as may"
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
         if cause is Cause.TURN:
             # The first reservation that keeps it from a GPU where it fits.
-            fitting = self._fitting(candidate)
+            fitting, end_seconds = self._fitting(candidate), candidate.end_seconds(self._now_seconds)
             for each in self._reservations:
-                if not all(self._admits(each, gpu, candidate) for gpu in fitting):
+                if not all(each.reservation.admits(gpu, candidate, end_seconds) for gpu in fitting):
                     return self._explain_turn(candidate, each)
         own = [each for each in self._reservations if each.candidate == candidate and self._has_reservation(candidate)]
-        return self._shortage(candidate, cause) + "".join(
-            f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own
-        )
-
-    def _shortage(self, candidate: Candidate, cause: Cause) -> str:
         if cause is Cause.COMPUTE:
-            return waits_for_compute(candidate, self._rooms, self._space)
-        if cause is Cause.SHARING:
-            return waits_for_company(candidate, self._rooms, self._space)
-        free_bytes = self._space.free_bytes
-        return waits_for_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
+            shortage = waits_for_compute(candidate, self._rooms, self._space)
+        elif cause is Cause.SHARING:
+            shortage = waits_for_company(candidate, self._rooms, self._space)
+        else:
+            free_bytes = self._space.free_bytes
+            shortage = waits_for_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
+        return shortage + "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
 
     def _explain_turn(self, candidate: Candidate, reserved: _For) -> str:
         first = reserved.candidate
@@ -265,9 +254,9 @@ class _Round:
 
     def _hindrance(self, candidate: Candidate) -> Cause | None:
         """Return what keeps a candidate from every GPU, found without trying the GPUs one by one."""
-        bar = self._allowances.bar(candidate)
-        if bar is not None:
-            return _CAUSES[bar]
+        limit = self._allowances.limit_on(candidate)
+        if limit is not None:
+            return _CAUSES[limit]
         if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
         if candidate.request.memory_bytes > self._most_free:
@@ -288,30 +277,29 @@ class _Round:
         self._may_move = places is not None
         for number, held in enumerate(granted if places else ()):
             if places and held.job_id in places:
-                self._move(number - len(self.grants), held, places[held.job_id])
+                place = number - len(self.grants)  # the grants of this round are the last entries of `_held`
+                slices = (replace(held.slices[0], gpu_uuid=places[held.job_id]),)
+                self._space.give(held, self._gpus)
+                self._held[place] = replace(held, slices=slices)
+                self._space.take(self._held[place], self._gpus)
+                self.grants[place] = replace(self.grants[place], slices=slices)
+        if places:
+            self._most_free = max(self._space.free_bytes.values())
         return self._may_move
 
-    def _move(self, place: int, held: Held, gpu_uuid: str) -> None:
-        slices = (replace(held.slices[0], gpu_uuid=gpu_uuid),)
-        self._space.give(held, self._gpus)
-        self._held[place] = replace(held, slices=slices)
-        self._space.take(self._held[place], self._gpus)
-        self._most_free = max(self._space.free_bytes.values())
-        self.grants[place] = replace(self.grants[place], slices=slices)
-
-    def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
+    def _place(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
         """Choose GPUs for a candidate; one of unknown need gets all that is free there.
 
         It gets its request alone if more would exceed a quota or delay a job with a reservation.
         """
-        larger = self._taking_what_is_free(candidate) if candidate.takes_free else candidate
-        if larger != candidate and self._allowances.bar(larger) is None:
-            slices = self._placed_as_asked(larger, is_planned=is_planned)
+        larger = self._enlarge_to_free(candidate) if candidate.takes_free else candidate
+        if larger != candidate and self._allowances.limit_on(larger) is None:
+            slices = self._place_as_asked(larger, is_planned=is_planned)
             if slices is not None:
                 return slices
-        return self._placed_as_asked(candidate, is_planned=is_planned)
+        return self._place_as_asked(candidate, is_planned=is_planned)
 
-    def _taking_what_is_free(self, candidate: Candidate) -> Candidate:
+    def _enlarge_to_free(self, candidate: Candidate) -> Candidate:
         count = candidate.request.gpu_count
         able = [
             room.gpu for room in self._rooms if candidate.can_use(room.gpu) and self._space.admits(room.gpu, candidate)
@@ -323,12 +311,12 @@ class _Round:
         amount = free[count - 1] if left_bytes is None else min(free[count - 1], left_bytes // count)
         return candidate.asking(max(candidate.request.memory_bytes, amount))
 
-    def _placed_as_asked(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
-        request = candidate.request
+    def _place_as_asked(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
+        request, end_seconds = candidate.request, candidate.end_seconds(self._now_seconds)
         fitting = [
             gpu
             for gpu in self._fitting(candidate, is_planned=is_planned)
-            if all(self._admits(each, gpu, candidate) for each in self._reservations)
+            if all(each.reservation.admits(gpu, candidate, end_seconds) for each in self._reservations)
         ]
         if len(fitting) < request.gpu_count:
             return None
@@ -342,17 +330,12 @@ class _Round:
             if self._space.hosts(room.gpu, candidate) and not (is_planned and self.planned.has_enough(room.gpu.uuid))
         ]
 
-    def _admits(self, reserved: _For, gpu: Gpu, candidate: Candidate) -> bool:
-        return reserved.reservation.admits(gpu, candidate, self._end_seconds(candidate))
-
-    def _end_seconds(self, candidate: Candidate) -> float:
-        return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
-
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
         candidate = candidate.asking(slices[0].memory_bytes)
+        end_seconds = candidate.end_seconds(self._now_seconds)
         for part in slices:
             for each in self._reservations:
-                each.reservation.let_in(self._gpus[part.gpu_uuid], candidate, self._end_seconds(candidate))
+                each.reservation.let_in(self._gpus[part.gpu_uuid], candidate, end_seconds)
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._space.take(self._held[-1], self._gpus)
         self._most_free = max(self._space.free_bytes.values())
@@ -378,7 +361,7 @@ class _Round:
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
             self.planned.kept_waiting(candidate)
-        if cause in _BARS:
+        if cause in _LIMITS:
             self._keep_quota(candidate)
         elif not self._has_first and not self.planned.knows(candidate):
             self._reserve(candidate)
@@ -388,19 +371,18 @@ class _Round:
         """Reserve memory for the first job of the order that does not fit: beside an overdue job, or after it."""
         gpus = [room.gpu for room in self._rooms if candidate.can_use(room.gpu)]
         space = self._space.copy()
-        ends = [(self._expected_end_seconds(each), each) for each in self._held]
+        default_seconds, now_seconds = self._rules.default_duration_seconds, self._now_seconds
+        ends = [(expected_end_seconds(each, default_seconds, now_seconds), each) for each in self._held]
         for each in self._reservations:
             slices = tuple(Slice(uuid, each.candidate.request.memory_bytes) for uuid in each.reservation.spare_bytes)
             later = _held(each.candidate, slices, each.reservation.start_seconds)
             space.take(later, self._gpus)
-            ends.append((max(self._now_seconds, self._expected_end_seconds(later)), later))
-        found = reserve(candidate, gpus, space, ends, self._now_seconds)
+            # The overdue job has not started: its run begins at the start that is expected for it.
+            ends.append((max(now_seconds, expected_end_seconds(later, default_seconds, now_seconds)), later))
+        found = reserve(candidate, gpus, space, ends, now_seconds)
         if found is not None:
             self._has_first = True
             self._reservations.append(_For(candidate, found))
-
-    def _expected_end_seconds(self, held: Held) -> float:
-        return expected_end_seconds(held, self._rules.default_duration_seconds, self._now_seconds)
 
 
 def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -> Held:

@@ -3,7 +3,8 @@
 Values only. The engine fills them in from the ledger and writes the result back.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import overload
@@ -48,11 +49,24 @@ class Candidate:
         """Whether the job can run on a GPU at all, regardless of what is free there."""
         return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request.gpu_count)
 
+    def end_seconds(self, now_seconds: float) -> float:
+        """Return when it is expected to end if it starts now; infinity without history."""
+        return math.inf if self.duration_seconds is None else now_seconds + self.duration_seconds
+
     def asking(self, memory_bytes: int) -> "Candidate":
         """Return the same job with a request for `memory_bytes` on each of its GPUs."""
         if memory_bytes == self.request.memory_bytes:
             return self
         return replace(self, request=replace(self.request, memory_bytes=memory_bytes))
+
+
+def by_priority(queue: Sequence[Candidate]) -> Iterator[list[Candidate]]:
+    """Yield the jobs of each priority, the highest first, in the order of the queue."""
+    classes: dict[int, list[Candidate]] = {}
+    for candidate in queue:
+        classes.setdefault(candidate.request.priority, []).append(candidate)
+    for priority in sorted(classes, reverse=True):
+        yield classes[priority]
 
 
 @dataclass(frozen=True, slots=True)

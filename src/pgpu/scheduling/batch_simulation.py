@@ -152,18 +152,19 @@ class SimulatedBatch:
 
         Source: Martello and Toth's bound L2 for bin packing (1990), on memory-seconds.
         """
-        most_bytes, count = max(self.capacity_bytes, default=1), max(1, len(self.capacity_bytes))
+        # Capacities are 0 where processes outside of pgpu hold all of a GPU.
+        most_bytes, count = max((1, *self.capacity_bytes)), max(1, len(self.capacity_bytes))
         pieces = list(zip(self.memory_bytes, self.duration_seconds, strict=True))
         pieces += [(busy.memory_bytes, left) for busy, left in zip(self.busy, self.busy_left_seconds, strict=True)]
         ends = [start + lasts for start, lasts in zip(self.release_seconds, self.duration_seconds, strict=True)]
         ends += self.busy_left_seconds
         thresholds = {0, *(memory_bytes for memory_bytes, _ in pieces if 2 * memory_bytes <= most_bytes)}
-        loads = [_load(pieces, threshold, most_bytes) / count for threshold in thresholds]
+        loads = [_least_gpu_seconds(pieces, threshold, most_bytes) / count for threshold in thresholds]
         work = sum(starmap(lambda memory_bytes, seconds: memory_bytes * seconds, pieces))
         return max([work / max(1, sum(self.capacity_bytes)), *loads, *ends], default=0.0) * min(self.pace)
 
 
-def _load(pieces: Sequence[tuple[int, float]], threshold: int, most_bytes: int) -> float:
+def _least_gpu_seconds(pieces: Sequence[tuple[int, float]], threshold: int, most_bytes: int) -> float:
     """Return the GPU seconds that pieces take at least, with this threshold."""
     whole = sum(seconds for memory_bytes, seconds in pieces if memory_bytes > most_bytes - threshold)
     parts = (memory * seconds for memory, seconds in pieces if threshold <= memory <= most_bytes - threshold)
@@ -320,7 +321,7 @@ class _Machine:
         gpu.free_bytes -= self._memory_bytes[job]
         gpu.free_compute -= self._compute_share[job]
         heapq.heappush(gpu.running, (gpu.work_seconds + seconds, job))
-        self._foresee(gpu)
+        self._predict_end(gpu)
 
     def _end_next(self, gpu: _PlayedGpu) -> None:
         self._now_seconds = gpu.since_seconds = gpu.next_end_seconds
@@ -329,9 +330,9 @@ class _Machine:
         gpu.free_compute += self._compute_share[job]
         if job < len(self.ends_seconds):
             self.ends_seconds[job] = self._now_seconds
-        self._foresee(gpu)
+        self._predict_end(gpu)
 
-    def _foresee(self, gpu: _PlayedGpu) -> None:
+    def _predict_end(self, gpu: _PlayedGpu) -> None:
         if not gpu.running:
             gpu.next_end_seconds = math.inf
             return

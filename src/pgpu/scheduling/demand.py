@@ -113,8 +113,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
-_LINE_POINTS = 2
-
 # The numbers of a call, and the peak of one run of it in bytes.
 Point = tuple[tuple[float, ...], int]
 
@@ -163,9 +161,9 @@ def estimate_growth_bytes(
     fixed = [at for at in range(len(numbers)) if at not in varying]
     if not points or any(points[0][0][at] != numbers[at] for at in fixed):
         return None
-    if varying and _agree([peak for _, peak in points], rules):
-        return _without_effect(numbers, points, varying, rules)
-    deciding = [at for at in varying if _decides(at, points, rules)]
+    if varying and _are_equal([peak for _, peak in points], rules):
+        return _common_peak(numbers, points, varying, rules)
+    deciding = [at for at in varying if _decides_peak(at, points, rules)]
     if len(deciding) != 1:
         return None
     peaks: dict[float, int] = {}
@@ -182,7 +180,7 @@ def at_number(number: float, peaks: dict[float, int], rules: GrowthRules | None 
     above = [known for known in sorted(peaks) if known >= number]
     if above and below:
         return int(max(peaks[below[-1]], peaks[above[0]]) * rules.neighbour_margin)
-    if above or len(below) < _LINE_POINTS:
+    if above or len(below) < 2:  # noqa: PLR2004 - a line takes two points
         return None
     last, before = below[-1], below[-2]
     is_believed = rules.least_growth <= last_growth(last, before, peaks) < rules.most_growth
@@ -204,7 +202,7 @@ def last_growth(last: float, before: float, peaks: dict[float, int]) -> float:
     return peaks[last] / half_bytes if half_bytes > 0 else float("inf")
 
 
-def _without_effect(
+def _common_peak(
     numbers: tuple[float, ...], points: Sequence[Point], varying: Sequence[int], rules: GrowthRules
 ) -> int | None:
     """Return the common peak; None if few values of a number were seen, all on one side of that of the call."""
@@ -215,15 +213,15 @@ def _without_effect(
     return int(max(peak for _, peak in points) * rules.neighbour_margin)
 
 
-def _decides(at: int, points: Sequence[Point], rules: GrowthRules) -> bool:
+def _decides_peak(at: int, points: Sequence[Point], rules: GrowthRules) -> bool:
     """Whether calls that are equal in this number have equal peaks, whatever their other numbers are."""
     groups: dict[float, list[int]] = {}
     for numbers, peak in points:
         groups.setdefault(numbers[at], []).append(peak)
-    return all(_agree(peaks, rules) for peaks in groups.values())
+    return all(_are_equal(peaks, rules) for peaks in groups.values())
 
 
-def _agree(peaks: Sequence[int], rules: GrowthRules) -> bool:
+def _are_equal(peaks: Sequence[int], rules: GrowthRules) -> bool:
     return max(peaks) <= rules.agreement * min(peaks)
 
 
@@ -310,14 +308,17 @@ def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = No
     """
     rules = rules or DemandRules()
     same = [run for run in runs if run.signature == signature][-rules.most_runs :]
-    found = _of_the_same(same, rules)
-    if found.memory_bytes is None:
-        found = _of_the_family(signature, runs, rules)
+    peaks = sorted(run.peak_bytes for run in same if _is_telling(run, rules))
+    if len(peaks) >= rules.least_runs:
+        peak = peaks[math.ceil(rules.quantile * len(peaks)) - 1]
+        found = Estimate(right_size_bytes(peak, rules), Basis.HISTORY, len(peaks))
+    else:
+        found = _estimate_from_family(signature, runs, rules)
     if found.memory_bytes is None:
         # The smallest slice in which a program that takes all memory succeeded. Its peak never enlarges a request.
         slices = [run.slice_bytes for run in same if run.exit_code == 0 and is_greedy(run, rules)]
         found = Estimate(min(slices), Basis.SUFFICED, len(slices)) if slices else UNKNOWN
-    return _never_too_small_again(found, same, rules)
+    return _raise_above_failures(found, same, rules)
 
 
 def is_greedy(run: Run, rules: DemandRules | None = None) -> bool:
@@ -367,15 +368,7 @@ def shrunk_bytes(
     return fit_bytes if fit_bytes < slice_bytes else None
 
 
-def _of_the_same(same: Sequence[Run], rules: DemandRules) -> Estimate:
-    peaks = sorted(run.peak_bytes for run in same if _is_telling(run, rules))
-    if len(peaks) < rules.least_runs:
-        return UNKNOWN
-    peak = peaks[math.ceil(rules.quantile * len(peaks)) - 1]
-    return Estimate(right_size_bytes(peak, rules), Basis.HISTORY, len(peaks))
-
-
-def _of_the_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> Estimate:
+def _estimate_from_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> Estimate:
     mine = family_of(signature)
     points = []
     for run in runs:
@@ -387,7 +380,7 @@ def _of_the_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> E
     return UNKNOWN if memory_bytes is None else Estimate(memory_bytes, Basis.GROWTH, len(points))
 
 
-def _never_too_small_again(found: Estimate, same: Sequence[Run], rules: DemandRules) -> Estimate:
+def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRules) -> Estimate:
     """Raise an estimate above every slice that was too small since the last run that succeeded."""
     floor_bytes = 0
     for run in reversed(same):

@@ -170,8 +170,8 @@ def plan_batch(
     """
     batch = SimulatedBatch.of(jobs, capacity_bytes, busy, slowdown)
     ids = [job.job_id for job in jobs]
-    guesses = [*_still_good(last, ids), *_first_guesses(batch)]
-    best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best()
+    guesses = [*_rest_of_plan(last, ids), *_first_guesses(batch)]
+    best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best().played
     return BatchPlan(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
@@ -188,7 +188,7 @@ _Guess = tuple[Sequence[int], Mapping[int, int], int]
 def _first_guesses(batch: SimulatedBatch) -> Iterator[_Guess]:
     """Yield the order of arrival, then by decreasing duration, size, memory-time, share-time, and jobs that share with none."""
     places = range(len(batch.memory_bytes))
-    most_bytes = max(batch.capacity_bytes, default=1)
+    most_bytes = max((1, *batch.capacity_bytes))  # outsiders may hold all of every GPU
     share = [memory_bytes / most_bytes for memory_bytes in batch.memory_bytes]
     lasts = batch.duration_seconds
     keys: tuple[Callable[[int], float], ...] = (
@@ -214,7 +214,7 @@ def _fewer_at_once(batch: SimulatedBatch, order: Sequence[int]) -> Iterator[_Gue
         most_at_once += 1 + most_at_once // _EVERY_NUMBER_TO
 
 
-def _still_good(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
+def _rest_of_plan(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
     """Yield what is left of a plan, if anything; jobs that it does not contain go last."""
     places = {job_id: place for place, job_id in enumerate(ids)}
     order = [places[job_id] for job_id in last.order if job_id in places]
@@ -242,18 +242,6 @@ class _Trial:
     def guess(self) -> _Guess:
         return self.played.order, self.played.holds, self.played.most_at_once
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        return self.played.order
-
-    @property
-    def holds(self) -> Mapping[int, int]:
-        return self.played.holds
-
-    @property
-    def most_at_once(self) -> int:
-        return self.played.most_at_once
-
 
 class _Search:
     """Local search from the best of the first guesses: a change is kept if the batch ends no later.
@@ -271,17 +259,17 @@ class _Search:
         self._checks = batch.as_it_may_be(doubt, checks, self._dice)
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
         self._is_doubtful = len(self._worlds) > 1
-        best = self._start = self._best_of([self._trusted(guesses)] if self._is_doubtful else guesses)
-        fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: simulate(batch, *guess).value)
+        best = self._start = self._best_of([self._choose_trusted(guesses)] if self._is_doubtful else guesses)
+        fewer = sorted(_fewer_at_once(batch, best.played.order), key=lambda guess: simulate(batch, *guess).value)
         self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
     def best(self) -> _Trial:
         """Return the best plan found by local changes; with uncertain durations only if it is significantly better."""
         for _ in range(self._plays // len(self._worlds)):
-            if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.order) <= 1:
+            if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.played.order) <= 1:
                 break
-            order, holds = self._changed()
-            trial = self._tried(order, holds, self._best.most_at_once, self._best.value[0])
+            order, holds = self._change()
+            trial = self._try(order, holds, self._best.played.most_at_once, self._best.value[0])
             if trial is not None and trial.value <= self._best.value:
                 self._keep(trial)
         if not self._is_doubtful or self._best is self._start:
@@ -289,7 +277,7 @@ class _Search:
         found, start = self._ends(self._best.guess), self._ends(self._start.guess)
         return self._best if is_surely_less(found, start) else self._start
 
-    def _trusted(self, guesses: Sequence[_Guess]) -> _Guess:
+    def _choose_trusted(self, guesses: Sequence[_Guess]) -> _Guess:
         """Return the default order, unless another one ends significantly earlier on average."""
         # Largest memory-time first: of the plain orders the one that suffers least from wrong durations.
         work = self._batch.work
@@ -303,14 +291,14 @@ class _Search:
 
     def _best_of(self, guesses: Iterable[_Guess], best: _Trial | None = None) -> _Trial:
         for order, holds, most_at_once in guesses:
-            trial = self._tried(order, holds, most_at_once, math.inf if best is None else best.value[0])
+            trial = self._try(order, holds, most_at_once, math.inf if best is None else best.value[0])
             if trial is not None and (best is None or trial.value < best.value):
                 best = trial
         if best is None:
             raise PgpuBug("no first guess at a plan")
         return best
 
-    def _tried(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
+    def _try(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
         """Simulate an order in all worlds; None as soon as the lower bounds of the rest show that it is worse."""
         first: SimulatedRun | None = None
         ends, lateness, to_come = 0.0, 0.0, sum(self._least_seconds)
@@ -327,11 +315,11 @@ class _Search:
     def _keep(self, trial: _Trial) -> None:
         self._best = trial
         ends_seconds = trial.played.ends_seconds
-        self._latest = sorted(trial.order, key=lambda job: -ends_seconds[job])
+        self._latest = sorted(trial.played.order, key=lambda job: -ends_seconds[job])
 
-    def _changed(self) -> tuple[list[int], Mapping[int, int]]:
+    def _change(self) -> tuple[list[int], Mapping[int, int]]:
         """Return a random neighbour of the best plan: other holds, a late job moved forward, or two jobs swapped or shifted."""
-        order, holds = list(self._best.order), self._best.holds
+        order, holds = list(self._best.played.order), self._best.played.holds
         kind = self._dice.random()
         if kind < self._hold_odds:
             return self._hold_back(order, dict(holds))

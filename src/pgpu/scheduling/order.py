@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgpu.model import Slice
-from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota
+from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota, by_priority
 
 # An overdue job goes first only while jobs that went first count for less than this share of all memory.
 MOST_SHARE = 0.25
@@ -93,11 +93,8 @@ class FairOrder:
         Args:
             queue: In order of arrival, which decides between equal ranks.
         """
-        classes: dict[int, list[Candidate]] = defaultdict(list)
-        for candidate in queue:
-            classes[-candidate.request.priority].append(candidate)
-        for _, candidates in sorted(classes.items()):
-            yield from self._fairly(candidates)
+        for equals in by_priority(queue):
+            yield from self._fairly(equals)
 
     def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)

@@ -211,7 +211,7 @@ def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO
     if shape.gpu_count == 1:
         return _rate_one(shape, state, wish)
     if shape.gpu_count:
-        return min((_rate_set(shape, state, wish, chosen) for chosen in _sets(shape, state, wish)), default=None)
+        return min((_rate_set(shape, state, wish, chosen) for chosen in _seat_sets(shape, state, wish)), default=None)
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
         gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
@@ -234,26 +234,26 @@ def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> R
         node_left = gaps.share - taken
         if node_left != share_of_all:
             worth_of_all, share_of_all = gaps.worth(cpu_milli, node_left), node_left
-        kept = worth_of_all + _gained(shape, gap, taken, cpu_milli, node_left)
+        kept = worth_of_all + _worth_change(shape, gap, taken, cpu_milli, node_left)
         if gaps.idle:
             idle, host_memory_bytes = gaps.idle - gap.is_idle, state.host_memory_bytes - shape.host_memory_bytes
             kept += state.outlook.idle_worth(idle, cpu_milli, host_memory_bytes)
         lost = round(state.worth - kept, 9)
         if best is None or lost <= best[0]:
-            slowdown, index = _calmest(gap, state, wish)
+            slowdown, index = _lowest_slowdown(gap, state, wish)
             rated = (lost, node_left, gap.share - taken, gap.gpu.changes_mode(wish.sharing_mode), slowdown, index)
             best = rated if best is None else min(best, rated)
     return None if best is None else Rating(0, *best[:5], (best[5],))
 
 
-def _calmest(gap: _Gap, state: NodeState, wish: PlacementPreference) -> tuple[float, int]:
+def _lowest_slowdown(gap: _Gap, state: NodeState, wish: PlacementPreference) -> tuple[float, int]:
     """Return the lowest predicted slowdown of GPUs that are alike, and the index of the first that has it."""
     if not wish.slowdowns:
         return 1.0, gap.indexes[0]
     return min((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
 
 
-def _gained(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
+def _worth_change(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
     """Return the change in worth, below 0, of one GPU of a gap that hosts the job, which takes the share `taken` of it."""
     worths = gap.worths
 
@@ -267,7 +267,7 @@ def _gained(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share
     return worth(cell, gap.share - taken) - before
 
 
-def _sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
+def _seat_sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
     """Yield sets of GPUs that can host a job on several; of sets that are rated alike, the first only."""
     seats = sorted(
         _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
@@ -280,13 +280,13 @@ def _sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Itera
         return
     seen = set()
     for chosen in combinations(seats, shape.gpu_count):
-        kind = (_unlinked(chosen, state), chosen[-1].slowdown, *sorted(seat.gap_number for seat in chosen))
+        kind = (_count_unlinked(chosen, state), chosen[-1].slowdown, *sorted(seat.gap_number for seat in chosen))
         if kind not in seen:
             seen.add(kind)
             yield chosen
 
 
-def _unlinked(chosen: Sequence[_Seat], state: NodeState) -> int:
+def _count_unlinked(chosen: Sequence[_Seat], state: NodeState) -> int:
     gpus, links = state.node.gpus, state.node.nvlinks
     pairs = combinations((gpus[seat.gpu_index].uuid for seat in chosen), 2)
     return sum(frozenset(pair) not in links for pair in pairs)
@@ -303,9 +303,9 @@ def _rate_set(shape: JobShape, state: NodeState, wish: PlacementPreference, chos
         idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
     )
     for seat, share in zip(chosen, taken, strict=True):
-        kept += _gained(shape, seat.gap, share, cpu_milli, node_left)
+        kept += _worth_change(shape, seat.gap, share, cpu_milli, node_left)
     return Rating(
-        unlinked_pairs=_unlinked(chosen, state),
+        unlinked_pairs=_count_unlinked(chosen, state),
         lost=round(state.worth - kept, 9),
         node_left=node_left,
         gpus_left=sum(gpu.free_share for gpu in gpus) - gpus_share,

@@ -68,7 +68,7 @@ class _Rated:
                     rating = rate_state(self.shape, state, self.wish)
                     if rating is None:
                         continue
-                    self.cost_by_state[number] = cost = _as_one_number(rating)
+                    self.cost_by_state[number] = cost = _encode(rating)
                 self.in_heap.add(number)
                 heappush(self.cheapest, (cost, number))
 
@@ -181,7 +181,7 @@ class Placer:
         return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
 
-def _as_one_number(rating: Rating) -> int:
+def _encode(rating: Rating) -> int:
     """Encode the first three figures as one number in the same order, up to its resolution.
 
     Steps of 1e-9 GPUs of worth (no node loses a thousand GPUs), then thousandths of the GPUs that stay free.

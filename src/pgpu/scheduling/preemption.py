@@ -44,7 +44,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Free:
+class _FreeGpu:
     """What a round has left on one GPU."""
 
     room: GpuRoom
@@ -83,10 +83,12 @@ def preempt(
     asking = {each.job_id: each for each in queue if each.request.preempts}
     if not asking or not victims:
         return admission
-    free = _left(rooms, admission.grants)
+    free = _free_in_time_slices(rooms, admission.grants)
     for wait in admission.waits:
         candidate = asking.get(wait.job_id)
-        found = None if candidate is None or wait.cause not in _ROOM else _place(candidate, free, victims, now_seconds)
+        found = (
+            None if candidate is None or wait.cause not in _ROOM else _choose_gpu(candidate, free, victims, now_seconds)
+        )
         if candidate is not None and found is not None:
             room, job_ids = found
             part = Slice(room.gpu.uuid, candidate.request.memory_bytes, candidate.request.compute_share)
@@ -99,7 +101,7 @@ def preempt(
     return admission
 
 
-def _left(rooms: Sequence[GpuRoom], grants: Iterable[Grant]) -> list[_Free]:
+def _free_in_time_slices(rooms: Sequence[GpuRoom], grants: Iterable[Grant]) -> list[_FreeGpu]:
     """Return what the round left on each GPU in time-slice mode."""
     parts = list(chain.from_iterable(grant.slices for grant in grants))
     found = []
@@ -109,12 +111,12 @@ def _left(rooms: Sequence[GpuRoom], grants: Iterable[Grant]) -> list[_Free]:
         taken = [part for part in parts if part.gpu_uuid == room.gpu.uuid]
         memory_bytes = room.capacity_bytes - room.granted_bytes - sum(part.memory_bytes for part in taken)
         compute = 1.0 - room.granted_compute - sum(part.compute_share or 0.0 for part in taken)
-        found.append(_Free(room, memory_bytes, compute))
+        found.append(_FreeGpu(room, memory_bytes, compute))
     return found
 
 
-def _place(
-    candidate: Candidate, free: Sequence[_Free], victims: Sequence[Victim], now_seconds: float
+def _choose_gpu(
+    candidate: Candidate, free: Sequence[_FreeGpu], victims: Sequence[Victim], now_seconds: float
 ) -> tuple[GpuRoom, tuple[str, ...]] | None:
     """Return the GPU on which least work is delayed, and the jobs to suspend there."""
     request = candidate.request
@@ -123,7 +125,7 @@ def _place(
     found = []
     for each in (each for each in free if candidate.can_use(each.room.gpu)):
         there = [victim for victim in victims if victim.gpu_uuid == each.room.gpu.uuid]
-        chosen = _chosen(candidate, each, there, now_seconds)
+        chosen = _choose_victims(candidate, each, there, now_seconds)
         if chosen:
             lost = sum(victim.lost(now_seconds) for victim in chosen)
             key = (max(victim.priority for victim in chosen), lost, each.room.gpu.index)
@@ -131,7 +133,9 @@ def _place(
     return min(found, key=lambda each: each[0])[1:] if found else None
 
 
-def _chosen(candidate: Candidate, free: _Free, victims: Sequence[Victim], now_seconds: float) -> list[Victim]:
+def _choose_victims(
+    candidate: Candidate, free: _FreeGpu, victims: Sequence[Victim], now_seconds: float
+) -> list[Victim]:
     """Return as few victims as make room, lowest priority first, then youngest; none if all are not enough."""
     may = [
         victim
@@ -203,34 +207,36 @@ def reclaim_leases(
     """
     machine = _Machine(rooms, queue, {each.job_id: each for each in held}, play)
     before = machine.played(frozenset())
-    taken, admission = _taken(machine, offers, before)
+    taken, admission = _choose_leases(machine, offers, before)
     # Several steps can undo each other's gains. A lease of a higher priority than every job that gains must not be taken.
-    while taken and (dear := _past_their_priority(machine, offers, before, admission)) & taken:
+    while taken and (dear := _leases_above_gains(machine, offers, before, admission)) & taken:
         offers = [each for each in offers if each.job_id not in dear]
-        taken, admission = _taken(machine, offers, before)
+        taken, admission = _choose_leases(machine, offers, before)
     return ReclaimedRound(replace(admission, reclaimed=tuple(sorted(taken))), machine.rooms_without(taken))
 
 
-def _taken(
+def _choose_leases(
     machine: "_Machine", offers: Sequence[EvictableLease], admission: Admission
 ) -> tuple[frozenset[str], Admission]:
     """Return the leases to take and the round without them; `admission` is the round with all of them."""
     taken, steps = frozenset[str](), 0
-    while offers and (more := machine.one_step(offers, taken, admission)):
+    while offers and (more := machine.next_leases(offers, taken, admission)):
         taken, steps = taken | more, steps + 1
         admission = machine.played(taken)
     if steps > 1:  # a later step may make leases of an earlier one unnecessary
         cheapest = machine.cheapest_first([each for each in offers if each.job_id in taken])
-        started = _started(admission)
-        taken = frozenset(_needed(cheapest, lambda some: started <= _started(machine.played(frozenset(some)))))
+        started = _started_ids(admission)
+        taken = frozenset(
+            _drop_unneeded(cheapest, lambda some: started <= _started_ids(machine.played(frozenset(some))))
+        )
         admission = machine.played(taken)
     return taken, admission
 
 
-def _past_their_priority(
+def _leases_above_gains(
     machine: "_Machine", offers: Sequence[EvictableLease], before: Admission, after: Admission
 ) -> frozenset[str]:
-    gained = _started(after) - _started(before)
+    gained = _started_ids(after) - _started_ids(before)
     most = max(each.request.priority for each in machine.queue if each.job_id in gained) if gained else _LEAST
     return frozenset(each.job_id for each in offers if each.priority > most)
 
@@ -272,39 +278,41 @@ class _Machine:
 
         return [each.job_id for each in sorted(offers, key=key)]
 
-    def one_step(self, offers: Sequence[EvictableLease], taken: frozenset[str], admission: Admission) -> frozenset[str]:
+    def next_leases(
+        self, offers: Sequence[EvictableLease], taken: frozenset[str], admission: Admission
+    ) -> frozenset[str]:
         """Return what to take next, for the highest priority of waiting jobs that gains; empty if none does."""
-        started = _started(admission)
+        started = _started_ids(admission)
         for priority in sorted(
             {each.request.priority for each in self.queue if each.job_id not in started}, reverse=True
         ):
             may = [each for each in offers if each.priority <= priority and each.job_id not in taken]
-            more = self.taken_for(priority, self.cheapest_first(may), taken, admission)
+            more = self.leases_for(priority, self.cheapest_first(may), taken, admission)
             if more:
                 return more
         return frozenset()
 
-    def taken_for(
+    def leases_for(
         self, priority: int, cheapest: Sequence[str], taken: frozenset[str], before: Admission
     ) -> frozenset[str]:
         """Return a minimal set of leases that serves the same jobs of this priority and above as all of them together."""
         if not cheapest:
             return frozenset()
         priorities = {each.job_id: each.request.priority for each in self.queue}
-        started = _started(self.played(taken | set(cheapest)))
+        started = _started_ids(self.played(taken | set(cheapest)))
         served = {job_id for job_id in started if priorities[job_id] >= priority}
-        higher = {job_id for job_id in _started(before) if priorities[job_id] > priority}
-        if served <= _started(before) or not higher <= started:
+        higher = {job_id for job_id in _started_ids(before) if priorities[job_id] > priority}
+        if served <= _started_ids(before) or not higher <= started:
             return frozenset()
         # First with a shortened queue, then, if its solution does not hold for the whole queue, with all of it.
         for queue in (self._up_to(served, started, before), self.queue):
 
             def is_enough(some: Sequence[str], line: Sequence[Candidate] = queue) -> bool:
                 gone = taken | set(some)
-                return self._has_memory_for(served, gone) and served <= _started(self.played(gone, line))
+                return self._has_memory_for(served, gone) and served <= _started_ids(self.played(gone, line))
 
-            found = frozenset(_fewest(cheapest, is_enough))
-            if served <= _started(self.played(taken | found)):
+            found = frozenset(_find_fewest(cheapest, is_enough))
+            if served <= _started_ids(self.played(taken | found)):
                 break
         return found
 
@@ -321,24 +329,24 @@ class _Machine:
         """
         order = [wait.job_id for wait in before.waits]
         last = max((place for place, job_id in enumerate(order) if job_id in served), default=-1)
-        matter = {*order[: last + 1], *started, *_started(before)}
+        matter = {*order[: last + 1], *started, *_started_ids(before)}
         return [each for each in self.queue if each.job_id in matter]
 
 
-def _started(admission: Admission) -> set[str]:
+def _started_ids(admission: Admission) -> set[str]:
     return {grant.job_id for grant in admission.grants}
 
 
-def _fewest(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
+def _find_fewest(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
     """Return a minimal subset that is enough: the shortest sufficient prefix by bisection, less what it does not need."""
     few, many = 0, len(cheapest)
     while few < many:
         middle = (few + many) // 2
         few, many = (few, middle) if is_enough(cheapest[:middle]) else (middle + 1, many)
-    return _needed(cheapest[:many], is_enough)
+    return _drop_unneeded(cheapest[:many], is_enough)
 
 
-def _needed(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
+def _drop_unneeded(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
     """Drop one after the other, the most expensive first, as long as the rest is enough; repeat until nothing is dropped.
 
     The repetition is needed since rounds are not additive: a lease needed beside another one may not be needed without it.
@@ -364,7 +372,7 @@ def jobs_to_restart_elsewhere(
         queue: Its candidates.
         play: Decides the same round for another queue.
     """
-    started = _started(admission)
+    started = _started_ids(admission)
     bound = {each.job_id for each in queue if each.gpu_uuid is not None and each.job_id not in started}
     if not bound:
         return ()

@@ -13,9 +13,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import groupby
 
-from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota
+from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota, by_priority
 from pgpu.scheduling.order import Machine, OrderRules
 from pgpu.scheduling.reservations import NEVER, expected_end_seconds
 from pgpu.units import format_memory
@@ -32,7 +31,7 @@ class QuotaLimit(Enum):
 
 
 @dataclass(slots=True)
-class _Owned:
+class _Usage:
     """What one user holds."""
 
     memory_bytes: int = 0
@@ -46,7 +45,7 @@ class _Owned:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Reserved:
     """The part of one user's quota that is reserved for a job from a time on."""
 
     job_id: str
@@ -66,8 +65,8 @@ class QuotaUsage:
         self._quotas = quotas
         self._rules = rules
         self._now_seconds = now_seconds
-        self._kept: dict[int, _Kept] = {}
-        self._owned: defaultdict[int, _Owned] = defaultdict(_Owned)
+        self._kept: dict[int, _Reserved] = {}
+        self._owned: defaultdict[int, _Usage] = defaultdict(_Usage)
         for each in held:
             self._owned[each.owner_uid].add(each)
 
@@ -75,7 +74,7 @@ class QuotaUsage:
         """Return each user's dominant share of a machine, by UID."""
         return {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
 
-    def bar(self, candidate: Candidate) -> QuotaLimit | None:
+    def limit_on(self, candidate: Candidate) -> QuotaLimit | None:
         """Return why its owner's quota keeps a job waiting; None if it does not."""
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None:
@@ -86,7 +85,11 @@ class QuotaUsage:
         if quota.jobs is not None and own.jobs >= quota.jobs:
             return QuotaLimit.FULL
         kept = self._kept.get(candidate.owner_uid)
-        if kept is None or kept.job_id == candidate.job_id or self._end_seconds(candidate) <= kept.start_seconds:
+        if (
+            kept is None
+            or kept.job_id == candidate.job_id
+            or candidate.end_seconds(self._now_seconds) <= kept.start_seconds
+        ):
             return None
         return QuotaLimit.KEPT if wanted > kept.spare_bytes or kept.spare_jobs < 1 else None
 
@@ -108,7 +111,7 @@ class QuotaUsage:
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None or candidate.owner_uid in self._kept:
             return
-        kept = self._reserved(candidate, quota, since_seconds)
+        kept = self._reserve(candidate, quota, since_seconds)
         if kept is not None:
             self._kept[candidate.owner_uid] = kept
 
@@ -121,14 +124,14 @@ class QuotaUsage:
             return
         if kept.job_id == candidate.job_id:
             del self._kept[candidate.owner_uid]
-        elif self._end_seconds(candidate) > kept.start_seconds:
+        elif candidate.end_seconds(self._now_seconds) > kept.start_seconds:
             kept.spare_bytes -= _wanted_bytes(candidate)
             kept.spare_jobs -= 1
 
-    def explain(self, candidate: Candidate, bar: QuotaLimit) -> str:
+    def explain(self, candidate: Candidate, limit: QuotaLimit) -> str:
         """Format what a job waits for."""
         quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
-        if bar is QuotaLimit.KEPT and candidate.owner_uid in self._kept:
+        if limit is QuotaLimit.KEPT and candidate.owner_uid in self._kept:
             return f"waits its turn: its owner's quota is kept for job {self._kept[candidate.owner_uid].job_id}"
         wanted_bytes = _wanted_bytes(candidate)
         if quota.memory_bytes is not None and wanted_bytes > quota.memory_bytes:
@@ -139,10 +142,7 @@ class QuotaUsage:
         most = format_memory(quota.memory_bytes or 0)
         return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
 
-    def _end_seconds(self, candidate: Candidate) -> float:
-        return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
-
-    def _reserved(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Kept | None:
+    def _reserve(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Reserved | None:
         """Find when its owner's running jobs will have freed enough; None if never, since the quota is too small."""
         wanted_bytes = _wanted_bytes(candidate)
         own = self._owned[candidate.owner_uid]
@@ -158,10 +158,10 @@ class QuotaUsage:
         if since_seconds is not None:
             has_memory = quota.memory_bytes is None or wanted_bytes <= quota.memory_bytes
             can_hold = has_memory and (quota.jobs is None or quota.jobs > 0)
-            return _Kept(candidate.job_id, -NEVER, left_bytes, left_jobs) if can_hold else None
+            return _Reserved(candidate.job_id, -NEVER, left_bytes, left_jobs) if can_hold else None
         if left_bytes < 0 or left_jobs < 0:
             return None
-        return _Kept(candidate.job_id, start_seconds, left_bytes, left_jobs)
+        return _Reserved(candidate.job_id, start_seconds, left_bytes, left_jobs)
 
     def _ends(self, uid: int, since_seconds: float | None) -> list[tuple[float, Held]]:
         """Return a user's jobs by expected end, without those granted after `since_seconds`."""
@@ -221,13 +221,13 @@ def admit_without_gpu(
         most_at_once: Limit on running jobs without a GPU.
     """
     found = CpuAdmission()
-    line = _Line(held, quotas)
+    line = _CpuQueue(held, quotas)
     for candidate in line.in_turn(queue):
         if line.count >= most_at_once:
             cause: Cause | None = Cause.CROWD
         else:
-            bar = allowances.bar(candidate)
-            cause = None if bar is None else _CAUSES[bar]
+            limit = allowances.limit_on(candidate)
+            cause = None if limit is None else _CAUSES[limit]
         if cause is None:
             started = Held(candidate.job_id, candidate.owner_uid, (), now_seconds, 0.0, candidate.duration_seconds)
             allowances.granted(candidate, started)
@@ -240,7 +240,7 @@ def admit_without_gpu(
     return found
 
 
-class _Line:
+class _CpuQueue:
     """Running jobs without a GPU by user, and the order of the waiting ones."""
 
     def __init__(self, held: Sequence[Held], quotas: Mapping[int, Quota]) -> None:
@@ -257,27 +257,23 @@ class _Line:
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every job once; a job that started meanwhile counts for its user."""
-
-        def rank(candidate: Candidate) -> int:
-            return -candidate.request.priority
-
-        for _, equals in groupby(sorted(queue, key=rank), key=rank):
+        for equals in by_priority(queue):
             yield from self._fairly(equals)
 
-    def _fairly(self, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+    def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))
-        users = [(self._weighed(uid), row[0][0], uid) for uid, row in rows.items()]
+        users = [(self._weighted_jobs(uid), row[0][0], uid) for uid, row in rows.items()]
         heapq.heapify(users)
         while users:
             uid = users[0][2]
             row = rows[uid]
             yield row.popleft()[1]
             if row:
-                heapq.heapreplace(users, (self._weighed(uid), row[0][0], uid))
+                heapq.heapreplace(users, (self._weighted_jobs(uid), row[0][0], uid))
             else:
                 heapq.heappop(users)
 
-    def _weighed(self, uid: int) -> float:
+    def _weighted_jobs(self, uid: int) -> float:
         return self._running[uid] / self._quotas.get(uid, NO_QUOTA).weight

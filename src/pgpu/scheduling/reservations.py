@@ -153,10 +153,10 @@ def renew_reservation(
     """
     own = kept if kept is not None and kept.job_id == candidate.job_id else None
     able = {room.gpu.uuid: room.gpu for room in possible_hosts(moment.rooms, candidate)}
-    found = None if own is None else _reserved_again(own, candidate, able, moment)
+    found = None if own is None else _reserve_again(own, candidate, able, moment)
     if own is not None and found is not None:
         own = replace(own, unable_since_seconds=None)
-    elif own is not None and _stays_chosen(own, moment):
+    elif own is not None and _may_recover(own, moment):
         # Without any GPU to read, the start of the grace period is not noted either.
         is_noted = own.unable_since_seconds is not None or not moment.rooms
         return own if is_noted else replace(own, unable_since_seconds=moment.now_seconds), None
@@ -164,8 +164,8 @@ def renew_reservation(
         found = reserve(candidate, list(able.values()), moment.space, moment.ends(), moment.now_seconds)
         if found is None:
             return None
-        own = _chosen(own, candidate, found, moment)
-    return own, _as_promised(own, found, candidate, moment)
+        own = _choose_anew(own, candidate, found, moment)
+    return own, _limit_to_promise(own, found, candidate, moment)
 
 
 def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
@@ -181,7 +181,7 @@ def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRo
     return able if len(able) >= request.gpu_count else []
 
 
-def _reserved_again(
+def _reserve_again(
     kept: OverdueReservation, candidate: Candidate, able: Mapping[str, Gpu], moment: RoundState
 ) -> Reservation | None:
     """Reserve the same GPUs; None after `until_seconds`, or if they cannot host the job now."""
@@ -191,7 +191,7 @@ def _reserved_again(
     return reserve(candidate, gpus, moment.space, moment.ends(), moment.now_seconds)
 
 
-def _stays_chosen(kept: OverdueReservation, moment: RoundState) -> bool:
+def _may_recover(kept: OverdueReservation, moment: RoundState) -> bool:
     """Whether GPUs that cannot host their job now may do so soon; not if the administrator closed one."""
     if not moment.rooms:
         return True
@@ -200,7 +200,7 @@ def _stays_chosen(kept: OverdueReservation, moment: RoundState) -> bool:
     return kept.unable_since_seconds is None or moment.now_seconds < kept.unable_since_seconds + UNABLE_SECONDS
 
 
-def _chosen(
+def _choose_anew(
     before: OverdueReservation | None, candidate: Candidate, found: Reservation, moment: RoundState
 ) -> OverdueReservation:
     gpu_uuids, now_seconds = tuple(found.spare_bytes), moment.now_seconds
@@ -213,13 +213,15 @@ def _chosen(
     return OverdueReservation(candidate.job_id, gpu_uuids, since_seconds, before.start_seconds, until_seconds)
 
 
-def _as_promised(kept: OverdueReservation, found: Reservation, candidate: Candidate, moment: RoundState) -> Reservation:
+def _limit_to_promise(
+    kept: OverdueReservation, found: Reservation, candidate: Candidate, moment: RoundState
+) -> Reservation:
     """Limit what is spare to what leaves the GPUs free once all earlier jobs ended, however wrong durations are."""
     spare_bytes, spare_compute = dict(found.spare_bytes), dict(found.spare_compute)
     for room in moment.rooms:
         uuid = room.gpu.uuid
         if uuid in spare_bytes:
-            later = [each for each in moment.held if _stays(kept, each, uuid, moment.now_seconds)]
+            later = [each for each in moment.held if _outlasts_promise(kept, each, uuid, moment.now_seconds)]
             left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes)
             left_bytes -= sum(
                 taken_bytes(room.gpu, part.memory_bytes)
@@ -235,7 +237,7 @@ def _as_promised(kept: OverdueReservation, found: Reservation, candidate: Candid
     return Reservation(kept.job_id, start_seconds, spare_bytes, spare_compute, found.tenancy)
 
 
-def _stays(kept: OverdueReservation, held: Held, gpu_uuid: str, now_seconds: float) -> bool:
+def _outlasts_promise(kept: OverdueReservation, held: Held, gpu_uuid: str, now_seconds: float) -> bool:
     """Whether a job on this GPU was granted after the GPUs were chosen and need not end before the promised start."""
     if held.granted_at_seconds < kept.since_seconds or all(part.gpu_uuid != gpu_uuid for part in held.slices):
         return False
