@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
-from pgpu.engine.claims import ClaimableGpu
-from pgpu.engine.claims.engine_claims import KeyedLocks, check_words
+from pgpu.engine.claims import ClaimableGpu, check_words
+from pgpu.engine.claims.engine_claims import KeyedLocks
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.claims.engine_claims import check_words
+from pgpu.engine.claims import check_words
 from pgpu.errors import CapacityError, RequestError
 from pgpu.kubernetes.unit_ids import (
     Unit,

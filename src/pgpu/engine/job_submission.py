@@ -84,14 +84,14 @@ def accept(
     inherited_bytes = check_environment(submitter.environment)
     for each in submissions:
         check_submission(each, inherited_bytes)
-    submissions = [_with_size(context, each, submitter) for each in submissions]
+    submissions = [_choose_size(context, each, submitter) for each in submissions]
     gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
     with context.ledger.view() as view:
         for each in submissions:
             refuse_more_than_quota(view, submitter.uid, each.request)
-    elements = expand(submissions, lambda word: _predecessors(context, word, submitter), new_id)
-    entries = [_entry(element, submitter, context.settings.gpu_model) for element in elements]
-    _write(context, admissions, gpus, entries, submitter)
+    elements = expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id)
+    entries = [_make_entry(element, submitter, context.settings.gpu_model) for element in elements]
+    _store(context, admissions, gpus, entries, submitter)
     with context.ledger.view() as view:
         return [view.entry(entry.job.id).job for entry in entries]
 
@@ -115,7 +115,7 @@ def check(context: EngineContext, spec: JobSpec, request: Request, account: Acco
     return gpus
 
 
-def _with_size(context: EngineContext, submission: Submission, submitter: Submitter) -> Submission:
+def _choose_size(context: EngineContext, submission: Submission, submitter: Submitter) -> Submission:
     """Return a submission with its program's signature and, for `--memory auto`, the size that its history suggests."""
     spec, request = submission.spec, submission.request
     if not spec.command and spec.image is None:
@@ -146,7 +146,7 @@ def signature_of_job(spec: JobSpec, image_id: str) -> str:
     """
     if spec.image is not None:
         return signature_of(spec.image.rpartition("/")[2], image_id or spec.image, spec.command)
-    place = _script_index(spec.command) or 0
+    place = _find_script(spec.command) or 0
     program, words = spec.command[place], list(spec.command)
     words.pop(place)
     if place:
@@ -156,7 +156,7 @@ def signature_of_job(spec: JobSpec, image_id: str) -> str:
     return signature_of(PurePath(path).name, path, words)
 
 
-def _script_index(command: tuple[str, ...]) -> int | None:
+def _find_script(command: tuple[str, ...]) -> int | None:
     """Return the index of the script that a command runs: the first word named like one, else an interpreter's first argument."""
     for place, word in enumerate(command):
         if place and is_script(word):
@@ -171,7 +171,7 @@ def _script_index(command: tuple[str, ...]) -> int | None:
     return None
 
 
-def _predecessors(context: EngineContext, word: str, submitter: Submitter) -> list[str]:
+def _find_predecessors(context: EngineContext, word: str, submitter: Submitter) -> list[str]:
     """Return the ids of the user's own jobs that a word of `--after` names.
 
     Raises:
@@ -188,7 +188,7 @@ def _predecessors(context: EngineContext, word: str, submitter: Submitter) -> li
     return list(found)
 
 
-def _entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
+def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
     now_seconds, spec = time.time(), element.spec
     wait_timeout_seconds = element.submission.wait_timeout_seconds
     if spec.runtime == "process":  # relative to this process's directory; the supervisor's is /
@@ -208,10 +208,10 @@ def _entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Ent
     return Entry(job, wait_deadline_seconds=deadline_seconds)
 
 
-def _write(
+def _store(
     context: EngineContext, admissions: Admissions, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
 ) -> None:
-    """Add all entries in one transaction; a job without any wait time is cancelled in it unless it is granted."""
+    # A job without any wait time is cancelled in the transaction that stores it, unless it is granted there.
     jobs = [entry.job for entry in entries]
     impatient = [
         entry.job.id
@@ -250,7 +250,7 @@ def expand(
     found: list[Element] = []
     for submission in order_submissions(submissions):
         after = dict.fromkeys(job_id for word in submission.after for job_id in ids_by_name.get(word) or find(word))
-        elements = list(_elements(submission, tuple(after), new_id))
+        elements = list(_expand_array(submission, tuple(after), new_id))
         if submission.spec.name is not None:
             ids_by_name[submission.spec.name] = [element.job_id for element in elements]
             ids_by_name |= {element.spec.name: [element.job_id] for element in elements if element.spec.name}
@@ -276,7 +276,7 @@ def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
     """
     index_by_name: dict[str, int] = {}
     for index, submission in enumerate(submissions):
-        for name in _names(submission):
+        for name in _names_of(submission):
             if name in index_by_name:
                 raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
             index_by_name[name] = index
@@ -291,8 +291,7 @@ def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
     return [submissions[index] for index in _smallest_ready_first(graph)]
 
 
-def _names(submission: Submission) -> list[str]:
-    """Return the names by which `after` may mean a submission: its own, and those of its elements."""
+def _names_of(submission: Submission) -> list[str]:
     name, array = submission.spec.name, submission.array
     if not name:
         return []
@@ -305,7 +304,7 @@ def element_name(name: str, index: int) -> str:
 
 
 def _smallest_ready_first(graph: TopologicalSorter[int]) -> Iterator[int]:
-    """Yield the nodes in topological order, of several ready ones the smallest: this keeps the given order stable."""
+    # Topological order; of several ready nodes the smallest, which keeps the given order stable.
     ready: list[int] = list(graph.get_ready())
     heapq.heapify(ready)
     while ready:
@@ -316,7 +315,7 @@ def _smallest_ready_first(graph: TopologicalSorter[int]) -> Iterator[int]:
             heapq.heappush(ready, freed)
 
 
-def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[], str]) -> Iterator[Element]:
+def _expand_array(submission: Submission, after: tuple[str, ...], new_id: Callable[[], str]) -> Iterator[Element]:
     array, spec = submission.array, submission.spec
     if array is None:
         yield Element(new_id(), spec, Place(after), submission)

@@ -93,6 +93,6 @@ def _smaller(first: int, second: int) -> int:
 
 
 def _umask() -> int:
-    """Read the umask without os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7."""
+    # Not os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7.
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

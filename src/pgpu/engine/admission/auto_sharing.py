@@ -205,17 +205,27 @@ class AutoSharing:
             each.job_id: passed_up[each.job_id] for each in undecided if each.job_id in passed_up
         }
         clients = self._possible_clients(view, undecided)
-        company = _first_of_each_owner(clients)
-        now, later = _places(rooms, holding), _later_places(rooms, holding, lasting, time.time())
+        # Of each user the first `_MOST_BESIDE` + 1 jobs: one of them may be the job itself.
+        company: dict[int, list[Waiting]] = {}
+        for each in clients:
+            own = company.setdefault(each.owner_uid, [])
+            if len(own) <= _MOST_BESIDE:
+                own.append(each)
+        now, later = _places(rooms, holding, lasting, time.time())
         under_mps = set()
         for each in clients:
             beside = [_tenant(other) for other in company[each.owner_uid] if other.job_id != each.job_id][:_MOST_BESIDE]
-            if self._belongs(view, now, each, beside) or self._waits(view, later, each, beside, lasting):
+            if self._gains_under_mps(view, now, each, beside) or self._should_wait(view, later, each, beside, lasting):
                 under_mps.add(each.job_id)
-        return [_with_mode(each, under_mps) if each.request.sharing is SharingWish.AUTO else each for each in waiting]
+        modes = {
+            each.job_id: SharingWish.MPS if each.job_id in under_mps else SharingWish.TIME_SLICE for each in undecided
+        }
+        return [
+            replace(each, request=replace(each.request, sharing=modes[each.job_id])) if each.job_id in modes else each
+            for each in waiting
+        ]
 
     def _possible_clients(self, view: LedgerView, undecided: Sequence[Waiting]) -> Sequence[Waiting]:
-        """Return the jobs that may be clients of MPS."""
         # A user set by an image is known only when its container starts: a job that turns out to be no client then is
         # declined once, which is remembered.
         fitting = [each for each in undecided if each.request.gpu_count == 1 and not each.request.oversubscribes]
@@ -232,8 +242,9 @@ class AutoSharing:
                     able.append(each)
         return able
 
-    def _belongs(self, view: LedgerView, places: Sequence[_Place], job: Waiting, beside: Sequence[_Tenant]) -> bool:
-        """Whether there is a GPU on which a job runs faster under MPS than in turns."""
+    def _gains_under_mps(
+        self, view: LedgerView, places: Sequence[_Place], job: Waiting, beside: Sequence[_Tenant]
+    ) -> bool:
         own = _tenant(job)
         return any(
             self._gain(view, place.gpu, (own, *(place.there or beside or (own,)))) is not None
@@ -242,7 +253,7 @@ class AutoSharing:
             and all(each.owner_uid == job.owner_uid for each in place.there)
         )
 
-    def _waits(
+    def _should_wait(
         self,
         view: LedgerView,
         places: Sequence[_Place],
@@ -338,55 +349,31 @@ def empty_in_seconds(there: Iterable[Entry], lasting: Mapping[Call, float], now_
         lasting: Usual durations of calls in seconds.
         now_seconds: Seconds since the epoch.
     """
-    return max((_ends_in_seconds(entry, lasting, now_seconds) for entry in there), default=0.0)
+    latest_seconds = 0.0
+    for job in (entry.job for entry in there):
+        usual_seconds = lasting.get((job.signature, job.owner_uid)) if job.signature else None
+        if usual_seconds is None:
+            return math.inf
+        since_seconds = job.started_at_seconds or (job.lease.granted_at_seconds if job.lease else now_seconds)
+        # abs: an overdue job is expected to run on for as long as it is overdue.
+        latest_seconds = max(latest_seconds, abs(usual_seconds - max(0.0, now_seconds - since_seconds)))
+    return latest_seconds
 
 
-def _ends_in_seconds(entry: Entry, lasting: Mapping[Call, float], now_seconds: float) -> float:
-    """An overdue job is expected to run on for as long as it is overdue."""
-    job = entry.job
-    usual_seconds = lasting.get((job.signature, job.owner_uid)) if job.signature else None
-    since_seconds = job.started_at_seconds or (job.lease.granted_at_seconds if job.lease else now_seconds)
-    return math.inf if usual_seconds is None else abs(usual_seconds - max(0.0, now_seconds - since_seconds))
-
-
-def _first_of_each_owner(waiting: Sequence[Waiting]) -> dict[int, list[Waiting]]:
-    """Return each user's first `_MOST_BESIDE` + 1 jobs: one of them is the job itself."""
-    found: dict[int, list[Waiting]] = {}
-    for each in waiting:
-        own = found.setdefault(each.owner_uid, [])
-        if len(own) <= _MOST_BESIDE:
-            own.append(each)
-    return found
-
-
-def _places(rooms: Sequence[GpuRoom], holding: Sequence[Entry]) -> list[_Place]:
-    return [
-        _Place(
-            room.gpu,
-            room.free_bytes,
-            tuple(_Tenant(each.job.signature, each.job.owner_uid) for each in holding if _is_on(each, room.gpu.uuid)),
-        )
-        for room in rooms
-        if room.tenancy.mode in {None, SharingMode.MPS}
-    ]
-
-
-def _later_places(
+def _places(
     rooms: Sequence[GpuRoom], holding: Sequence[Entry], lasting: Mapping[Call, float], now_seconds: float
-) -> list[_Place]:
-    """Return the GPUs in time slices as they will be once empty, the soonest first."""
-    found = []
+) -> tuple[list[_Place], list[_Place]]:
+    # Idle GPUs and those under MPS as they are now; those in time slices as they will be once empty, the soonest first.
+    now, later = [], []
     for room in rooms:
-        if room.tenancy.mode is SharingMode.TIME_SLICE:
-            there = [each for each in holding if _is_on(each, room.gpu.uuid)]
+        there = [each for each in holding if _is_on(each, room.gpu.uuid)]
+        if room.tenancy.mode in {None, SharingMode.MPS}:
+            tenants = tuple(_Tenant(each.job.signature, each.job.owner_uid) for each in there)
+            now.append(_Place(room.gpu, room.free_bytes, tenants))
+        elif room.tenancy.mode is SharingMode.TIME_SLICE:
             wait_seconds = empty_in_seconds(there, lasting, now_seconds)
-            found.append(_Place(room.gpu, room.capacity_bytes, (), wait_seconds, room.free_bytes))
-    return sorted(found, key=lambda place: place.wait_seconds)
-
-
-def _with_mode(job: Waiting, under_mps: Collection[str]) -> Waiting:
-    sharing = SharingWish.MPS if job.job_id in under_mps else SharingWish.TIME_SLICE
-    return replace(job, request=replace(job.request, sharing=sharing))
+            later.append(_Place(room.gpu, room.capacity_bytes, (), wait_seconds, room.free_bytes))
+    return now, sorted(later, key=lambda place: place.wait_seconds)
 
 
 def _tenant(job: Waiting) -> _Tenant:

@@ -101,7 +101,7 @@ def is_waited_for(job: Job, entries: Sequence[Entry]) -> bool:
 
 
 def _was_evicted_for(evicted: Job, job: Job) -> bool:
-    """Whether an evicted job held a slice on one of the job's GPUs that counted as free when the job was granted."""
+    # True if the evicted job held a slice on one of the job's GPUs that counted as free when the job was granted.
     if job.lease is None or evicted.lease is None or evicted.reclaimed_at_seconds is None:
         return False
     if not 0 <= job.lease.granted_at_seconds - evicted.reclaimed_at_seconds < PATIENCE_SECONDS:

@@ -127,10 +127,12 @@ class Admissions:
         with context.ledger.view() as view:
             is_unsettled, version = has_to_settle(view, gives_up), view.version()
             outcome = self._round(view, snapshot, gives_up)
+        # Computing a reading takes tenths of a second, so it is outside of every transaction.
         self._auto_sharing.readings.keep(context.ledger.facts)
         if not is_unsettled and not outcome.is_change:
             return outcome
         with context.ledger.decision() as decision:
+            # The write lock is held from here on. If another process has written since the view, the round is decided again.
             if not is_unsettled and decision.version() == version:
                 outcome = commit_round(decision, outcome, context.settings.gpu_model)
             else:
@@ -277,7 +279,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
     for grant in admission.grants:
         lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
         entry = decision.entry(grant.job_id)
-        decision.put(regrant(entry, lease) if entry.job.is_aside else _granted(entry, lease))
+        decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease))
     for job_id, by in admission.suspended:
         entry = decision.entry(job_id)
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
@@ -297,8 +299,8 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
     return replace(outcome, granted=tuple(unattended))
 
 
-def _granted(entry: Entry, lease: Lease) -> Entry:
-    """Return a job that starts; its request becomes what was granted: one of unknown size was granted whatever was free."""
+def _start(entry: Entry, lease: Lease) -> Entry:
+    # The request becomes what was granted: a job of unknown size was granted whatever was free.
     if entry.job.request.oversubscribes:
         parts = tuple(with_host_part(part, entry.job.request.memory_bytes) for part in lease.slices)
         lease = replace(lease, slices=parts)
@@ -347,7 +349,7 @@ def has_to_settle(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
 
 
 def _released(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
-    """Return the jobs that were held and no longer are; in the ledger only held jobs have a reason."""
+    # In the ledger only held jobs have a reason.
     return [
         peer.job_id
         for peer in waiting

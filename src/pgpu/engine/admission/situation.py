@@ -161,7 +161,18 @@ class SituationReader:
         without_gpu_elsewhere = sum(
             entry.job.request.is_without_gpu for entry in counted if entry.job.gpu_model != gpu_model
         )
-        rooms = _without_lent(snapshot.rooms(holding, self.headroom), self._lent_capacity(holding, snapshot))
+        # A suspended job keeps its lease, so what it lent to another job counts twice in the snapshot's rooms.
+        lent = self._lent_capacity(holding, snapshot)
+        rooms = tuple(
+            replace(
+                room,
+                granted_bytes=room.granted_bytes - lent[room.gpu.uuid][0],
+                granted_compute=room.granted_compute - lent[room.gpu.uuid][1],
+            )
+            if room.gpu.uuid in lent
+            else room
+            for room in snapshot.rooms(holding, self.headroom)
+        )
         closed = view.closed_gpus()
         is_all_closed = ALL_GPUS in closed
         open_rooms = () if is_all_closed else tuple(room for room in rooms if room.gpu.uuid not in closed)
@@ -234,7 +245,7 @@ class SituationReader:
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
-        """Return the oversubscribing jobs that wait for host memory; /proc is read only where there are any."""
+        # /proc is read only where a job that oversubscribes waits.
         oversubscribing = [(each.job_id, each.request) for each in waiting if each.request.oversubscribes]
         if not oversubscribing:
             return {}
@@ -246,8 +257,6 @@ class SituationReader:
     # Suspended jobs: they keep their lease, and only the job that they were suspended for is granted what they left.
 
     def _victims(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[Victim, ...]:
-        """Return every running job that could be suspended, and how much memory that would free."""
-
         def fits_in_host(job: Job) -> bool:
             parts = () if job.lease is None else job.lease.slices
             return self.can_leave(job) and sum(part.memory_bytes for part in parts) <= self.host_memory()
@@ -263,7 +272,12 @@ class SituationReader:
                 entry.job.resumed_at_seconds,
             )
             for entry in holding
-            if entry.job.lease is not None and _may_be_suspended(entry.job)
+            if entry.job.lease is not None
+            and len(entry.job.lease.slices) == 1
+            and entry.job.lease.sharing is SharingMode.TIME_SLICE
+            and entry.job.state is JobState.RUNNING
+            and entry.job.suspended_by is None
+            and not entry.job.is_aside
             for part in entry.job.lease.slices
         )
 
@@ -292,30 +306,9 @@ class SituationReader:
         return found
 
 
-def _without_lent(rooms: Sequence[GpuRoom], lent: Mapping[str, tuple[int, float]]) -> tuple[GpuRoom, ...]:
-    found = []
-    for room in rooms:
-        memory_bytes, compute = lent.get(room.gpu.uuid, (0, 0.0))
-        found.append(
-            replace(
-                room,
-                granted_bytes=room.granted_bytes - memory_bytes,
-                granted_compute=room.granted_compute - compute,
-            )
-            if room.gpu.uuid in lent
-            else room
-        )
-    return tuple(found)
-
-
 def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:
-    """Return all of a slice where the driver moves the whole process, else the pages that it can move one by one."""
+    # The driver moves the whole process where it can, else only the pages of managed memory.
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
-
-
-def _may_be_suspended(job: Job) -> bool:
-    is_alone = job.lease is not None and len(job.lease.slices) == 1 and job.lease.sharing is SharingMode.TIME_SLICE
-    return is_alone and job.state is JobState.RUNNING and job.suspended_by is None and not job.is_aside
 
 
 def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:

@@ -112,11 +112,11 @@ def take_snapshot(
     """
     gpus = tuple(source.gpus())
     leases = [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
-    meters = _held(enforcer, leases)
+    meters = _read_meters(enforcer, leases)
     for _ in range(_MOST_READINGS):
         before = meters
         used_bytes = {gpu.uuid: source.memory(gpu.uuid).used_bytes for gpu in gpus}
-        meters = _held(enforcer, leases)
+        meters = _read_meters(enforcer, leases)
         if meters == before:
             break
     seen = {key: use for key, use in meters.items() if key in before and key[0] not in away}
@@ -125,7 +125,7 @@ def take_snapshot(
     return Snapshot(gpus, used_bytes, steady, staying)
 
 
-def _held(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str, str], SliceUse]:
+def _read_meters(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str, str], SliceUse]:
     return {(lease.job_id, use.gpu_uuid): use for lease in leases for use in enforcer.use(lease)}
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.enforcement import SliceUse
+from pgpu.errors import RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Gpu, HeldClaim
 from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
 """Granularity of claims' slices, so that what is left of a GPU is known exactly."""
+
+_MOST_GPUS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,17 @@ class ClaimableGpu:
 
     oversubscription: float = 1.0
     """How many times its memory oversubscribing claims may sum to, about; 1 where none can."""
+
+
+def check_words(claim: Claim) -> None:
+    """Raise RequestError for a claim that no node could hold."""
+    uuids = [part.gpu_uuid for part in claim.slices]
+    if not 1 <= len(uuids) <= _MOST_GPUS or len(set(uuids)) != len(uuids):
+        raise RequestError(f"a claim is for slices of 1 to {_MOST_GPUS} GPUs, of each GPU one")
+    if not all(part.memory_bytes > 0 for part in claim.slices):
+        raise RequestError("a slice must have memory")
+    if len({part.compute_share for part in claim.slices}) != 1:
+        raise RequestError("the slices of one claim must have the same share of their GPUs' time")
 
 
 class Claims(Protocol):

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.admission.snapshot import Snapshot
-from pgpu.engine.claims import ClaimableGpu
+from pgpu.engine.claims import ClaimableGpu, check_words
 from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import RESERVED_FACT, new_job_id
 from pgpu.engine.leases.recovery import recover
@@ -61,14 +61,13 @@ from pgpu.units import format_memory
 PATIENCE_SECONDS = 40.0
 """How long slices may take to bind, or to become free. Below the 45 s after which a kubelet gives a call up."""
 
-_MOST_GPUS = 16
 _UID_DIGITS = 8
 _POLL_SECONDS = 0.01
 _RECOVERY_SECONDS = 1.0
 
 _LOG = logging.getLogger(__name__)
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class KeyedLocks:
@@ -96,7 +95,7 @@ class KeyedLocks:
                     del self._users[name], self._locks[name]
 
 
-class _ClaimableGpus(list[ClaimableGpu]):
+class _GpusOfSnapshot(list[ClaimableGpu]):
     """The GPUs as claims see them, with the snapshot that this was computed from."""
 
     def __init__(self, gpus: Iterable[ClaimableGpu], snapshot: Snapshot) -> None:
@@ -136,7 +135,7 @@ class EngineClaims:
             )
             for room in snapshot.rooms(held, engine.headroom)
         )
-        return _ClaimableGpus(found, snapshot)
+        return _GpusOfSnapshot(found, snapshot)
 
     def lock(self, uid: str) -> contextlib.AbstractContextManager[None]:
         """See `Claims.lock`."""
@@ -146,7 +145,7 @@ class EngineClaims:
         """See `Claims.hold`."""
         check_words(claim)
         with self._locks.held(claim.uid):
-            return self._hold(claim, gpus.snapshot if isinstance(gpus, _ClaimableGpus) else None)
+            return self._hold(claim, gpus.snapshot if isinstance(gpus, _GpusOfSnapshot) else None)
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
@@ -160,10 +159,12 @@ class EngineClaims:
             entry = self._entry(record.job_id)
             if entry is not None and entry.is_live:
                 self._engine.ask_to_stop(record.job_id, 0.0)
-                self._wait_for(
-                    lambda: self._is_released(record.job_id),
-                    f"memory of the slices of claim {uid} is still held",
-                )
+
+                def is_released() -> bool:
+                    entry = self._entry(record.job_id)
+                    return entry is None or not entry.is_live
+
+                self._wait_for(is_released, f"memory of the slices of claim {uid} is still held")
             self._forget(uid)
 
     def held(self) -> Sequence[HeldClaim]:
@@ -217,13 +218,13 @@ class EngineClaims:
             raise
 
     def _grant(self, claim: Claim, snapshot: Snapshot) -> str:
-        """Write a job that stands for a claim, start its supervisor, and return its id."""
         engine = self._engine
         factor = engine.settings.oversubscription
         for part in claim.slices:
             on_it = [gpu for gpu in snapshot.gpus if gpu.uuid == part.gpu_uuid]
             if on_it:
                 engine.check_amount(on_it, request_of(claim, [part]))
+        # Room is checked again inside of the transaction: no other claim or job can be granted it before the commit.
         with engine.ledger.decision() as decision:
             if (job_id := _present_job(decision, claim)) is not None:
                 return job_id  # another process was faster
@@ -234,6 +235,7 @@ class EngineClaims:
             decision.put_gpus(snapshot.gpus, time.time())
             job_id = put_granted(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
+        # After the commit: a crash here leaves a granted job without a supervisor, which recovery starts.
         engine.keepers.ensure(engine.settings.gpu_model)
         engine.respawn(job_id)
         return job_id
@@ -251,11 +253,7 @@ class EngineClaims:
             return None
         return read_delivery(Path(job.holder.slice_directory))
 
-    def _is_released(self, job_id: str) -> bool:
-        entry = self._entry(job_id)
-        return entry is None or not entry.is_live
-
-    def _wait_for(self, poll: Callable[[], _Answer | None], error: str) -> _Answer:
+    def _wait_for(self, poll: Callable[[], _Result | None], error: str) -> _Result:
         """Poll until there is a result; once a second recover jobs, since their supervisors may have died.
 
         Raises:
@@ -278,14 +276,8 @@ class EngineClaims:
             decision.held_claims.forget(uid)
 
     def _entry(self, job_id: str) -> Entry | None:
-        with self._engine.ledger.view() as view:
-            return _entry(view, job_id)
-
-
-def _entry(view: LedgerView, job_id: str) -> Entry | None:
-    try:
-        return view.entry(job_id)
-    except JobNotFoundError:
+        with self._engine.ledger.view() as view, contextlib.suppress(JobNotFoundError):
+            return view.entry(job_id)
         return None
 
 
@@ -298,19 +290,8 @@ def _present_job(view: LedgerView, claim: Claim) -> str | None:
         raise NodeError(f"the slices of claim {claim.uid} are being taken away")
     if record.claim.slices != claim.slices or record.claim.sharing != claim.sharing:
         raise RequestError(f"claim {claim.uid} is held with other slices", hint="free it first")
-    entry = _entry(view, record.job_id)
-    return None if entry is None or entry.job.state.is_final else record.job_id
-
-
-def check_words(claim: Claim) -> None:
-    """Raise RequestError for a claim that no node could hold."""
-    uuids = [part.gpu_uuid for part in claim.slices]
-    if not 1 <= len(uuids) <= _MOST_GPUS or len(set(uuids)) != len(uuids):
-        raise RequestError(f"a claim is for slices of 1 to {_MOST_GPUS} GPUs, of each GPU one")
-    if not all(part.memory_bytes > 0 for part in claim.slices):
-        raise RequestError("a slice must have memory")
-    if len({part.compute_share for part in claim.slices}) != 1:
-        raise RequestError("the slices of one claim must have the same share of their GPUs' time")
+    peer = view.peers([record.job_id]).get(record.job_id)
+    return None if peer is None or peer.state.is_final else record.job_id
 
 
 def request_of(claim: Claim, parts: Sequence[Slice]) -> Request:
@@ -344,7 +325,13 @@ def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holder
         room = rooms.get(part.gpu_uuid)
         if room is None:
             raise NodeError(f"GPU {part.gpu_uuid} is not on this node now")
-        _check_mode(claim, room)
+        mode = mode_of(claim.sharing)
+        if not supports_mode(room.gpu, request_of(claim, claim.slices)):
+            raise RequestError(
+                f"{room.gpu.name} cannot be shared by MPS: it takes one of the Volta generation or later"
+            )
+        if not room.tenancy.admits(mode, KUBERNETES_UID, most_clients(room.gpu)):
+            raise CapacityError(f"GPU {room.gpu.uuid} is in the mode {room.tenancy.mode} now, and cannot be in {mode}")
         needed_bytes = _device_bytes(claim, part, factor)
         if needed_bytes > room.free_bytes:
             raise CapacityError(
@@ -362,14 +349,6 @@ def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], avail
         asked = [(claim.uid, request_of(claim, claim.slices))]
         for why in short_of_host_memory(asked, promised_bytes, available_bytes, factor).values():
             raise CapacityError(f"claim {claim.namespace}/{claim.name} {why}")
-
-
-def _check_mode(claim: Claim, room: GpuRoom) -> None:
-    mode = mode_of(claim.sharing)
-    if not supports_mode(room.gpu, request_of(claim, claim.slices)):
-        raise RequestError(f"{room.gpu.name} cannot be shared by MPS: it takes one of the Volta generation or later")
-    if not room.tenancy.admits(mode, KUBERNETES_UID, most_clients(room.gpu)):
-        raise CapacityError(f"GPU {room.gpu.uuid} is in the mode {room.tenancy.mode} now, and cannot be in {mode}")
 
 
 def _device_bytes(claim: Claim, part: Slice, factor: float) -> int:

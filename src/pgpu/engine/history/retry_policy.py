@@ -23,7 +23,7 @@ from pgpu.units import format_memory
 MOST_TRIES = 3
 """Of a job that fails at its own limit; the last one has its GPUs alone, as far as its user's quota allows."""
 
-_QUICKLY = 1
+_ZLIB_LEVEL = 1
 """zlib level: a log shrinks to a fifth, at 100 MB/s."""
 
 _LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         log = context.enforcer.trace(job.lease)
         if log is None:
             return None
-        context.places(job.id).trace.write_bytes(zlib.compress(log, _QUICKLY))
+        context.places(job.id).trace.write_bytes(zlib.compress(log, _ZLIB_LEVEL))
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
@@ -117,7 +117,15 @@ class EndedRun:
         # A resize may have given it more after the refusal, and it failed with that.
         slice_bytes = max(self.observed.refused_at_bytes, job.request.memory_bytes)
         request = _next_request(job, slice_bytes, self.observed.attempted_bytes, most)
-        return _why_no_more(job, slice_bytes, most) if request is None else NextTry(job, request, self)
+        if request is not None:
+            return NextTry(job, request, self)
+        if job.attempt >= MOST_TRIES:
+            why = f"this was the last of {MOST_TRIES} tries"
+        elif most.is_quota:
+            why = f"its owner's quota allows no larger slice than {format_memory(most.memory_bytes)}"
+        else:
+            why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
+        return f"it failed at its own limit, {format_memory(slice_bytes)}, and was not tried again: {why}"
 
 
 def observe_end(
@@ -152,16 +160,6 @@ def _next_request(job: Job, slice_bytes: int, attempted_bytes: int, most: Larges
     return replace(job.request, memory_bytes=wanted_bytes, basis=Basis.RETRY.value)
 
 
-def _why_no_more(job: Job, slice_bytes: int, most: LargestSlice) -> str:
-    if job.attempt >= MOST_TRIES:
-        why = f"this was the last of {MOST_TRIES} tries"
-    elif most.is_quota:
-        why = f"its owner's quota allows no larger slice than {format_memory(most.memory_bytes)}"
-    else:
-        why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
-    return f"it failed at its own limit, {format_memory(slice_bytes)}, and was not tried again: {why}"
-
-
 def queue_again(context: EngineContext, again: NextTry) -> None:
     """Put a job back into the queue with its next request; a job with a stop request ends instead.
 
@@ -172,9 +170,11 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
     """
     lease = again.job.lease
     if lease is not None:
+        # Before the transaction: from its commit on the job waits, and its memory may be granted to another one.
         context.enforcer.release(lease)
     with context.deciding() as decision:
         entry = decision.entry(again.job.id)
+        # The failed run is learnt in the same transaction, so that the next estimate is above it.
         again.run.learn(decision, again.job)
         now_seconds = time.time()
         if entry.stop_grace_seconds is not None:

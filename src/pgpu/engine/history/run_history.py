@@ -97,7 +97,7 @@ class RunHistory:
         if not request.is_estimated:
             return replace(request, basis=None)  # only pgpu itself sets a basis
         most = self.most(view, owner_uid, gpus, request.gpu_count).memory_bytes
-        found = self._estimated(view, signature, owner_uid, gpus)
+        found = self._largest_estimate(view, signature, owner_uid, gpus)
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
@@ -108,7 +108,7 @@ class RunHistory:
         gets all that its GPUs have for jobs. A parked job keeps its size.
         """
         return [
-            _sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE and each.gpu_uuid is None else each
+            _update_size(each, rooms, quotas) if each.request.basis in _SIZED_LATE and each.gpu_uuid is None else each
             for each in waiting
         ]
 
@@ -164,14 +164,13 @@ class RunHistory:
         return LargestSlice(quota_bytes // gpu_count, is_quota=True)
 
     def _runs(self, view: LedgerView, key: tuple[str, str, int]) -> Sequence[Run]:
-        """Return a program's runs; cached, since a thousand calls of it may be submitted together."""
+        # Cached: a thousand calls of one program may be submitted together.
         newest = view.history.newest()
         if self._read is None or self._read[:2] != (newest, key):
             self._read = (newest, key, view.history.of_program(*key))
         return self._read[2]
 
-    def _estimated(self, view: LedgerView, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
-        """Return the largest estimate of all models of these GPUs."""
+    def _largest_estimate(self, view: LedgerView, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
         if not signature:
             return UNKNOWN
         found = [self.estimate(view, signature, owner_uid, name) for name in history_names(gpus)]
@@ -204,7 +203,7 @@ def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
 _SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
 
 
-def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quota]) -> Waiting:
+def _update_size(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quota]) -> Waiting:
     request = waiting.request
     quota_bytes = quotas.get(waiting.owner_uid, NO_QUOTA).memory_bytes
     entitled_bytes = sys.maxsize if quota_bytes is None else quota_bytes // request.gpu_count

@@ -17,7 +17,7 @@ from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.products import MODELS
 from pgpu.ledger import Ledger, LedgerView
-from pgpu.model import Bandwidths, Gpu, Job, Profile
+from pgpu.model import Bandwidths, Gpu, Profile
 
 _MOST_PROFILES = 2000
 _MOST_TOGETHER = 64
@@ -51,8 +51,8 @@ def advise_jobs(
     if len(jobs) > _MOST_TOGETHER:
         raise RequestError(f"advice is for at most {_MOST_TOGETHER} jobs together, not {len(jobs)}")
     gpus = context.gpus.gpus()
-    name = _gpu_name(gpu_model, gpus, jobs)
-    profiles = [_profile(context.ledger, job, name, owner_uid) for job in jobs]
+    name = _choose_gpu_name(gpu_model, gpus, jobs)
+    profiles = [_find_profile(context.ledger, job, name, owner_uid) for job in jobs]
     here = next((gpu for gpu in gpus if history_name(gpu) == name), None)
     kept = None if here is None else context.ledger.facts.get(key_of(name, here.driver_version))
     constants = Constants() if kept is None else constants_of(kept)
@@ -74,8 +74,7 @@ def kind_of(name: str, gpus: Sequence[Gpu]) -> GpuKind:
     return GpuKind(name, capability)
 
 
-def _gpu_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[str | Profile]) -> str:
-    """Return the kind of GPU, as in the history, that advice is for."""
+def _choose_gpu_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[str | Profile]) -> str:
     profiled = [job.gpu_name for job in jobs if isinstance(job, Profile)]
     if gpu_model is None:
         if not profiled and not gpus:
@@ -86,7 +85,7 @@ def _gpu_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[str | P
     return product if product in names else f"{_SIMULATED}{product}" if f"{_SIMULATED}{product}" in names else product
 
 
-def _profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int | None) -> Profile:
+def _find_profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int | None) -> Profile:
     """Return a job's own profile, else one of its program, else one of a signature with this name or beginning."""
     if isinstance(job, Profile):
         if job.gpu_name != gpu_name:
@@ -100,8 +99,14 @@ def _profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int |
     except JobNotFoundError:
         named = None
     with ledger.view() as view:
-        found = None if named is None else _of_job(view, named, gpu_name)
-        found = found or _of_signature(view, job, gpu_name, owner_uid)
+        found = None
+        if named is not None:
+            own = view.profiles.of_job(named.id)
+            if own is not None and own.gpu_name == gpu_name:
+                found = view.profiles.with_findings(own)
+            else:
+                found = view.profiles.newest(named.signature, gpu_name, named.owner_uid)
+        found = found or _find_by_signature(view, job, gpu_name, owner_uid)
     if found is None:
         raise RequestError(
             f"there is no profile of {job!r} on {gpu_name}", hint="measure it: pgpu profile --sensitivity -- COMMAND"
@@ -109,14 +114,7 @@ def _profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int |
     return found
 
 
-def _of_job(view: LedgerView, job: Job, gpu_name: str) -> Profile | None:
-    own = view.profiles.of_job(job.id)
-    if own is not None and own.gpu_name == gpu_name:
-        return view.profiles.with_findings(own)
-    return view.profiles.newest(job.signature, gpu_name, job.owner_uid)
-
-
-def _of_signature(view: LedgerView, word: str, gpu_name: str, owner_uid: int | None) -> Profile | None:
+def _find_by_signature(view: LedgerView, word: str, gpu_name: str, owner_uid: int | None) -> Profile | None:
     here = [each for each in view.profiles.all(owner_uid, _MOST_PROFILES) if each.gpu_name == gpu_name]
     same = [each for each in here if each.signature == word]
     begun = [each for each in here if each.signature.startswith(word)]

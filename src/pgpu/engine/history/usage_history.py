@@ -45,7 +45,7 @@ def read_history(context: EngineContext, word: str | None, owner_uid: int | None
         calls: dict[_Call, list[Run]] = {}
         for run in view.history.runs(owner_uid, MOST_RUNS):
             calls.setdefault((run.signature, run.gpu_name, run.owner_uid), []).append(run)
-        wanted = list(calls) if word is None else _matching(word, called, calls)
+        wanted = list(calls) if word is None else _match_calls(word, called, calls)
         newest_first = sorted(wanted, key=lambda call: calls[call][-1].ended_at_seconds, reverse=True)
         return [
             CallHistory(*call, tuple(calls[call]), context.learning.estimate(view, call[0], call[2], call[1]))
@@ -53,7 +53,7 @@ def read_history(context: EngineContext, word: str | None, owner_uid: int | None
         ]
 
 
-def _matching(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence[_Call]:
+def _match_calls(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence[_Call]:
     """Return the call with this exact signature, else those whose signatures begin so, else those of a job with this id or name."""
     begun = [call for call in calls if call[0].startswith(word)]
     same = [call for call in begun if call[0] == word]
@@ -76,7 +76,7 @@ def read_waste(context: EngineContext, owner_uid: int | None = None) -> list[Was
     with context.ledger.view() as view:
         ended = [waste_of(run) for run in view.history.runs(owner_uid, MOST_RUNS)]
         holding = [entry for entry in view.holding() if owner_uid in {None, entry.job.owner_uid}]
-    return ended + list(_running(context, [entry for entry in context.queue_of(holding) if entry.is_counted]))
+    return ended + list(_waste_of_running(context, [entry for entry in context.queue_of(holding) if entry.is_counted]))
 
 
 def waste_of(run: Run) -> Waste:
@@ -97,7 +97,7 @@ def waste_of(run: Run) -> Waste:
     )
 
 
-def _running(context: EngineContext, entries: Sequence[Entry]) -> Iterator[Waste]:
+def _waste_of_running(context: EngineContext, entries: Sequence[Entry]) -> Iterator[Waste]:
     names = {gpu.uuid: history_name(gpu) for gpu in context.gpus.gpus()}
     for entry in entries:
         job = entry.job

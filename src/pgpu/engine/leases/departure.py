@@ -81,22 +81,22 @@ class Departure:
             return Stage.REFUSED
         if not self.context.can_leave(job):
             return self._wait_until_quiet(job, parking, by)
-        if self._stays(job):
-            return self._refused(by)
+        if self._cannot_be_moved(job):
+            return self._refuse(by)
         known = () if parking is None else parking.travellers
         there = self.there(job, known)
         if not there and not self._is_context_expected(job, known):
-            return self._away(parking, Parking(by, Stage.AWAY, known))
+            return self._mark_away(parking, Parking(by, Stage.AWAY, known))
         if there:
             travellers = {each.process: each for each in (*known, *there)}
-            self._moving(job).begin_leaving(Parking(by, Stage.LEAVING, tuple(travellers.values())))
+            self._get_mover(job).begin_leaving(Parking(by, Stage.LEAVING, tuple(travellers.values())))
         return Stage.LEAVING
 
     def _wait_until_quiet(self, job: Job, parking: Parking | None, by: str) -> Stage:
         """Count as away once nothing is in flight; its memory stays, or the driver moves it page by page."""
         if not self._is_held_for(QUIET_SECONDS) and not self._is_quiet(job, time.monotonic()):
             return Stage.LEAVING
-        return self._away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
+        return self._mark_away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
 
     def come_back(self, job: Job) -> bool:
         """Continue coming back; called again and again while the place of a job with a lease is free.
@@ -112,13 +112,13 @@ class Departure:
         if self._mover is not None and self._mover.is_moving:
             return False
         if parking is None:
-            if self._stays(job):
-                self._refused("")
+            if self._cannot_be_moved(job):
+                self._refuse("")
             return True
         if parking.travellers:
-            self._moving(job).begin_coming_back(parking)
+            self._get_mover(job).begin_coming_back(parking)
             return False
-        self._forget(parking)
+        self._remove_state(parking)
         return True
 
     def close(self) -> None:
@@ -130,29 +130,29 @@ class Departure:
     def _path(self) -> Path:
         return self.context.places(self.job_id).parking
 
-    def _stays(self, job: Job) -> bool:
-        """Whether it has memory that some drivers corrupt when they move it, so that it is never moved."""
+    def _cannot_be_moved(self, job: Job) -> bool:
+        # Some drivers corrupt managed memory and memory shared with another process when they move it, so it is never moved.
         return job.lease is not None and any(use.stays for use in self.context.enforcer.use(job.lease))
 
-    def _refused(self, by: str) -> Stage:
+    def _refuse(self, by: str) -> Stage:
         save_parking(self._path, Parking(by, Stage.REFUSED, reason=STAYS))
         return Stage.REFUSED
 
-    def _away(self, before: Parking | None, now: Parking) -> Stage:
+    def _mark_away(self, before: Parking | None, now: Parking) -> Stage:
         if before != now:
             save_parking(self._path, now)
             send_datagram(self.context.places(now.by).wake_socket, b"")
         return Stage.AWAY
 
-    def _forget(self, parking: Parking) -> None:
-        """Remove the state, but keep a refusal: the next attempt would be refused again."""
+    def _remove_state(self, parking: Parking) -> None:
+        # A refusal stays: the next attempt would be refused again.
         if not parking.reason:
             self._path.unlink(missing_ok=True)
         elif parking.stage is not Stage.REFUSED or (parking.by and not self._holds_lease(parking.by)):
             save_parking(self._path, replace(parking, by="", stage=Stage.REFUSED))
 
     def _holds_lease(self, job_id: str) -> bool:
-        """Whether the job that was refused the place still has its grant; it must find the refusal until then."""
+        # The job that was refused the place must find the refusal as long as it has its grant.
         with self.context.ledger.view() as view:
             return any(entry.job.id == job_id for entry in view.holding())
 
@@ -176,7 +176,7 @@ class Departure:
         return found
 
     def _is_context_expected(self, job: Job, known: Sequence[Traveller]) -> bool:
-        """Whether a process was about to make a CUDA context when the job was held, and is not on the GPU yet."""
+        # A process may have been about to make a CUDA context when the job was held: it is not on the GPU yet.
         uses = [] if job.lease is None else self.context.enforcer.use(job.lease)
         away_count = sum(is_alive(each.process) for each in known)
         if max((use.processes for use in uses), default=0) <= away_count:
@@ -189,7 +189,7 @@ class Departure:
             self._held_at_seconds = now_seconds
         return now_seconds - self._held_at_seconds >= seconds
 
-    def _moving(self, job: Job) -> "Mover":
+    def _get_mover(self, job: Job) -> "Mover":
         if self._mover is not None:
             return self._mover
         if self.context.checkpoints is None:
@@ -245,18 +245,18 @@ class Mover:
         """
         # Written first: after a crash the next supervisor must know which processes may be away.
         save_parking(self.path, parking)
-        self._begin(lambda: self._leave(parking))
+        self._start_thread(lambda: self._leave(parking))
 
     def begin_coming_back(self, parking: Parking) -> None:
         """Start to move these travellers back; no other move may be under way."""
-        self._begin(lambda: self._come_back(parking))
+        self._start_thread(lambda: self._come_back(parking))
 
     def wait(self, seconds: float) -> None:
         """Wait for the end of the move, at most this long."""
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def _begin(self, move: Callable[[], None]) -> None:
+    def _start_thread(self, move: Callable[[], None]) -> None:
         def run() -> None:
             try:
                 move()
@@ -274,7 +274,7 @@ class Mover:
                 self._take_away(each, until_seconds)
         except CheckpointError as exc:
             self._log_once(str(exc))
-            left = self._bring(parking.travellers)
+            left = self._bring_back(parking.travellers)
             save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
 
     def _take_away(self, traveller: Traveller, until_seconds: float) -> None:
@@ -288,7 +288,7 @@ class Mover:
                 return
 
     def _come_back(self, parking: Parking) -> None:
-        left = self._bring(parking.travellers)
+        left = self._bring_back(parking.travellers)
         if left:
             save_parking(self.path, replace(parking, travellers=left))
         elif parking.stage is Stage.REFUSED:
@@ -296,13 +296,12 @@ class Mover:
         else:
             self.path.unlink(missing_ok=True)
 
-    def _bring(self, travellers: Sequence[Traveller]) -> tuple[Traveller, ...]:
-        """Move travellers back, and return those that are still away."""
+    def _bring_back(self, travellers: Sequence[Traveller]) -> tuple[Traveller, ...]:
         left: list[Traveller] = []
         why = None
         for each in travellers:
             try:
-                self._bring_one(each)
+                self._bring_one_back(each)
             except CheckpointError as exc:
                 self._log_once(str(exc))
                 why = str(exc)
@@ -311,7 +310,7 @@ class Mover:
         self.trouble = why if self._failures >= TROUBLE_COUNT else None
         return tuple(left)
 
-    def _bring_one(self, traveller: Traveller) -> None:
+    def _bring_one_back(self, traveller: Traveller) -> None:
         if not is_alive(traveller.process):
             return
         # Without enough free memory it is not tried: NVIDIA's r580 never restores a process that found none once.
@@ -321,7 +320,7 @@ class Mover:
         self.checkpoints.come_back(traveller.process.pid)
 
     def _log_once(self, text: str) -> None:
-        """Log a message unless it is the last one: what fails is tried again every second."""
+        # What fails is tried again every second, so the same message is logged once.
         if text != self._logged:
             self._logged = text
             _LOG.warning(text)

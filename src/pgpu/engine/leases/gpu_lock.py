@@ -66,7 +66,7 @@ class GpuLocks:
             os.close(self._descriptors.popitem()[1])
 
     def _open(self, gpu_uuid: str) -> int:
-        directory = _usable(self._directories)
+        directory = _choose_directory(self._directories)
         path = directory / f"{gpu_uuid}.lock"
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -82,8 +82,9 @@ class GpuLocks:
             raise NodeError(f"the lock {path} of a GPU cannot be opened: {exc.strerror}") from exc
 
     def _take(self, descriptor: int, gpu: Gpu) -> None:
-        """Take a shared lock on a file with this ledger's name; the first process, which gets the exclusive lock, writes it."""
-        own = _owner(self._ledger_path)
+        # The first process of a ledger gets the exclusive lock and writes the ledger's name; all of them hold a shared one
+        # then.
+        own = _describe_ledger(self._ledger_path)
         if try_flock(descriptor, fcntl.LOCK_EX):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(own).encode(), 0)
@@ -107,7 +108,7 @@ class GpuLocks:
             )
 
 
-def _usable(directories: Sequence[Path]) -> Path:
+def _choose_directory(directories: Sequence[Path]) -> Path:
     for directory in directories:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,7 @@ def _usable(directories: Sequence[Path]) -> Path:
     raise NodeError(f"no directory for the locks of GPUs: tried {', '.join(map(str, directories))}")
 
 
-def _owner(ledger_path: Path) -> dict[str, object]:
+def _describe_ledger(ledger_path: Path) -> dict[str, object]:
     path = ledger_path.resolve()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

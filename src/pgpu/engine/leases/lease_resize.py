@@ -20,7 +20,7 @@ from pgpu.engine.history.run_history import MemoryObservation, history_name
 from pgpu.engine.quotas import refuse_growth_past_quota, refuse_more_than_quota
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Gpu, Job, JobState, Request, Resize, SharingMode
+from pgpu.model import Gpu, Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
 from pgpu.scheduling.demand import Basis, shrunk_bytes
@@ -89,7 +89,7 @@ class LimitChange:
         Raises:
             PgpuError: Not all of them bind; some may.
         """
-        self._bind(self.after.job, self._smaller())
+        self._bind(self.after.job, self._smaller_limits())
 
     def give(self) -> None:
         """Bind the limits that become larger, after the ledger was written.
@@ -97,32 +97,32 @@ class LimitChange:
         Raises:
             PgpuError: Not all of them bind; some may.
         """
-        self._bind(self.after.job, self._larger())
+        self._bind(self.after.job, self._larger_limits())
 
     def give_back(self) -> None:
         """Undo `take` as far as possible."""
-        self._restore(self.before.job, self._smaller())
+        self._restore(self.before.job, self._smaller_limits())
 
     def revert(self, entry: Entry) -> None:
         """Undo `give` as far as possible, before the ledger is written: to the old limits, or to those of a later resize."""
-        self._restore(self.before.job if self.is_as_it_was_put(entry) else entry.job, self._larger())
+        self._restore(self.before.job if self.is_as_it_was_put(entry) else entry.job, self._larger_limits())
 
     def is_as_it_was_put(self, entry: Entry) -> bool:
         """Whether no other resize has changed the job's slices since."""
         return (entry.job.request, entry.job.lease) == (self.after.job.request, self.after.job.lease)
 
-    def _smaller(self) -> list["_Dimension"]:
+    def _smaller_limits(self) -> list["_Dimension"]:
         requests = self.before.job.request, self.after.job.request
         return [each for each in _DIMENSIONS if each.is_changed(*requests) and not each.is_larger(*requests)]
 
-    def _larger(self) -> list["_Dimension"]:
+    def _larger_limits(self) -> list["_Dimension"]:
         return [each for each in _DIMENSIONS if each.is_larger(self.before.job.request, self.after.job.request)]
 
     def _bind(self, job: Job, dimensions: Sequence["_Dimension"]) -> None:
-        if self.after.job.lease is None or self.after.job.state is not JobState.RUNNING:
+        if job.lease is None or self.after.job.lease is None or self.after.job.state is not JobState.RUNNING:
             return
         for each in dimensions:
-            each.bind(self.enforcer, job, self.holding)
+            each.bind(self.enforcer, job, job.lease, self.holding)
 
     def _restore(self, job: Job, dimensions: Sequence["_Dimension"]) -> None:
         for each in dimensions:
@@ -138,7 +138,7 @@ class _Dimension:
     amount: Callable[[Request], tuple[float, bool]]
     """The amount, and whether a strict limit makes it less."""
 
-    bind: Callable[[Enforcer, Job, Sequence[Entry]], None]
+    bind: Callable[[Enforcer, Job, Lease, Sequence[Entry]], None]
 
     def is_changed(self, before: Request, after: Request) -> bool:
         return self.amount(before) != self.amount(after)
@@ -148,19 +148,15 @@ class _Dimension:
         return new > old or (new == old and was_less and not is_less)
 
 
-def _bind_memory(enforcer: Enforcer, job: Job, _holding: Sequence[Entry]) -> None:
-    if job.lease is not None:
-        enforcer.resize(job.lease, job.request.memory_bytes)
-
-
-def _bind_compute(enforcer: Enforcer, job: Job, holding: Sequence[Entry]) -> None:
-    if job.lease is not None:
-        enforcer.set_compute(job.lease, compute_words(job, holding))
-
-
 _DIMENSIONS = (
-    _Dimension(lambda request: (request.memory_bytes, False), _bind_memory),
-    _Dimension(lambda request: (request.compute_share or 0.0, request.is_strict), _bind_compute),
+    _Dimension(
+        lambda request: (request.memory_bytes, False),
+        lambda enforcer, job, lease, _holding: enforcer.resize(lease, job.request.memory_bytes),
+    ),
+    _Dimension(
+        lambda request: (request.compute_share or 0.0, request.is_strict),
+        lambda enforcer, job, lease, holding: enforcer.set_compute(lease, compute_words(job, holding)),
+    ),
 )
 
 
@@ -175,10 +171,11 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
     try:
         with context.ledger.decision() as decision:
             before = decision.entry(job_id)
-            after = _resized(before, change, snapshot, decision, context.headroom)
+            after = _resize_entry(before, change, snapshot, decision, context.headroom)
             decision.put(after)
             holding, queues = decision.holding(), decision.queues()
             limits = LimitChange(context.enforcer, before, after, holding)
+            # Inside of the transaction: smaller limits bind before the ledger frees the difference for other jobs.
             limits.take()
     except BaseException:  # Ctrl-C too: the transaction is rolled back, so the job must have its old limits again.
         if limits is not None:
@@ -192,6 +189,8 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
 
 
 def _give_or_undo(context: EngineContext, limits: LimitChange) -> None:
+    # The ledger holds the new amounts already. If a larger limit does not bind, the ledger gets the old ones back, unless
+    # another resize has changed the job since.
     try:
         limits.give()
     except PgpuError:
@@ -206,7 +205,7 @@ def _give_or_undo(context: EngineContext, limits: LimitChange) -> None:
         raise
 
 
-def _resized(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
+def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
     """Return an entry with other slices, and another share of compute.
 
     Raises:
@@ -290,7 +289,7 @@ def _refuse_overtaking(
 
 
 def _waits_for(job: Job, gpu: Gpu) -> bool:
-    """Whether a job waits for this GPU or any; a parked job waits for its own alone."""
+    # A parked job waits for its own GPU alone, any other job for any GPU.
     if job.wanted_at_seconds is not None and job.lease is not None:
         return any(part.gpu_uuid == gpu.uuid for part in job.lease.slices)
     return job.state is JobState.WAITING
@@ -343,7 +342,7 @@ class Autoshrink:
                 decision.put(replace(entry, job=replace(entry.job, request=request)))
 
     def _floor_bytes(self, job: Job) -> int:
-        """Return the largest peak of earlier runs of the same call: this one may reach it later."""
+        # Earlier runs of the same call may have held more than this one until now: it may still reach that.
         uuids = {part.gpu_uuid for part in job.lease.slices} if job.lease is not None else set()
         names = {history_name(gpu) for gpu in self._context.gpus.gpus() if gpu.uuid in uuids}
         with self._context.ledger.view() as view:

@@ -67,7 +67,7 @@ class MpsSharing:
             control = daemon.control(generation)
             self._limit(control, job, gpu.uuid)
             daemon.enter(generation, job.id)
-            joined = _joined(delivery, job, control)
+            joined = _make_client(delivery, job, control)
         self._prove(daemon, generation, job, gpu, enforcer, account)
         daemon.remember_servers(generation, job.id)
         return joined
@@ -117,7 +117,7 @@ class MpsSharing:
             ]
 
     def _running_daemon(self, daemon: GpuDaemon, job: Job, gpu: Gpu, trust: str) -> Generation:
-        """Return the daemon that a job may join, started where there is none; under the GPU's lock."""
+        # Called under the GPU's lock.
         others = [entry for entry in self._clients(gpu.uuid, but=job.id) if entry.job.holder is not None]
         generation, health = daemon.generation(), daemon.health()
         if health is Health.FAULT:
@@ -142,7 +142,7 @@ class MpsSharing:
         return daemon.start(trust)
 
     def _limit(self, control: MpsControl, job: Job, gpu_uuid: str) -> None:
-        """Set the daemon's default limits, for programs that drop the job's environment: those of the largest job there."""
+        # Programs that drop the job's environment get the daemon's defaults: those of the largest job there.
         parts = [_part_of(entry.job.lease, gpu_uuid) for entry in self._clients(gpu_uuid, but=job.id)]
         present = [part for part in (*parts, _lease_of(job).slices[0]) if part is not None]
         control.set_percentage(max(percentage_of(part.compute_share) for part in present))
@@ -155,22 +155,24 @@ class MpsSharing:
         if daemon.is_proved(generation, way) and daemon.server_pids():
             return  # With a server gone the proof runs again: it starts the next one.
         try:
-            self._try(daemon.control(generation), job, gpu, enforcer, account)
+            self._run_proof(daemon.control(generation), job, gpu, enforcer, account)
         except EnforcementError as exc:
             if daemon.health() is not Health.WELL:
                 raise NotReadyError(f"the MPS daemon of {gpu.name} failed while a job joined it") from exc
             # A server that was killed took the throw-away job with it; the next client starts another server.
-            self._try(daemon.control(generation), job, gpu, enforcer, account)
+            self._run_proof(daemon.control(generation), job, gpu, enforcer, account)
         daemon.remember_proof(generation, way)
 
-    def _try(self, control: MpsControl, job: Job, gpu: Gpu, enforcer: Enforcer, account: Account | None) -> None:
+    def _run_proof(self, control: MpsControl, job: Job, gpu: Gpu, enforcer: Enforcer, account: Account | None) -> None:
         """Run the throw-away job of the proof in a slice of its own."""
         test = throwaway(job, gpu)
         delivery = enforcer.prepare(test, [gpu])
         try:
             program = (delivery.slice_directory if _lease_of(job).is_advisory else IN_JOB) / PROBE
             held = replace(test, spec=replace(test.spec, command=(str(program), "hold"), wants_stdin=True))
-            self.proof.prove(held, _joined(delivery, test, control), control, account, _client_uid(job.spec, account))
+            self.proof.prove(
+                held, _make_client(delivery, test, control), control, account, _client_uid(job.spec, account)
+            )
         finally:
             enforcer.release(_lease_of(test))
 
@@ -220,18 +222,18 @@ def mps_obstacle(runtime: str, user: str | None) -> RequestError | None:
 
 
 def _uid_of(user: str | None) -> str:
-    """Return the user part of `--user`. An image's own user counts as root; where it is not, the proof fails."""
+    # An image's own user counts as root; where it is not, the proof fails.
     return (user or "0").split(":")[0]
 
 
 def _client_uid(spec: JobSpec, account: Account | None) -> int:
-    """Return the UID of a job's programs on this machine; the proof fails where an image has another one."""
+    # The UID under which the job's programs run on this machine; the proof fails where an image has another user.
     if account is not None:
         return account.uid
     return os.geteuid() if spec.runtime == "process" else int(_uid_of(spec.user))
 
 
-def _joined(delivery: Delivery, job: Job, control: MpsControl) -> Delivery:
+def _make_client(delivery: Delivery, job: Job, control: MpsControl) -> Delivery:
     """Return a delivery with the environment and the mount that make a job's programs clients."""
     if _lease_of(job).is_advisory:
         place = control.pipe_directory

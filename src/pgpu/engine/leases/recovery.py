@@ -52,7 +52,7 @@ def _is_supervised(entry: Entry) -> bool:
 
 
 def _is_expected(entry: Entry) -> bool:
-    """Whether a supervisor was started and may not have written to the ledger yet."""
+    # A supervisor that was started may not have written to the ledger yet.
     if entry.supervisor is not None or entry.job.lease is None:
         return False
     if entry.spawned_at_seconds is None:
@@ -61,7 +61,7 @@ def _is_expected(entry: Entry) -> bool:
 
 
 def _is_gone(context: EngineContext, entry: Entry) -> bool:
-    """Whether neither processes nor held memory of the job are left, so that a supervisor would have nothing to do."""
+    # Without processes and held memory a supervisor would have nothing to do.
     holder, lease = entry.job.holder, entry.job.lease
     if isinstance(holder, ClaimHolder) and lease is not None:
         is_over = entry.stop_grace_seconds is not None or not Path(holder.slice_directory).exists()
@@ -72,7 +72,8 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
 
 
 def _finish(context: EngineContext, job_id: str) -> None:
-    """Write the end of a job of which nothing is left, unless a supervisor has taken it over since: the files are its then."""
+    # Another process may have started a supervisor since the view: the entry is read again, and the files are that one's
+    # then.
     with context.deciding() as decision:
         entry = decision.entry(job_id)
         if not entry.is_live or _is_supervised(entry):
@@ -92,7 +93,7 @@ def mark_lost(job: Job, now_seconds: float) -> Job:
 
 
 def _take_over(context: EngineContext, seen: Entry) -> bool:
-    """Claim the start of a supervisor; of several processes that saw the same entry one gets True."""
+    # Of several processes that saw the same entry exactly one finds it unchanged, and starts the supervisor.
     with context.ledger.decision() as decision:
         entry = decision.entry(seen.job.id)
         if (entry.supervisor, entry.spawned_at_seconds) != (seen.supervisor, seen.spawned_at_seconds):
@@ -102,7 +103,7 @@ def _take_over(context: EngineContext, seen: Entry) -> bool:
 
 
 def _remove_live_files(context: EngineContext, granted_ids: Collection[str]) -> None:
-    """Remove sockets and pipes of ended jobs: their supervisors were killed between writing the end and removing the files."""
+    # A supervisor that was killed between writing the end and removing its files leaves sockets and pipes.
     for live in (context.settings.runtime_directory / "jobs").glob("*"):
         if live.name not in granted_ids and not send_datagram(context.places(live.name).wake_socket, b""):
             with context.ledger.view() as view:  # it may have been granted since

@@ -88,13 +88,13 @@ def time_shares(samples: Sequence[Sample], gpu_uuids: Sequence[str]) -> tuple[Gp
     found = []
     for at, uuid in enumerate(gpu_uuids):
         used_ns, waited_ns, launches, is_held = samples[-1].gpus[at]
-        second, ten, sixty = (_share(samples, at, seconds) for seconds in SPANS_SECONDS)
+        second, ten, sixty = (_share_over(samples, at, seconds) for seconds in SPANS_SECONDS)
         used_seconds, waited_seconds = used_ns / _NANOSECONDS, waited_ns / _NANOSECONDS
         found.append(GpuTime(uuid, used_seconds, waited_seconds, launches, second, ten, sixty, is_held))
     return tuple(found)
 
 
-def _share(samples: Sequence[Sample], at: int, span_seconds: int) -> float | None:
+def _share_over(samples: Sequence[Sample], at: int, span_seconds: int) -> float | None:
     """Return the share between the newest sample and the newest that is older than the span, or the first one."""
     newest = samples[-1]
     since_ns = newest.at_ns - int((span_seconds - 0.5) * _NANOSECONDS)  # a sample may be up to 0.5 s early

@@ -85,12 +85,12 @@ class _GpuTrial:
         if self._lock is None:
             self._lock = try_lock(self.context.settings.runtime_directory / "verifying" / f"{self.gpu_uuid}.lock")
             if self._lock is not None:
-                self._release(self._present())
+                self._release(self._running_jobs())
         return self._lock is not None
 
     def advance(self) -> None:
         """Read which jobs are there and their launches, and continue the trial."""
-        present = self._present()
+        present = self._running_jobs()
         running = [job for job in present if job.suspended_by is None]
         may_hold = all(job.request.sharing is SharingWish.AUTO and not job.request.oversubscribes for job in running)
         self._jobs = running if may_hold else ()
@@ -123,8 +123,7 @@ class _GpuTrial:
             os.close(self._lock)
             self._lock = None
 
-    def _present(self) -> Sequence[Job]:
-        """Return all running jobs on the GPU."""
+    def _running_jobs(self) -> Sequence[Job]:
         with self.context.ledger.view() as view:
             return [entry.job for entry in view.holding() if _runs_on(entry, self.gpu_uuid)]
 
@@ -153,7 +152,7 @@ class _GpuTrial:
         now_seconds = self.loop.now_seconds()
         self._timer = self.loop.call_later(LOOK_SECONDS, self._take_turns)
         is_done = now_seconds - self._holder_since_seconds >= TURN_SECONDS
-        if self._holder is None or is_done or not self._wants(self._holder, now_seconds):
+        if self._holder is None or is_done or not self._has_work(self._holder, now_seconds):
             self._give_turn(now_seconds)
 
     def _give_turn(self, now_seconds: float) -> None:
@@ -161,7 +160,7 @@ class _GpuTrial:
         ids = [job.id for job in self._jobs]
         start = ids.index(self._holder) + 1 if self._holder in ids else 0
         in_turn = ids[start:] + ids[:start]
-        wanting = [job_id for job_id in in_turn if self._wants(job_id, now_seconds)]
+        wanting = [job_id for job_id in in_turn if self._has_work(job_id, now_seconds)]
         chosen = next(iter(wanting or in_turn), None)
         for job in self._jobs:
             if job.id != chosen:
@@ -169,8 +168,8 @@ class _GpuTrial:
         self._release([job for job in self._jobs if job.id == chosen])
         self._holder, self._holder_since_seconds = chosen, now_seconds
 
-    def _wants(self, job_id: str, now_seconds: float) -> bool:
-        """Whether a job has work in flight or wanted to launch lately. A held job writes its wish once, and waits."""
+    def _has_work(self, job_id: str, now_seconds: float) -> bool:
+        # A held job writes its wish to launch once, and waits: that wish counts however old it is.
         job = next((each for each in self._jobs if each.id == job_id), None)
         if job is None or job.lease is None:
             return False

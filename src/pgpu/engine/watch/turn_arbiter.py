@@ -84,7 +84,6 @@ class Arbiter:
             each.restart(jobs.get(each.gpu_uuid, []), left_bytes, speed)
 
     def _is_away(self, job: Job) -> bool:
-        """Whether a suspended job has left its GPU as a whole and is still suspended."""
         if job.suspended_by is None:
             return False
         parking = load_parking(self._context.places(job.id).parking)
@@ -149,8 +148,8 @@ class _GpuTurns:
         Raises:
             EnforcementError: The slice cannot be read or written.
         """
-        at, lease = _index(job, self.gpu_uuid)
-        word = _part(self.context.enforcer.words(lease), at)
+        at, lease = _find_slice(job, self.gpu_uuid)
+        word = _value_at(self.context.enforcer.words(lease), at)
         if word is None or not word.holds & Hold.TURNS or not self.take_lock():
             return
         try:
@@ -194,7 +193,7 @@ class _GpuTurns:
             rules = replace(rules, bytes_per_second=self._bytes_per_second)
         self._turns = advance(before, contenders, room_bytes, now_seconds, rules)
         for job in self._jobs:
-            self._apply(job, now_seconds)
+            self._set_hold(job, now_seconds)
         if self._turns != before:
             self._save()
         is_crowded = sum(each.set_bytes for each in contenders) > room_bytes
@@ -221,16 +220,15 @@ class _GpuTurns:
             held_at_seconds: Since when it is held, monotonic; None if it is not, or if that is unknown.
             now_seconds: Monotonic.
         """
-        at, lease = _index(job, self.gpu_uuid)
-        board = _part(self.context.enforcer.boards(lease), at)
+        at, lease = _find_slice(job, self.gpu_uuid)
+        board = _value_at(self.context.enforcer.boards(lease), at)
         activity = _activity(board, measured.word, held_at_seconds, now_seconds)
         is_wanting, wanted_at_seconds, is_quiet = activity if job.state is JobState.RUNNING else _STILL
         return Contender(
             job.id, measured.set_bytes, is_wanting, wanted_at_seconds, is_quiet=is_quiet, priority=job.request.priority
         )
 
-    def _apply(self, job: Job, now_seconds: float) -> None:
-        """Hold or release a job, where that is a change."""
+    def _set_hold(self, job: Job, now_seconds: float) -> None:
         is_held = not self._turns.may_run(job.id)
         if not is_held:
             self._held_at_seconds.pop(job.id, None)
@@ -301,22 +299,22 @@ def device_only_bytes(
 
 
 def _measure(enforcer: Enforcer, job: Job, gpu_uuid: str) -> TurnMeasurement:
-    at, lease = _index(job, gpu_uuid)
-    use, word = _part(enforcer.use(lease), at), _part(enforcer.words(lease), at)
+    at, lease = _find_slice(job, gpu_uuid)
+    use, word = _value_at(enforcer.use(lease), at), _value_at(enforcer.words(lease), at)
     if use is None:
         return TurnMeasurement(0, 0, word)
     stays_bytes = use.used_bytes if use.resident_bytes is None else use.resident_bytes
     return TurnMeasurement(use.used_bytes - stays_bytes, stays_bytes, word)
 
 
-def _index(job: Job, gpu_uuid: str) -> tuple[int, Lease]:
+def _find_slice(job: Job, gpu_uuid: str) -> tuple[int, Lease]:
     if job.lease is None:
         raise PgpuBug(f"job {job.id} has no lease to look at")
     return [part.gpu_uuid for part in job.lease.slices].index(gpu_uuid), job.lease
 
 
-def _part(values: Sequence[_Value], at: int) -> _Value | None:
-    """Return the value of one GPU; None before the slice is made, or before the job has used the GPU."""
+def _value_at(values: Sequence[_Value], at: int) -> _Value | None:
+    # There is no value before the slice is made, or before the job has used the GPU.
     return values[at] if at < len(values) else None
 
 

@@ -45,7 +45,7 @@ def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outside
     with context.ledger.view() as view:
         jobs = [entry.job for entry in context.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
-        Outsider(process.gpu_uuid, holder, process.used_bytes, _program(process.pid), _uid(process.pid))
+        Outsider(process.gpu_uuid, holder, process.used_bytes, _read_program(process.pid), _read_uid(process.pid))
         for process, holder in seen
         if not _is_own(context, process)
         and belonging.owner(holder, jobs) is None
@@ -130,7 +130,7 @@ class Watchdog:
             self._has_written = True
         if settings.on_outsider == "stop" and _sees_machine_pids(settings):
             for each in self._reported.values():
-                self._stop(each)
+                self._stop_outsider(each)
 
     def close(self) -> None:
         """Release the lock, so that another process takes it."""
@@ -139,7 +139,7 @@ class Watchdog:
             os.close(self._lock)
             self._lock = None
 
-    def _stop(self, found: _Reported) -> None:
+    def _stop_outsider(self, found: _Reported) -> None:
         """Send SIGTERM, and SIGKILL after the grace period."""
         now_seconds = time.monotonic()
         if found.kill_at_seconds is None:
@@ -184,7 +184,7 @@ def _lock_path(settings: EngineSettings) -> Path:
 
 
 def _is_own(context: EngineContext, process: GpuProcess) -> bool:
-    """Whether a process is pgpu's own: an MPS server, or the probe that measures contexts and proves limits."""
+    # An MPS server, or the probe that measures contexts and proves limits.
     if context.mps is not None and context.mps.is_server(process.gpu_uuid, process.pid):
         return True
     with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ def _is_own(context: EngineContext, process: GpuProcess) -> bool:
 
 
 def _sees_machine_pids(settings: EngineSettings) -> bool:
-    """Whether the driver's PIDs are valid here: on real GPUs they are those of the machine's initial namespace."""
+    # On real GPUs the driver's PIDs are those of the machine's initial namespace.
     if settings.gpu_model is not None:
         return True
     with contextlib.suppress(OSError):
@@ -201,14 +201,14 @@ def _sees_machine_pids(settings: EngineSettings) -> bool:
     return False
 
 
-def _program(pid: int) -> str:
+def _read_program(pid: int) -> str:
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         return "".join(character if character.isprintable() else "?" for character in text)
     return ""
 
 
-def _uid(pid: int) -> int | None:
+def _read_uid(pid: int) -> int | None:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid
     return None
