@@ -162,6 +162,7 @@ class EngineContext:
         with self.ledger.decision() as decision:
             yield decision
             queues = decision.queues()
+        # Keepers are woken after the commit: they read the ledger at once, and would miss the change before it.
         with suppress(NodeError):  # the next command or server tick starts the missing keeper
             self.call_keepers(queues)
 

@@ -95,7 +95,7 @@ class Engine(EngineContext):
                 entry = decision.entry(job_id)
                 failed = replace(entry.job, state=JobState.FAILED, error=str(exc), finished_at_seconds=time.time())
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
-            raise
+            raise  # the job is final in the ledger, so nothing starts it again
 
     def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:
         """Run one round of admission; see `Admissions.step`."""
@@ -112,6 +112,7 @@ class Engine(EngineContext):
     def release(self, job_id: str) -> None:
         """Return a lease that holds no memory any more, and wake the queue and the jobs beside it."""
         entry = self.ledger.entry(job_id)
+        # The slice's files go first: a crash here leaves the lease in the ledger, and recovery releases it again.
         if entry.job.lease is not None:
             self.enforcer.release(entry.job.lease)
         with self.deciding() as decision:

@@ -9,7 +9,7 @@ from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.rows import Entry
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
-from pgpu.ledger.small_tables import ClaimRecord, Facts, Token, Tokens
+from pgpu.ledger.small_tables import ClaimRecord, FactTable, Token, Tokens
 from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "ClaimRecord",
     "Decision",
     "Entry",
-    "Facts",
+    "FactTable",
     "Functions",
     "JobPeer",
     "Ledger",

@@ -127,18 +127,21 @@ class Functions:
             RequestError: The name belongs to another owner, or a limit is reached.
         """
         with self._connections.writing() as connection:
-            is_first = _claim(connection, deployment.function, owner_uid)
+            # One transaction: of two concurrent deployments under a new name, the second one finds the first one's row.
+            is_first = _take_name(connection, deployment.function, owner_uid)
             _check_room(connection, deployment, owner_uid)
             number = _add_version(connection, deployment, inherited)
             if is_first or deployment.rolls_out:
                 _roll_out(connection, deployment.function, [Share(number, WHOLE_PERCENT)])
-            return _function(connection, deployment.function).version(number)
+            return _read_function(connection, deployment.function).version(number)
 
     def all(self, owner_uid: int | None = None) -> list[Function]:
         """Return functions by name, of one owner or all."""
         with self._connections.reading() as connection:
             clause = "SELECT name FROM functions WHERE owner_uid = ifnull(?, owner_uid) ORDER BY name"
-            return [_function(connection, row["name"]) for row in connection.execute(clause, (owner_uid,)).fetchall()]
+            return [
+                _read_function(connection, row["name"]) for row in connection.execute(clause, (owner_uid,)).fetchall()
+            ]
 
     def get(self, name: str, owner_uid: int | None = None) -> Function:
         """Return one function.
@@ -151,7 +154,7 @@ class Functions:
             FunctionNotFoundError: There is none.
         """
         with self._connections.reading() as connection:
-            found = _function(connection, name)
+            found = _read_function(connection, name)
         if owner_uid not in {None, found.owner_uid}:
             raise missing(name)
         return found
@@ -172,13 +175,13 @@ class Functions:
             raise RequestError("the shares of a function's traffic sum to 100 %")
         with self._connections.writing() as connection:
             check_same(connection, name, identity)
-            found = _function(connection, name)
+            found = _read_function(connection, name)
             for share in traffic:
                 version = found.version(share.version)
                 if version.state is VersionState.FAILED:
                     raise RequestError(f"{version.label} failed: {version.reason}", hint="deploy another version")
             _roll_out(connection, name, traffic)
-            return _function(connection, name)
+            return _read_function(connection, name)
 
     def roll_back(self, name: str, identity: str | None = None) -> Function:
         """Restore the traffic of the last rollout before, skipping rollouts of versions that have failed since.
@@ -194,7 +197,7 @@ class Functions:
                     f"{name} has no earlier traffic to go back to",
                     hint=f"choose a version: pgpu function rollout {name}@N",
                 )
-            return _function(connection, name)
+            return _read_function(connection, name)
 
     def set_version_state(
         self,
@@ -218,7 +221,7 @@ class Functions:
             RequestError: There is no such version.
         """
         with self._connections.writing() as connection:
-            found = _function(connection, name)
+            found = _read_function(connection, name)
             if created_at_seconds not in {None, found.version(number).created_at_seconds}:
                 raise missing(name)
             connection.execute(
@@ -237,7 +240,7 @@ class Functions:
         """
         statement = "SELECT inherited FROM function_versions WHERE function = ? AND number = ?"
         with self._connections.reading() as connection:
-            version = _function(connection, name).version(number)
+            version = _read_function(connection, name).version(number)
             return version, connection.execute(statement, (name, number)).fetchone()["inherited"]
 
     def remove(self, name: str, identity: str | None = None) -> None:
@@ -261,8 +264,7 @@ ORDER BY sequence DESC LIMIT 1
 """
 
 
-def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
-    """Take a name for an owner; return whether it is new."""
+def _take_name(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
     row = connection.execute("SELECT owner_uid FROM functions WHERE name = ?", (name,)).fetchone()
     if row is not None:
         if row["owner_uid"] != owner_uid:
@@ -335,7 +337,7 @@ def _fall_back(connection: sqlite3.Connection, name: str) -> bool:
     return True
 
 
-def _function(connection: sqlite3.Connection, name: str) -> Function:
+def _read_function(connection: sqlite3.Connection, name: str) -> Function:
     row = None
     if is_text(name):
         row = connection.execute("SELECT * FROM functions WHERE name = ?", (name,)).fetchone()
@@ -351,12 +353,12 @@ def _function(connection: sqlite3.Connection, name: str) -> Function:
         name,
         row["owner_uid"],
         row["created_at"],
-        tuple(_version(each, row["owner_uid"]) for each in versions),
+        tuple(_version_of(each, row["owner_uid"]) for each in versions),
         tuple(Share(*each) for each in traffic),
     )
 
 
-def _version(row: sqlite3.Row, owner_uid: int) -> Version:
+def _version_of(row: sqlite3.Row, owner_uid: int) -> Version:
     return Version(
         function=row["function"],
         number=row["number"],

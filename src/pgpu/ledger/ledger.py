@@ -11,7 +11,7 @@ from pgpu.ledger.decision import Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.schema import MIGRATIONS, VERSION
-from pgpu.ledger.small_tables import Events, Facts, Tokens
+from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
 from pgpu.model import Job
@@ -34,7 +34,7 @@ class Ledger:
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self._waiting_seen: dict[tuple[Any, ...], Waiting] = {}
-        self.facts = Facts(self._connections)
+        self.facts = FactTable(self._connections)
         self.tokens = Tokens(self._connections)
         self.events = Events(self._connections)
         self.functions = Functions(self._connections)

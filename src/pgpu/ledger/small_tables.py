@@ -21,7 +21,7 @@ from pgpu.model.text import escape_undecodable
 _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
 
 
-class Facts:
+class FactTable:
     """Text by key."""
 
     def __init__(self, connections: Connections) -> None:

@@ -96,7 +96,7 @@ class Connections:
         """
         with self._transaction("BEGIN DEFERRED") as connection:
             # A deferred transaction takes its view at its first read: https://www.sqlite.org/wal.html, part 10.
-            self._patiently(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
+            self._retry_while_busy(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
             yield connection
 
     @contextmanager
@@ -138,11 +138,12 @@ class Connections:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         try:
             with self._borrowed() as connection:
-                self._patiently(lambda: connection.execute(begin))
+                self._retry_while_busy(lambda: connection.execute(begin))
                 try:
                     yield connection
                     connection.execute("COMMIT")
                 finally:
+                    # Ctrl-C between BEGIN and COMMIT, too: an open transaction would block every other writer.
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
@@ -152,16 +153,16 @@ class Connections:
 
     @contextmanager
     def _borrowed(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for a transaction. Not one per thread: the end of a thread is not observable."""
+        # Not one connection per thread: the end of a thread is not observable.
         idle = self._idle
-        opened = self._taken(idle) or self._open()
+        opened = self._take_idle(idle) or self._open()
         try:
             yield opened.connection
         finally:
             self._give_back(opened, idle)
 
-    def _taken(self, idle: list[_Opened]) -> _Opened | None:
-        """Return an idle connection; close those to a file that is no longer at the path, since no reader would see its writes."""
+    def _take_idle(self, idle: list[_Opened]) -> _Opened | None:
+        # A connection to a file that is no longer at the path is closed: no reader would see its writes.
         while True:
             with self._guard:
                 if not idle:
@@ -185,19 +186,19 @@ class Connections:
             self.refuse_if_gone()
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            self._retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             # Environments of clients may hold secrets: overwrite deleted content.
             connection.execute("PRAGMA secure_delete = ON")
-            self._patiently(lambda: self._prepare(connection))
+            self._retry_while_busy(lambda: self._prepare(connection))
         except BaseException:  # KeyboardInterrupt, too: the connection is in no list yet and would leak.
             connection.close()
             raise
         return _Opened(connection, _identity(self._path))
 
-    def _patiently(self, act: Callable[[], object]) -> None:
-        """Retry while another writer holds the lock, in small random steps: SQLite's own busy handler sleeps up to 100 ms."""
+    def _retry_while_busy(self, act: Callable[[], object]) -> None:
+        # In small random steps: SQLite's own busy handler sleeps up to 100 ms.
         deadline = time.monotonic() + self._busy_timeout_seconds
         while True:
             try:

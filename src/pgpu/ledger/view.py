@@ -156,11 +156,12 @@ class LedgerView:
 
     def version(self) -> tuple[object, ...]:
         """Return a value that changes with every write to the database, and differs between connections."""
+        # data_version changes with commits of other connections alone, total_changes with writes of this one.
         others = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return self._connection, others, self._connection.total_changes
 
     def fact(self, key: str) -> str | None:
-        """Return a fact; see `Facts.get`."""
+        """Return a fact; see `FactTable.get`."""
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row["value"])
 
@@ -287,7 +288,7 @@ def _peer_of(row: sqlite3.Row) -> JobPeer:
 
 @lru_cache(maxsize=1024)
 def _ids(text: str | None) -> tuple[str, ...]:
-    """Parse a list of ids; cached, since many jobs share one."""
+    # Cached, since many jobs share one list.
     return tuple(json.loads(text)) if text else ()
 
 

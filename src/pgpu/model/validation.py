@@ -87,20 +87,16 @@ def check_request(request: Request) -> None:
     if abs(request.priority) > _MOST_PRIORITY:
         raise RequestError(f"{request.priority} is not a valid priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
     if request.is_without_gpu:
-        _check_without_gpu(request)
+        if request != Request(0, 0, priority=request.priority):
+            raise RequestError(
+                "a job without a GPU has no memory and no time of one",
+                hint="leave --gpus 0 out, or --memory and all other options about GPUs",
+            )
         return
     is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
     if not is_amount or request.gpu_count < 0:
         raise RequestError("a request is for at least one byte on at least one GPU, or for no GPU")
     _check_share(request)
-
-
-def _check_without_gpu(request: Request) -> None:
-    if request != Request(0, 0, priority=request.priority):
-        raise RequestError(
-            "a job without a GPU has no memory and no time of one",
-            hint="leave --gpus 0 out, or --memory and all other options about GPUs",
-        )
 
 
 def _check_share(request: Request) -> None:
@@ -125,7 +121,7 @@ def _check_share(request: Request) -> None:
 
 
 def _check_name(submission: Submission) -> None:
-    """Check the name of a job; that of an array gets an index appended, and Docker requires two characters for a container."""
+    # The name of an array gets an index appended, and Docker requires two characters for a container.
     name, array = submission.spec.name, submission.array
     if name is None:
         return
@@ -156,7 +152,7 @@ def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _checked_bytes(runtime: str, place: str, word: str) -> int:
-    """Return the size of a string as the kernel counts it. A process accepts any bytes; a container engine only UTF-8."""
+    # A process accepts any bytes without a zero byte; a container engine accepts UTF-8 only.
     if not is_bytes(word):
         raise RequestError(f"{place} holds a zero byte, or half of a character: {word[:40]!r}")
     if runtime != "process" and not is_text(word):

@@ -97,8 +97,6 @@ def admit(
 
 @dataclass(frozen=True, slots=True)
 class _For:
-    """A reservation and its job."""
-
     candidate: Candidate
     reservation: Reservation
 
@@ -253,7 +251,7 @@ class _Round:
         return f" on GPU {places[0]}" if len(places) == 1 else f" on GPUs {', '.join(places)}"
 
     def _hindrance(self, candidate: Candidate) -> Cause | None:
-        """Return what keeps a candidate from every GPU, found without trying the GPUs one by one."""
+        # Found without trying the GPUs one by one: the queue may be ten thousand long.
         limit = self._allowances.limit_on(candidate)
         if limit is not None:
             return _CAUSES[limit]
@@ -264,7 +262,7 @@ class _Round:
         return self._space.hindrance(candidate)
 
     def _makes_room(self, candidate: Candidate) -> bool:
-        """Move grants of this round, none of which has started, to other GPUs if one more job fits then."""
+        # None of this round's grants has started, so they may move to other GPUs if one more job fits then.
         if not (self._may_move and self.grants) or candidate.gpu_uuid or self._reservations or self.planned:
             return False
         granted = self._held[-len(self.grants) :]

@@ -104,7 +104,7 @@ def _without_path(text: str) -> str:
 
 
 def _word(text: str) -> str:
-    """Return a short printable word as it is, else a digest, so that a signature stays one line."""
+    # A long or unprintable word is replaced by a digest, so that a signature stays one line.
     is_short = len(text) <= _LONGEST_WORD and _PLAIN.fullmatch(text) is not None
     return text if is_short else f"~{_digest(text)}"
 
@@ -205,7 +205,7 @@ def last_growth(last: float, before: float, peaks: dict[float, int]) -> float:
 def _common_peak(
     numbers: tuple[float, ...], points: Sequence[Point], varying: Sequence[int], rules: GrowthRules
 ) -> int | None:
-    """Return the common peak; None if few values of a number were seen, all on one side of that of the call."""
+    # No estimate if few values of a number were seen, all on one side of that of the call.
     for at in varying:
         seen = {each[at] for each, _ in points}
         if len(seen) < rules.values_without_effect and not min(seen) <= numbers[at] <= max(seen):
@@ -381,7 +381,7 @@ def _estimate_from_family(signature: str, runs: Sequence[Run], rules: DemandRule
 
 
 def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRules) -> Estimate:
-    """Raise an estimate above every slice that was too small since the last run that succeeded."""
+    # Above every slice that was too small since the last run that succeeded.
     floor_bytes = 0
     for run in reversed(same):
         if was_too_small(run):

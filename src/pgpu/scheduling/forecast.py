@@ -162,10 +162,8 @@ def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdow
 
 
 def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
-    """Return (logarithm of the duration, number of jobs).
-
-    The limit is per number, so a number that was slow is not forgotten after it has been avoided for some time.
-    """
+    # (Logarithm of the duration, number of jobs). The limit is per number, so a number that was slow is not forgotten after
+    # it has been avoided for some time.
     found: dict[int, list[float]] = {}
     for seconds, together in runs:
         logs = found.setdefault(max(1, round(together)), [])
@@ -175,7 +173,7 @@ def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[fl
 
 
 def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
-    """Return (number of jobs, level of the logarithm): medians, pooled with their neighbours until none falls."""
+    # Pool adjacent violators: medians of each number, pooled with their neighbours until none falls.
     by_count: dict[int, list[float]] = {}
     for log, count in seen:
         by_count.setdefault(count, []).append(log)
@@ -252,8 +250,6 @@ def expected_starts(
 
 
 class _Future:
-    """The simulated machine."""
-
     def __init__(
         self,
         rooms: Sequence[GpuRoom],

@@ -328,7 +328,7 @@ class _Search:
         return False
 
     def _fillings(self, jobs: Sequence[str], free: int, left_over: int) -> Iterator[tuple[set[str], int]]:
-        """Yield the fullest fillings of one GPU, each of the largest jobs, and what they leave of it."""
+        # The fullest first, each of the largest jobs, with what it leaves of the GPU.
         # Subset sums as bits: bit s of sums[-1] is set if some of these jobs add up to s. `sums` keeps the set after each
         # job, the smallest first, from which the jobs of one sum are read back.
         fitting = [job for job in jobs if self.wanted[job] <= free]

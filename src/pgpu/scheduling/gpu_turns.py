@@ -138,10 +138,7 @@ def advance(
         now_seconds: On the contenders' clock.
         rules: Durations.
     """
-    round_ = _Round(turns, contenders, room_bytes, now_seconds, rules)
-    if round_.fits_all():
-        return NO_TURNS
-    return round_.advanced()
+    return _Round(turns, contenders, room_bytes, now_seconds, rules).next_state()
 
 
 def quantum_seconds(moved_bytes: int, rules: TurnRules) -> float:
@@ -162,27 +159,23 @@ class _Round:
         self._rules = rules
         self._active = [each.job_id for each in contenders if each.is_active(now_seconds, rules)]
         self._working = [each for each in self._active if not self._is_idle(each)]
-        self._turns = self._aged(self._without_gone(turns))
+        self._turns = self._note_waiting(self._drop_ended(turns))
 
-    def fits_all(self) -> bool:
-        """Whether the working sets of all active jobs fit."""
-        return self._set_bytes(self._active) <= self._room_bytes
-
-    def advanced(self) -> TurnState:
-        """Start turns, or continue them."""
+    def next_state(self) -> TurnState:
+        """Start turns, continue them, or end them where the working sets of all active jobs fit."""
+        if self._set_bytes(self._active) <= self._room_bytes:
+            return NO_TURNS
         turns = self._turns
         if not turns.is_on:
             running = tuple(each.job_id for each in self._contenders if not each.is_quiet)
-            return self._admitted(self._changed(replace(turns, is_on=True), running))
+            return self._start_turn(self._end_turn(replace(turns, is_on=True), running))
         if turns.coming or turns.leaving:
-            return self._admitted(turns)
+            return self._start_turn(turns)
         if not turns.holders or self._has_ended():
-            return self._admitted(self._changed(turns, turns.holders))
-        return self._adjusted(turns)
+            return self._start_turn(self._end_turn(turns, turns.holders))
+        return self._adjust_turn(turns)
 
-    def _without_gone(self, turns: TurnState) -> TurnState:
-        """Remove jobs that ended."""
-
+    def _drop_ended(self, turns: TurnState) -> TurnState:
         def here(ids: Iterable[str]) -> tuple[str, ...]:
             return tuple(each for each in ids if each in self._known)
 
@@ -201,8 +194,7 @@ class _Round:
             had_turn=turns.had_turn.intersection(self._known),
         )
 
-    def _aged(self, turns: TurnState) -> TurnState:
-        """Note which jobs wait, and since when."""
+    def _note_waiting(self, turns: TurnState) -> TurnState:
         waiting = {
             each: turns.waiting_since_seconds.get(each, self._now_seconds)
             for each in self._working
@@ -218,7 +210,7 @@ class _Round:
         return replace(turns, waiting_since_seconds=waiting, served_seconds=served)
 
     def _has_ended(self) -> bool:
-        """Whether another job waits and the turn is over, or is cut short for a job with short bursts."""
+        # Only if another job waits. A turn is cut short, past its least length, for a job with short bursts.
         others = set(self._working).difference(self._turns.holders)
         is_cut = self._since_seconds() >= self._rules.least_seconds and any(
             self._is_hasty(each, self._turns) for each in others
@@ -233,18 +225,17 @@ class _Round:
         return self._now_seconds - self._turns.since_seconds
 
     def _is_idle(self, job_id: str) -> bool:
-        """Whether it has been idle for longer than swapping it out and in again would take."""
+        # Idle for longer than swapping it out and in again would take.
         swap_seconds = self._known[job_id].set_bytes / self._rules.bytes_per_second
         return self._known[job_id].is_idle(self._now_seconds, max(self._rules.idle_seconds, swap_seconds))
 
-    def _changed(self, turns: TurnState, stopping: Sequence[str]) -> TurnState:
-        """End the turn and choose the next one."""
+    def _end_turn(self, turns: TurnState, stopping: Sequence[str]) -> TurnState:
         brief = {
             each for each in turns.holders if self._since_seconds() <= self._rules.burst_seconds and self._is_idle(each)
         }
         had_turn = turns.holders if self._has_had_turn(turns) else ()
         turns = replace(
-            self._charged(turns),
+            self._charge_turn(turns),
             holders=(),
             brief=turns.brief.difference(turns.holders) | brief,
             had_turn=turns.had_turn.union(had_turn),
@@ -252,28 +243,28 @@ class _Round:
         # A round is over once every working job has had a turn.
         if turns.had_turn.issuperset(self._working):
             turns = replace(turns, had_turn=frozenset(), went_first=frozenset())
-        coming = self._chosen(turns, stopping)
+        coming = self._choose_next(turns, stopping)
         leaving = {each: self._now_seconds for each in stopping if each not in coming}
         first = {each for each in coming[:1] if self._is_hasty(each, turns)}
         return replace(turns, coming=coming, leaving=leaving, went_first=turns.went_first | first)
 
-    def _charged(self, turns: TurnState) -> TurnState:
+    def _charge_turn(self, turns: TurnState) -> TurnState:
         """Add the time of the turn, divided by weight, to the served time of its jobs."""
         served = dict(turns.served_seconds)
         for each in turns.holders:
             served[each] = served.get(each, 0.0) + self._since_seconds() / self._known[each].weight
         return replace(turns, served_seconds=served)
 
-    def _chosen(self, turns: TurnState, last: Sequence[str] = ()) -> tuple[str, ...]:
+    def _choose_next(self, turns: TurnState, last: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the next job by `_precedence` and the jobs that fit beside it."""
         order = {each: at for at, each in enumerate(self._active)}
         ranked = sorted(
             self._working or self._active, key=lambda each: (*self._precedence(each, turns, last), order[each])
         )
-        return self._fitting(ranked)
+        return self._fit_together(ranked)
 
-    def _fitting(self, ranked: Sequence[str]) -> tuple[str, ...]:
-        """Return as many of these as fit together, the first in any case."""
+    def _fit_together(self, ranked: Sequence[str]) -> tuple[str, ...]:
+        # The first job in any case: alone it pages, but it runs.
         chosen: list[str] = []
         left_bytes = self._room_bytes
         for each in ranked:
@@ -295,8 +286,8 @@ class _Round:
         """Whether it waits, has short bursts, and has not gone first in this round."""
         return job_id in turns.brief and job_id not in turns.went_first and self._known[job_id].is_wanting
 
-    def _admitted(self, turns: TurnState) -> TurnState:
-        """Start the next turn once the jobs of the last one have drained, or after `drain_seconds`."""
+    def _start_turn(self, turns: TurnState) -> TurnState:
+        # The next turn starts once the jobs of the last one have drained, or after `drain_seconds`.
         leaving = {
             each: since
             for each, since in turns.leaving.items()
@@ -305,7 +296,7 @@ class _Round:
         if leaving:
             return replace(turns, leaving=leaving)
         # The chosen jobs may have grown or ended since they were chosen.
-        coming = self._fitting(turns.coming) or self._chosen(turns)
+        coming = self._fit_together(turns.coming) or self._choose_next(turns)
         # What must be moved in, and as much out: at most as much of theirs as other jobs can have pushed out.
         others = self._set_bytes(each for each in self._active if each not in coming)
         moved_bytes = 2 * min(self._set_bytes(coming), others, self._room_bytes)
@@ -321,14 +312,14 @@ class _Round:
             },
         )
 
-    def _adjusted(self, turns: TurnState) -> TurnState:
-        """Remove jobs that have grown too large for the others of the turn, or add jobs that fit beside them."""
-        staying = self._fitting(turns.holders)
+    def _adjust_turn(self, turns: TurnState) -> TurnState:
+        # Jobs that have grown too large for the others of the turn leave it; jobs that fit beside them join.
+        staying = self._fit_together(turns.holders)
         if staying != turns.holders:
             leaving = {each: self._now_seconds for each in turns.holders if each not in staying}
-            return replace(self._charged(turns), holders=(), coming=staying, leaving=leaving)
+            return replace(self._charge_turn(turns), holders=(), coming=staying, leaving=leaving)
         waiting = sorted(turns.waiting_since_seconds, key=lambda each: (turns.waiting_since_seconds[each], each))
-        together = self._fitting([*turns.holders, *waiting])
+        together = self._fit_together([*turns.holders, *waiting])
         rest = {each: since for each, since in turns.waiting_since_seconds.items() if each not in together}
         return replace(turns, holders=together, waiting_since_seconds=rest)
 

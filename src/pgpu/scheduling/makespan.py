@@ -129,7 +129,6 @@ class _Durations:
                     yield RunningBatchJob(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
 
     def _alone(self, job: Candidate | Held) -> tuple[float, float | None]:
-        """Return seconds alone on a GPU, and their doubt."""
         curve = self.stretches.get(job.job_id)
         if curve is not None:
             return curve.alone_seconds, curve.doubt
@@ -204,7 +203,7 @@ def _first_guesses(batch: SimulatedBatch) -> Iterator[_Guess]:
 
 
 def _fewer_at_once(batch: SimulatedBatch, order: Sequence[int]) -> Iterator[_Guess]:
-    """Yield the same order with limits below what fits on a GPU, if jobs slow each other down."""
+    # Only if jobs slow each other down: limits below what fits on a GPU.
     if not batch.is_slowed:
         return
     fitting = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
@@ -215,7 +214,7 @@ def _fewer_at_once(batch: SimulatedBatch, order: Sequence[int]) -> Iterator[_Gue
 
 
 def _rest_of_plan(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
-    """Yield what is left of a plan, if anything; jobs that it does not contain go last."""
+    # Jobs that the last plan does not contain go last.
     places = {job_id: place for place, job_id in enumerate(ids)}
     order = [places[job_id] for job_id in last.order if job_id in places]
     if order:
@@ -230,8 +229,6 @@ def _rest_of_plan(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An order, simulated in all worlds."""
-
     played: SimulatedRun
     """In the first world."""
 
@@ -336,7 +333,7 @@ class _Search:
         return order, holds
 
     def _hold_back(self, order: list[int], holds: dict[int, int]) -> tuple[list[int], Mapping[int, int]]:
-        """Hold some jobs that run before a late one until it has started, or drop one hold."""
+        # Some jobs that run before a late one are held until it has started, or one hold is dropped.
         if holds and self._dice.random() < self._hold_odds:
             del holds[self._dice.choice(list(holds))]
             return order, holds

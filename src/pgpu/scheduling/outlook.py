@@ -294,7 +294,7 @@ def _prices(counts: Counter[tuple[int, int]], most: int, width: int) -> dict[tup
 
 
 def _prices_in(order: Sequence[tuple[int, int]], most: int, width: int) -> dict[tuple[int, int], float]:
-    """Price kinds in this order, each as high as the kinds before it allow."""
+    # Each kind as high as the kinds before it allow.
     # worth[c] is the best filling of cell c with the kinds priced so far (unbounded knapsack). A kind of which n fit into
     # a whole GPU may cost (1 - worth of the rest) / n.
     worth = [0.0] * (most * width + width if any(compute for compute, _ in order) else width)

@@ -121,8 +121,6 @@ class _Weight(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """One GPU for a job on several."""
-
     slowdown: float
     gpu_index: int
     gap_number: int
@@ -162,10 +160,8 @@ class FreeParts:
 
 
 def _gaps(gpus: Sequence[GpuResources], outlook: Outlook) -> Iterator[_Gap]:
-    """Group GPUs that are alike, without those that have nothing free.
-
-    Sorted by kind, so that nodes with the same gaps in other places get the same floating-point sums.
-    """
+    # GPUs that are alike, without those that have nothing free. Sorted by kind, so that nodes with the same gaps in other
+    # places get the same floating-point sums.
     alike: dict[tuple[int, int, int, int, SharingMode | str], list[int]] = {}
     for index, gpu in enumerate(gpus):
         if gpu.free_compute_milli or gpu.free_memory_bytes:
@@ -220,7 +216,7 @@ def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO
 
 
 def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Rating | None:
-    """Rate the best GPU for a job on one: the same figures as `_rate_set`, with what the gaps share computed once."""
+    # The same figures as `_rate_set`, with what the gaps share computed once.
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
     best: tuple[float, float, float, int, float, int] | None = None
@@ -268,7 +264,7 @@ def _worth_change(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node
 
 
 def _seat_sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
-    """Yield sets of GPUs that can host a job on several; of sets that are rated alike, the first only."""
+    # Of sets that are rated alike only the first: combinations of equal GPUs would be rated again and again.
     seats = sorted(
         _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
         for number, gap in enumerate(state.gaps.alike)

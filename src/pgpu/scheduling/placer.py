@@ -129,7 +129,7 @@ class Placer:
         return list(map(cost_by_state.get, self._state_of))
 
     def _state_at(self, index: int) -> NodeState:
-        """Return the state of a node with its own GPUs in it, not those of another node that is alike."""
+        # With the node's own GPUs in it, not those of another node that is alike.
         state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
         return state if state.gaps is gaps else NodeState(self._nodes[index], self._outlook, gaps)
 
@@ -175,17 +175,14 @@ class Placer:
         return rated
 
     def _states_since(self, changes_seen: int) -> set[int]:
-        """Return the states of nodes that changed since then."""
         if changes_seen < 0 or len(self._changes) - changes_seen > len(self._nodes):
             return set(self._state_of)
         return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
 
 def _encode(rating: Rating) -> int:
-    """Encode the first three figures as one number in the same order, up to its resolution.
-
-    Steps of 1e-9 GPUs of worth (no node loses a thousand GPUs), then thousandths of the GPUs that stay free.
-    """
+    # The first three figures in the same order, up to the resolution: steps of 1e-9 GPUs of worth (no node loses a thousand
+    # GPUs), then thousandths of the GPUs that stay free.
     lost = round((rating.unlinked_pairs * 1000 + rating.lost) * _PER_GPU)
     return lost * _LEFT + round(rating.node_left * 1000)
 

@@ -45,8 +45,6 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class _FreeGpu:
-    """What a round has left on one GPU."""
-
     room: GpuRoom
     memory_bytes: int
     compute: float
@@ -136,7 +134,7 @@ def _choose_gpu(
 def _choose_victims(
     candidate: Candidate, free: _FreeGpu, victims: Sequence[Victim], now_seconds: float
 ) -> list[Victim]:
-    """Return as few victims as make room, lowest priority first, then youngest; none if all are not enough."""
+    # As few as make room, the lowest priority first, then the youngest; none if all together are not enough.
     may = [
         victim
         for victim in victims
@@ -317,16 +315,14 @@ class _Machine:
         return found
 
     def _has_memory_for(self, served: Collection[str], gone: frozenset[str]) -> bool:
-        """Whether enough is free in all without some leases: a cheap check before a round is decided."""
+        # A cheap check before a round is decided.
         requests = [each.request for each in self.queue if each.job_id in served]
         wanted_bytes = sum(request.memory_bytes * request.gpu_count for request in requests)
         return wanted_bytes <= sum(room.free_bytes for room in self.rooms_without(gone))
 
     def _up_to(self, served: Collection[str], started: Collection[str], before: Admission) -> list[Candidate]:
-        """Return the jobs that matter to these: those that start, and all that are considered before the last of them.
-
-        With ten thousand waiting jobs a round takes a tenth of a second, and a search decides many.
-        """
+        # Those that start, and all that are considered before the last of them. With ten thousand waiting jobs a round takes
+        # a tenth of a second, and a search decides many.
         order = [wait.job_id for wait in before.waits]
         last = max((place for place, job_id in enumerate(order) if job_id in served), default=-1)
         matter = {*order[: last + 1], *started, *_started_ids(before)}
@@ -338,7 +334,7 @@ def _started_ids(admission: Admission) -> set[str]:
 
 
 def _find_fewest(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return a minimal subset that is enough: the shortest sufficient prefix by bisection, less what it does not need."""
+    # The shortest sufficient prefix by bisection, less what it does not need.
     few, many = 0, len(cheapest)
     while few < many:
         middle = (few + many) // 2
@@ -347,10 +343,8 @@ def _find_fewest(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], b
 
 
 def _drop_unneeded(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Drop one after the other, the most expensive first, as long as the rest is enough; repeat until nothing is dropped.
-
-    The repetition is needed since rounds are not additive: a lease needed beside another one may not be needed without it.
-    """
+    # The most expensive first, as long as the rest is enough. Repeated until nothing is dropped, since rounds are not
+    # additive: a lease needed beside another one may not be needed without it.
     chosen, before = list(cheapest), -1
     while len(chosen) != before:
         before = len(chosen)

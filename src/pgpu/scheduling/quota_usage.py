@@ -32,8 +32,6 @@ class QuotaLimit(Enum):
 
 @dataclass(slots=True)
 class _Usage:
-    """What one user holds."""
-
     memory_bytes: int = 0
     compute_share: float = 0.0
     jobs: int = 0
@@ -164,7 +162,7 @@ class QuotaUsage:
         return _Reserved(candidate.job_id, start_seconds, left_bytes, left_jobs)
 
     def _ends(self, uid: int, since_seconds: float | None) -> list[tuple[float, Held]]:
-        """Return a user's jobs by expected end, without those granted after `since_seconds`."""
+        # Jobs granted after `since_seconds` are assumed to stay.
         own = [each for each in self._held if each.owner_uid == uid]
         sooner = [each for each in own if since_seconds is None or each.granted_at_seconds < since_seconds]
         default_seconds = self._rules.default_duration_seconds
@@ -241,8 +239,6 @@ def admit_without_gpu(
 
 
 class _CpuQueue:
-    """Running jobs without a GPU by user, and the order of the waiting ones."""
-
     def __init__(self, held: Sequence[Held], quotas: Mapping[int, Quota]) -> None:
         self.count = 0
         self._quotas = quotas

@@ -109,7 +109,7 @@ def reserve(
 def _moments(
     gpus: Mapping[str, Gpu], space: FreeCapacity, ends: Sequence[tuple[float, Held]], now_seconds: float
 ) -> Iterator[tuple[float, FreeCapacity]]:
-    """Yield now and each expected end, with what is free then. It is one object, changed between the steps."""
+    # Now and each expected end, with what is free then: one object, changed between the steps.
     then = space.copy()
     yield now_seconds, then
     for end_seconds, group in groupby(sorted(ends, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
@@ -184,7 +184,6 @@ def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRo
 def _reserve_again(
     kept: OverdueReservation, candidate: Candidate, able: Mapping[str, Gpu], moment: RoundState
 ) -> Reservation | None:
-    """Reserve the same GPUs; None after `until_seconds`, or if they cannot host the job now."""
     gpus = [able[uuid] for uuid in kept.gpu_uuids if uuid in able]
     if len(gpus) < candidate.request.gpu_count or moment.now_seconds >= kept.until_seconds:
         return None
@@ -192,7 +191,7 @@ def _reserve_again(
 
 
 def _may_recover(kept: OverdueReservation, moment: RoundState) -> bool:
-    """Whether GPUs that cannot host their job now may do so soon; not if the administrator closed one."""
+    # Not if the administrator closed one of the GPUs: closed ones are not among the rooms.
     if not moment.rooms:
         return True
     if moment.now_seconds >= kept.until_seconds or not set(kept.gpu_uuids) <= {r.gpu.uuid for r in moment.rooms}:
@@ -216,7 +215,7 @@ def _choose_anew(
 def _limit_to_promise(
     kept: OverdueReservation, found: Reservation, candidate: Candidate, moment: RoundState
 ) -> Reservation:
-    """Limit what is spare to what leaves the GPUs free once all earlier jobs ended, however wrong durations are."""
+    # What is spare leaves the GPUs free once all earlier jobs ended, however wrong durations are.
     spare_bytes, spare_compute = dict(found.spare_bytes), dict(found.spare_compute)
     for room in moment.rooms:
         uuid = room.gpu.uuid

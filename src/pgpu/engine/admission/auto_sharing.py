@@ -24,7 +24,7 @@ from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_ca
 from pgpu.advising.verification import DEFAULT_RULES, Verdict, Way
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.leases.mps_sharing import mps_obstacle
-from pgpu.ledger import Call, Entry, Facts, Ledger, LedgerView, Waiting
+from pgpu.ledger import Call, Entry, FactTable, Ledger, LedgerView, Waiting
 from pgpu.model import Gpu, Profile, SharingMode, SharingWish
 from pgpu.scheduling import GpuRoom
 
@@ -50,7 +50,7 @@ def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
     return f"{_VERDICTS}{history_name(gpu)}/{gpu.driver_version}/{digest}"
 
 
-def keep_verdict(facts: Facts, gpu: Gpu, signatures: Iterable[str], verdict: Verdict) -> None:
+def keep_verdict(facts: FactTable, gpu: Gpu, signatures: Iterable[str], verdict: Verdict) -> None:
     """Store a verdict on programs together for `BELIEVED_SECONDS`."""
     name = verdict_key(gpu, signatures).removeprefix(_VERDICTS)
     facts.put_for(_VERDICTS, name, text_of(verdict), BELIEVED_SECONDS)
@@ -70,7 +70,7 @@ def text_of(verdict: Verdict) -> str:
     return json.dumps(asdict(verdict))
 
 
-def keep_declined(facts: Facts, signature: str, owner_uid: int) -> None:
+def keep_declined(facts: FactTable, signature: str, owner_uid: int) -> None:
     """Store that a user's program could not become a client of MPS; it is not tried again for `BELIEVED_SECONDS`."""
     facts.put_for(_DECLINED, f"{owner_uid}/{signature}", str(time.time()), BELIEVED_SECONDS)
 
@@ -104,7 +104,7 @@ class ProfileReadings:
         else:
             cache_estimate(profile, reading)
 
-    def keep(self, facts: Facts) -> None:
+    def keep(self, facts: FactTable) -> None:
         """Compute and store the missing readings; never inside a transaction.
 
         Raises:

@@ -136,10 +136,8 @@ class QueuePlanner:
 
 
 def _times_overdue(held: Held, now_seconds: float) -> int:
-    """Return a count that grows at a job's expected end and then each time its run time has doubled.
-
-    A plan counts on the expected end. Planning again in every round of an overdue job would keep the keeper busy.
-    """
+    # Grows at a job's expected end and then each time its run time has doubled. A plan counts on the expected end, and
+    # planning again in every round of an overdue job would keep the keeper busy.
     expected_seconds = held.duration_seconds
     if expected_seconds is None:
         expected_seconds = OrderRules().default_duration_seconds

@@ -282,7 +282,7 @@ class SituationReader:
         )
 
     def _lent_capacity(self, holding: Sequence[Entry], snapshot: Snapshot) -> dict[str, tuple[int, float]]:
-        """Return by GPU the memory and compute that count twice: for suspended jobs and for those in their place."""
+        # By GPU the memory and compute that count twice: for suspended jobs and for those in their place.
         jobs = {entry.job.id: entry.job for entry in holding if entry.is_lease_held}
         found: dict[str, tuple[int, float]] = {}
         for job_id in {job.suspended_by for job in jobs.values() if job.suspended_by in jobs}:

@@ -1,7 +1,6 @@
 """The `Claims` of an engine: one job in the ledger stands for each claim, and another one after a reboot.
 
-A claim is granted at once or refused, by the room of the GPUs that it names. Running containers do not depend on this process:
-if it ends, slices and limits stay, and the next process continues.
+A claim is granted at once or refused. Running containers do not depend on this process: slices and limits outlive it.
 """
 
 import contextlib
@@ -224,7 +223,7 @@ class EngineClaims:
             on_it = [gpu for gpu in snapshot.gpus if gpu.uuid == part.gpu_uuid]
             if on_it:
                 engine.check_amount(on_it, request_of(claim, [part]))
-        # Room is checked again inside of the transaction: no other claim or job can be granted it before the commit.
+        # Room is checked inside of the transaction: nothing else can be granted it before the commit.
         with engine.ledger.decision() as decision:
             if (job_id := _present_job(decision, claim)) is not None:
                 return job_id  # another process was faster

@@ -219,7 +219,7 @@ def _update_size(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int
 
 
 def _run_of(job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> Run | None:
-    """Return the run of an ended job; None if it never started or its program is unknown."""
+    # None for a job that never started or has an unknown program.
     name = name_of_gpu(job, gpus)
     if not job.signature or name is None or job.started_at_seconds is None or job.finished_at_seconds is None:
         return None

@@ -58,6 +58,7 @@ def park(context: EngineContext, job_id: str) -> Job:
         _refuse_without_lease(entry)
         if entry.job.suspended_by is not None:
             raise CapacityError(f"job {job_id} is suspended, and leaves its GPU for another job")
+        # From the commit on rounds may grant its memory; the granted job waits until this one has left.
         entry = mark_taken(entry, time.time())
         decision.put(entry)
     context.wake([job_id])

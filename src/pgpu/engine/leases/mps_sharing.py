@@ -82,6 +82,7 @@ class MpsSharing:
             return
         for part in lease.slices:
             daemon = self.daemons.of(part.gpu_uuid)
+            # Jobs join under the same lock, so none can join a daemon that is being ended.
             with daemon.locked():
                 if not self._clients(part.gpu_uuid):
                     daemon.end()

@@ -85,6 +85,7 @@ class _GpuTrial:
         if self._lock is None:
             self._lock = try_lock(self.context.settings.runtime_directory / "verifying" / f"{self.gpu_uuid}.lock")
             if self._lock is not None:
+                # Holds that the last holder of the lock left are bits of the limit files.
                 self._release(self._running_jobs())
         return self._lock is not None
 

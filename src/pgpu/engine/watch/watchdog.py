@@ -109,6 +109,7 @@ class Watchdog:
             NodeError: A GPU or the ledger cannot be read.
         """
         settings = self._context.settings
+        # One process of each queue holds the lock until it ends; the kernel frees it then, and another one goes on.
         if self._lock is None:
             self._lock = try_lock(_lock_path(settings))
         if self._lock is None:
