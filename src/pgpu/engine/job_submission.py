@@ -276,7 +276,10 @@ def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
     """
     index_by_name: dict[str, int] = {}
     for index, submission in enumerate(submissions):
-        for name in _names_of(submission):
+        # By these names `after` may mean a submission: its own, and those of its elements.
+        own_name, array = submission.spec.name, submission.array
+        indices = array.indices if array is not None else ()
+        for name in [own_name, *(element_name(own_name, each) for each in indices)] if own_name else ():
             if name in index_by_name:
                 raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
             index_by_name[name] = index
@@ -289,13 +292,6 @@ def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
         circle = " → ".join(submissions[index].spec.name or "?" for index in reversed(exc.args[1]))
         raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
     return [submissions[index] for index in _smallest_ready_first(graph)]
-
-
-def _names_of(submission: Submission) -> list[str]:
-    name, array = submission.spec.name, submission.array
-    if not name:
-        return []
-    return [name, *(element_name(name, index) for index in (array.indices if array is not None else ()))]
 
 
 def element_name(name: str, index: int) -> str:

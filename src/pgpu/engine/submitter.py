@@ -42,7 +42,10 @@ def this_process() -> Submitter:
 def inheritance() -> str:
     """Return this process's umask and limits as text for the ledger."""
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in _NAMES}
-    return json.dumps({"umask": _umask(), "limits": limits})
+    # Not os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7.
+    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    umask = next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+    return json.dumps({"umask": umask, "limits": limits})
 
 
 def inheritance_of(account: Account) -> str:
@@ -90,9 +93,3 @@ def _smaller(first: int, second: int) -> int:
     if resource.RLIM_INFINITY in {first, second}:  # -1, which min() would take for the smaller one
         return second if first == resource.RLIM_INFINITY else first
     return min(first, second)
-
-
-def _umask() -> int:
-    # Not os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7.
-    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

@@ -275,15 +275,15 @@ class LedgerView:
         return found[0]
 
     def _peers(self, clause: str, arguments: Sequence[str]) -> list[JobPeer]:
-        return [_peer_of(row) for row in self._connection.execute(f"{_PEER} {clause}", arguments)]
+        found = []
+        for row in self._connection.execute(f"{_PEER} {clause}", arguments):
+            job_id, name, state, exit_code, reason, owner_uid, after, *array = row
+            place = Place(_ids(after), *array)
+            found.append(JobPeer(job_id, name, JobState(state), exit_code, reason, place, owner_uid))
+        return found
 
     def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
         return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
-
-
-def _peer_of(row: sqlite3.Row) -> JobPeer:
-    job_id, name, state, exit_code, reason, owner_uid, after, *array = row
-    return JobPeer(job_id, name, JobState(state), exit_code, reason, Place(_ids(after), *array), owner_uid)
 
 
 @lru_cache(maxsize=1024)

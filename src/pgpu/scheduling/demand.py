@@ -68,7 +68,12 @@ def signature_of(name: str, identity: str, arguments: Sequence[str]) -> str:
         arguments: Without the program itself.
     """
     program = f"{_word(name)}@{_digest(identity)}"
-    return " ".join((program, *(_argument(text) for text in arguments)))
+    words = [program]
+    for text in arguments:
+        option, equals, value = text.partition("=")
+        is_option = equals and option.startswith("-")
+        words.append(f"{_word(option)}={_without_path(value)}" if is_option else _without_path(text))
+    return " ".join(words)
 
 
 def program_of(signature: str) -> str:
@@ -82,13 +87,6 @@ def family_of(signature: str) -> Family:
     program, space, rest = signature.partition(" ")
     numbers = tuple(float(text) for text in _NUMBER.findall(rest))
     return Family(program + space + _NUMBER.sub(NUMBER, rest), numbers)
-
-
-def _argument(text: str) -> str:
-    option, equals, value = text.partition("=")
-    if equals and option.startswith("-"):
-        return f"{_word(option)}={_without_path(value)}"
-    return _without_path(text)
 
 
 def is_script(word: str) -> bool:

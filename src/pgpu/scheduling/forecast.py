@@ -132,7 +132,13 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
     Returns:
         None without runs.
     """
-    seen = _newest_of_each_number(runs)
+    # The limit is per number, so a number that was slow is not forgotten after it has been avoided for some time.
+    logs_by_count: dict[int, list[float]] = {}
+    for seconds, together in runs:
+        logs = logs_by_count.setdefault(max(1, round(together)), [])
+        if seconds > 0 and len(logs) < RUNS_OF_A_NUMBER:
+            logs.append(math.log(seconds))
+    seen = [(log, count) for count, logs in logs_by_count.items() for log in logs]
     if not seen:
         return None
     levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
@@ -159,17 +165,6 @@ def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdow
     if not known or total <= 0:
         return None
     return lambda count: 1.0 + sum(weight * (curve.slowdown(count) - 1.0) for curve, weight in known) / total
-
-
-def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
-    # (Logarithm of the duration, number of jobs). The limit is per number, so a number that was slow is not forgotten after
-    # it has been avoided for some time.
-    found: dict[int, list[float]] = {}
-    for seconds, together in runs:
-        logs = found.setdefault(max(1, round(together)), [])
-        if seconds > 0 and len(logs) < RUNS_OF_A_NUMBER:
-            logs.append(math.log(seconds))
-    return [(log, count) for count, logs in found.items() for log in logs]
 
 
 def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:

@@ -236,17 +236,12 @@ def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> R
             kept += state.outlook.idle_worth(idle, cpu_milli, host_memory_bytes)
         lost = round(state.worth - kept, 9)
         if best is None or lost <= best[0]:
-            slowdown, index = _lowest_slowdown(gap, state, wish)
+            # Of GPUs that are alike the first with the lowest predicted slowdown.
+            calm = ((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
+            slowdown, index = min(calm) if wish.slowdowns else (1.0, gap.indexes[0])
             rated = (lost, node_left, gap.share - taken, gap.gpu.changes_mode(wish.sharing_mode), slowdown, index)
             best = rated if best is None else min(best, rated)
     return None if best is None else Rating(0, *best[:5], (best[5],))
-
-
-def _lowest_slowdown(gap: _Gap, state: NodeState, wish: PlacementPreference) -> tuple[float, int]:
-    """Return the lowest predicted slowdown of GPUs that are alike, and the index of the first that has it."""
-    if not wish.slowdowns:
-        return 1.0, gap.indexes[0]
-    return min((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
 
 
 def _worth_change(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:

@@ -160,9 +160,6 @@ def _choose_victims(
 # Decides a round for given rooms, queue and held jobs.
 Play = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admission]
 
-# Less than any priority.
-_LEAST = -1_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class EvictableLease:
@@ -207,7 +204,12 @@ def reclaim_leases(
     before = machine.played(frozenset())
     taken, admission = _choose_leases(machine, offers, before)
     # Several steps can undo each other's gains. A lease of a higher priority than every job that gains must not be taken.
-    while taken and (dear := _leases_above_gains(machine, offers, before, admission)) & taken:
+    while taken:
+        gained = _started_ids(admission) - _started_ids(before)
+        priorities = [each.request.priority for each in machine.queue if each.job_id in gained]
+        dear = frozenset(each.job_id for each in offers if not priorities or each.priority > max(priorities))
+        if not dear & taken:
+            break
         offers = [each for each in offers if each.job_id not in dear]
         taken, admission = _choose_leases(machine, offers, before)
     return ReclaimedRound(replace(admission, reclaimed=tuple(sorted(taken))), machine.rooms_without(taken))
@@ -229,14 +231,6 @@ def _choose_leases(
         )
         admission = machine.played(taken)
     return taken, admission
-
-
-def _leases_above_gains(
-    machine: "_Machine", offers: Sequence[EvictableLease], before: Admission, after: Admission
-) -> frozenset[str]:
-    gained = _started_ids(after) - _started_ids(before)
-    most = max(each.request.priority for each in machine.queue if each.job_id in gained) if gained else _LEAST
-    return frozenset(each.job_id for each in offers if each.priority > most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,11 @@ def renew_reservation(
     """
     own = kept if kept is not None and kept.job_id == candidate.job_id else None
     able = {room.gpu.uuid: room.gpu for room in possible_hosts(moment.rooms, candidate)}
-    found = None if own is None else _reserve_again(own, candidate, able, moment)
+    found = None
+    if own is not None and moment.now_seconds < own.until_seconds:
+        same = [able[uuid] for uuid in own.gpu_uuids if uuid in able]
+        if len(same) >= candidate.request.gpu_count:
+            found = reserve(candidate, same, moment.space, moment.ends(), moment.now_seconds)
     if own is not None and found is not None:
         own = replace(own, unable_since_seconds=None)
     elif own is not None and _may_recover(own, moment):
@@ -179,15 +183,6 @@ def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRo
         and supports_mode(room.gpu, request)
     ]
     return able if len(able) >= request.gpu_count else []
-
-
-def _reserve_again(
-    kept: OverdueReservation, candidate: Candidate, able: Mapping[str, Gpu], moment: RoundState
-) -> Reservation | None:
-    gpus = [able[uuid] for uuid in kept.gpu_uuids if uuid in able]
-    if len(gpus) < candidate.request.gpu_count or moment.now_seconds >= kept.until_seconds:
-        return None
-    return reserve(candidate, gpus, moment.space, moment.ends(), moment.now_seconds)
 
 
 def _may_recover(kept: OverdueReservation, moment: RoundState) -> bool:

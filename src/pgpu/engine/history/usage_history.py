@@ -144,7 +144,17 @@ def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Pro
     Raises:
         RequestError: That job has no profile, or a result is no finite number.
     """
-    if not all(math.isfinite(value) for value in _numbers(findings)):
+    sensitivity = findings.sensitivity
+    numbers = [each for each in (sensitivity.cache, sensitivity.l2, sensitivity.dram) if each is not None]
+    numbers += [demand.fraction for demand in findings.demands]
+    for contest in findings.contests:
+        numbers += [
+            contest.sm_fraction,
+            contest.slowdown,
+            contest.antagonist_slowdown,
+            contest.antagonist_fraction or 0.0,
+        ]
+    if not all(math.isfinite(value) for value in numbers):
         raise RequestError("what was found is no finite number")
     with context.ledger.decision() as decision:
         profile = decision.profiles.of_job(job_id)
@@ -153,12 +163,3 @@ def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Pro
         profile = findings.added_to(profile)
         decision.profiles.add(profile, job_id)
     return profile
-
-
-def _numbers(findings: Findings) -> Iterator[float]:
-    sensitivity = findings.sensitivity
-    yield from (each for each in (sensitivity.cache, sensitivity.l2, sensitivity.dram) if each is not None)
-    yield from (demand.fraction for demand in findings.demands)
-    for contest in findings.contests:
-        yield from (contest.sm_fraction, contest.slowdown, contest.antagonist_slowdown)
-        yield contest.antagonist_fraction or 0.0

@@ -20,7 +20,7 @@ from pgpu.engine.history.run_history import MemoryObservation, history_name
 from pgpu.engine.quotas import refuse_growth_past_quota, refuse_more_than_quota
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Gpu, Job, JobState, Lease, Request, Resize, SharingMode
+from pgpu.model import Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
 from pgpu.scheduling.demand import Basis, shrunk_bytes
@@ -279,20 +279,17 @@ def _refuse_overtaking(
     for entry in queue:
         request = entry.job.request
         is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request.gpu_count)
-        if _waits_for(entry.job, gpu) and is_for_it and not gpu.is_instance:
+        waits = entry.job.state is JobState.WAITING
+        if entry.job.wanted_at_seconds is not None and entry.job.lease is not None:
+            # A parked job waits for its own GPU alone.
+            waits = any(part.gpu_uuid == gpu.uuid for part in entry.job.lease.slices)
+        if waits and is_for_it and not gpu.is_instance:
             whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
             what = "GPU time" if wants_compute else "memory"
             raise CapacityError(
                 f"{whose} waits for the {what} that is free; nothing was changed",
                 hint="try again once it has started, or stop it",
             )
-
-
-def _waits_for(job: Job, gpu: Gpu) -> bool:
-    # A parked job waits for its own GPU alone, any other job for any GPU.
-    if job.wanted_at_seconds is not None and job.lease is not None:
-        return any(part.gpu_uuid == gpu.uuid for part in job.lease.slices)
-    return job.state is JobState.WAITING
 
 
 class Autoshrink:

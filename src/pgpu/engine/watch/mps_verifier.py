@@ -20,7 +20,6 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
-from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
 
 TURN_SECONDS = 0.1
@@ -126,7 +125,14 @@ class _GpuTrial:
 
     def _running_jobs(self) -> Sequence[Job]:
         with self.context.ledger.view() as view:
-            return [entry.job for entry in view.holding() if _runs_on(entry, self.gpu_uuid)]
+            counted = [entry.job for entry in view.holding() if entry.is_counted and entry.job.lease is not None]
+        return [
+            job
+            for job in counted
+            if job.state is JobState.RUNNING
+            and job.lease is not None
+            and any(part.gpu_uuid == self.gpu_uuid for part in job.lease.slices)
+        ]
 
     def _new_trial(self, company: frozenset[str], now_seconds: float) -> Trial:
         gpu, known = self._gpu(), None
@@ -206,9 +212,3 @@ class _GpuTrial:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _runs_on(entry: Entry, gpu_uuid: str) -> bool:
-    job = entry.job
-    is_there = job.lease is not None and gpu_uuid in {part.gpu_uuid for part in job.lease.slices}
-    return is_there and entry.is_counted and job.state is JobState.RUNNING

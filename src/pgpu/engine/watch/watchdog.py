@@ -45,7 +45,7 @@ def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outside
     with context.ledger.view() as view:
         jobs = [entry.job for entry in context.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
-        Outsider(process.gpu_uuid, holder, process.used_bytes, _read_program(process.pid), _read_uid(process.pid))
+        Outsider(process.gpu_uuid, holder, process.used_bytes, *_read_program(process.pid))
         for process, holder in seen
         if not _is_own(context, process)
         and belonging.owner(holder, jobs) is None
@@ -202,14 +202,12 @@ def _sees_machine_pids(settings: EngineSettings) -> bool:
     return False
 
 
-def _read_program(pid: int) -> str:
+def _read_program(pid: int) -> tuple[str, int | None]:
+    # Name and user; the process may end between the two readings.
+    name, uid = "", None
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-        return "".join(character if character.isprintable() else "?" for character in text)
-    return ""
-
-
-def _read_uid(pid: int) -> int | None:
+        name = "".join(character if character.isprintable() else "?" for character in text)
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}").stat().st_uid
-    return None
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    return name, uid
