@@ -69,7 +69,7 @@ def chosen(
     lasting = {} if lasting_seconds is None else {("program", os.getuid()): lasting_seconds}
     with ledger.view() as view:
         rooms = [room or GpuRoom(GPU, 0, 0, 0)]
-        return [each.request.sharing for each in auto.shared(view, rooms, view.waiting(None), holding, lasting)]
+        return [each.request.sharing for each in auto.choose_modes(view, rooms, view.waiting(None), holding, lasting)]
 
 
 LIGHT = replace(

@@ -39,7 +39,7 @@ def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
 
 
 def asked(waiting: Waiting, room: GpuRoom, quota_bytes: int | None = None) -> int:
-    (found,) = LEARNING.sized([room], [waiting], {1000: Quota(quota_bytes)})
+    (found,) = LEARNING.update_sizes([room], [waiting], {1000: Quota(quota_bytes)})
     return found.request.memory_bytes
 
 

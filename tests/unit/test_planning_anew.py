@@ -34,7 +34,7 @@ def plan_path(tmp_path: Path) -> Path:
 def plans(planning: QueuePlanner, plan_path: Path, now_seconds: float, found: Situation) -> bool:
     """Whether it makes a plan now."""
     plan_path.unlink(missing_ok=True)
-    planning.look(found, BESIDE, now_seconds)
+    planning.plan_if_changed(found, BESIDE, now_seconds)
     return plan_path.exists()
 
 
@@ -43,7 +43,7 @@ def test_a_job_that_fits_does_not_wait_for_a_day_beside_one_that_runs_longer_tha
     started_after: list[float] = []
     for minutes in range(0, 24 * 60, 10):
         now_seconds = NOW + 60.0 * minutes
-        planning.look(situation(), BESIDE, now_seconds)
+        planning.plan_if_changed(situation(), BESIDE, now_seconds)
         found = situation()
         admission = admit(found.rooms, found.queue, now_seconds, held=found.held, plan=read_plan(plan_path))
         started_after += [minutes / 60.0 for _ in admission.grants]

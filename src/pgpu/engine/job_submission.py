@@ -124,7 +124,7 @@ def _choose_size(context: EngineContext, submission: Submission, submitter: Subm
     signature = signature_of_job(spec, image_id)
     gpus = context.gpus.gpus() if request.is_estimated else ()
     with context.ledger.view() as view:
-        request = context.learning.chosen(view, request, signature, submitter.uid, gpus)
+        request = context.learning.choose_size(view, request, signature, submitter.uid, gpus)
     if request.is_estimated:
         # What the user set stays: in the call, or for a process in the environment that it inherits.
         inherited = submitter.environment if spec.image is None else ()

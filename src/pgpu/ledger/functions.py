@@ -277,14 +277,14 @@ def _take_name(connection: sqlite3.Connection, name: str, owner_uid: int) -> boo
     return True
 
 
-def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: int) -> None:
+def _check_room(connection: sqlite3.Connection, deployment: Deployment, owner_uid: int) -> None:
     statement = (
         "SELECT ifnull(sum(? + length(app) + length(declaration) + length(ifnull(image, ''))"
         " + length(ifnull(requirements, ''))), 0) FROM function_versions JOIN functions ON name = function"
         " WHERE owner_uid = ?"
     )
     held = connection.execute(statement, (_VERSION_BYTES, owner_uid)).fetchone()[0]
-    words = (asked.app, asked.declaration, asked.image or "", asked.requirements or "")
+    words = (deployment.app, deployment.declaration, deployment.image or "", deployment.requirements or "")
     if held + _VERSION_BYTES + sum(map(len, words)) > MOST_TEXT_BYTES:
         raise RequestError(
             f"the text of your versions, lock files included, is {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
@@ -292,26 +292,26 @@ def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: in
         )
 
 
-def _add_version(connection: sqlite3.Connection, asked: Deployment, inherited: str | None) -> int:
+def _add_version(connection: sqlite3.Connection, deployment: Deployment, inherited: str | None) -> int:
     statement = "SELECT ifnull(max(number), 0) FROM function_versions WHERE function = ?"
-    number = int(connection.execute(statement, (asked.function,)).fetchone()[0]) + 1
+    number = int(connection.execute(statement, (deployment.function,)).fetchone()[0]) + 1
     if number > MOST_VERSIONS:
         raise RequestError(
-            f"{asked.function} has {MOST_VERSIONS} versions", hint=f"pgpu function undeploy {asked.function}"
+            f"{deployment.function} has {MOST_VERSIONS} versions", hint=f"pgpu function undeploy {deployment.function}"
         )
-    state = VersionState.READY if asked.requirements is None else VersionState.PENDING
+    state = VersionState.READY if deployment.requirements is None else VersionState.PENDING
     connection.execute(
         "INSERT INTO function_versions (function, number, app, bundle, declaration, runtime, image, requirements,"
         " state, created_at, inherited) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            asked.function,
+            deployment.function,
             number,
-            asked.app,
-            asked.bundle,
-            asked.declaration,
-            asked.runtime,
-            asked.image,
-            asked.requirements,
+            deployment.app,
+            deployment.bundle,
+            deployment.declaration,
+            deployment.runtime,
+            deployment.image,
+            deployment.requirements,
             state.value,
             time.time(),
             inherited,

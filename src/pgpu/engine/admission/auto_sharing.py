@@ -179,7 +179,7 @@ class AutoSharing:
     _passed_up_at_seconds: dict[str, float] = field(default_factory=dict)
     """Since when a job waits for MPS although it could have started in time slices, by id. Lost with this process."""
 
-    def shared(
+    def choose_modes(
         self,
         view: LedgerView,
         rooms: Sequence[GpuRoom],

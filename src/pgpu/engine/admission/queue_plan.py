@@ -108,7 +108,9 @@ class QueuePlanner:
         self._path = path
         self._planned_for: tuple[object, ...] | None = None
 
-    def look(self, situation: "Situation", stretches: Mapping[str, SlowdownCurve], now_seconds: float) -> None:
+    def plan_if_changed(
+        self, situation: "Situation", stretches: Mapping[str, SlowdownCurve], now_seconds: float
+    ) -> None:
         """Write a plan for the jobs of a situation, unless the last plan was made for the same ones.
 
         Args:

@@ -232,7 +232,7 @@ class Admissions:
         with context.ledger.view() as view:
             situation = self.reader.situation(view, snapshot)
             curves = self._curves.of(view, context.settings.gpu_model, snapshot.gpus)
-        self._planner.look(situation, curves, time.time())
+        self._planner.plan_if_changed(situation, curves, time.time())
 
     def _round(self, view: LedgerView, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
         now_seconds = time.time()

@@ -177,11 +177,11 @@ class SituationReader:
         is_all_closed = ALL_GPUS in closed
         open_rooms = () if is_all_closed else tuple(room for room in rooms if room.gpu.uuid not in closed)
         quotas = view.quotas()
-        waiting: Sequence[Waiting] = self.learning.sized(open_rooms, view.waiting(gpu_model), quotas)
+        waiting: Sequence[Waiting] = self.learning.update_sizes(open_rooms, view.waiting(gpu_model), quotas)
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
         lasting = self.learning.durations(view, calls, snapshot.gpus)
-        waiting = self.auto_sharing.shared(view, open_rooms, waiting, holding, lasting)
+        waiting = self.auto_sharing.choose_modes(view, open_rooms, waiting, holding, lasting)
         hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
         if is_all_closed or (rooms and not open_rooms):
             kept = (each for each in waiting if is_all_closed or each.request.gpu_count)

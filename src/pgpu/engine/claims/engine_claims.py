@@ -345,8 +345,8 @@ def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], avail
     """Raise CapacityError for an oversubscribing claim if its memory would not fit into the host's now."""
     if claim.oversubscribes:
         promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holders if entry.job.lease is not None)
-        asked = [(claim.uid, request_of(claim, claim.slices))]
-        for why in short_of_host_memory(asked, promised_bytes, available_bytes, factor).values():
+        requests = [(claim.uid, request_of(claim, claim.slices))]
+        for why in short_of_host_memory(requests, promised_bytes, available_bytes, factor).values():
             raise CapacityError(f"claim {claim.namespace}/{claim.name} {why}")
 
 

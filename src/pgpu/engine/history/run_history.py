@@ -90,7 +90,7 @@ class RunHistory:
         self._durations_as_of = 0
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
-    def chosen(
+    def choose_size(
         self, view: LedgerView, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]
     ) -> Request:
         """Return a request with `--memory auto` with the size that its history suggests; any other request with its own size."""
@@ -101,7 +101,9 @@ class RunHistory:
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
-    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], quotas: Mapping[int, Quota]) -> list[Waiting]:
+    def update_sizes(
+        self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], quotas: Mapping[int, Quota]
+    ) -> list[Waiting]:
         """Return the waiting jobs with sizes that depend on the machine or on quotas brought up to date.
 
         A job of unknown size needs no more than its user's quota, which may have been made smaller. A job on its last try
@@ -179,7 +181,7 @@ class RunHistory:
     def _review(self, decision: Decision, program: str, owner_uid: int, gpus: Sequence[Gpu]) -> None:
         estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
         for signature, gpu_count in decision.estimated_calls(self._gpu_model, program, owner_uid, MOST_REVIEWED):
-            request = self.chosen(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
+            request = self.choose_size(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
             estimates[signature, owner_uid, gpu_count] = (request.memory_bytes, request.basis or Basis.UNKNOWN.value)
         decision.put_estimates(self._gpu_model, estimates)
 

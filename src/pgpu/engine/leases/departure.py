@@ -84,7 +84,7 @@ class Departure:
         if self._cannot_be_moved(job):
             return self._refuse(by)
         known = () if parking is None else parking.travellers
-        there = self.there(job, known)
+        there = self.find_travellers(job, known)
         if not there and not self._is_context_expected(job, known):
             return self._mark_away(parking, Parking(by, Stage.AWAY, known))
         if there:
@@ -161,7 +161,7 @@ class Departure:
         ends = [board.in_flight_until_ns for board in boards]
         return all(end_ns == 0 or end_ns / _NANOSECONDS + _OVER_SECONDS < now_seconds for end_ns in ends)
 
-    def there(self, job: Job, known: Sequence[Traveller] = ()) -> list[Traveller]:
+    def find_travellers(self, job: Job, known: Sequence[Traveller] = ()) -> list[Traveller]:
         """Return the job's processes that hold memory of its GPU now; processes that were moved before are among them.
 
         Raises:

@@ -104,7 +104,7 @@ class Aside:
 
     def _keep_away(self, job: Job) -> None:
         """Nothing but launches waits for a hold: whatever of a parked job comes to hold memory is ended, and then the job."""
-        there = self.leaving.there(job)
+        there = self.leaving.find_travellers(job)
         self._end(there, signal.SIGKILL)
         self._breaches += bool(there)
         if self._breaches >= _MOST_BREACHES:
@@ -136,7 +136,7 @@ class Aside:
         path = self.engine.places(job.id).parking
         parking = load_parking(path)
         travellers = () if parking is None else parking.travellers
-        there = self.leaving.there(job, travellers)
+        there = self.leaving.find_travellers(job, travellers)
         frozen = [each for each in travellers if is_alive(each.process) and each not in there]
         self._end(there, signal.SIGKILL if is_hard else signal.SIGTERM)
         self._end(frozen, signal.SIGKILL)  # it could not hear anything else

@@ -326,7 +326,7 @@ _STILL: _Activity = (False, None, True)
 def _activity(
     board: BoardGpu | None, word: ComputeWord | None, held_at_seconds: float | None, now_seconds: float
 ) -> _Activity:
-    """Return whether a job wants the GPU, when it last did, and whether nothing of it is in flight."""
+    """Return whether a job has work for the GPU, when it last had, and whether nothing of it is in flight."""
     if board is None or word is None or board.wanted_ns == 0:
         return _STILL
     wanted_at_seconds = board.wanted_ns / _NANOSECONDS
