@@ -32,7 +32,7 @@ from pgpu.app.clients import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.client import Client
-from pgpu.engine.admission.auto_sharing import text_of, verdict_key
+from pgpu.engine.admission.auto_sharing import keep_verdict
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.leases.parking_state import Stage, is_travelling, load_parking
@@ -211,7 +211,7 @@ class SharingStorm:
             decision.profiles.add(known, "0" * 12)
         for count in range(2, JOBS_AT_ONCE):
             verdict = Verdict(Way.TURNS, 0.5, time.time())
-            self.engine.ledger.facts.put(verdict_key(gpu, [signature] * count), text_of(verdict))
+            keep_verdict(self.engine.ledger.facts, gpu, [signature] * count, verdict)
 
     def _serve_again(self, *, at_once: bool = False) -> None:
         if self._restart_at_seconds is not None and (at_once or time.monotonic() >= self._restart_at_seconds):

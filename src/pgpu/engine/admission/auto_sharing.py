@@ -53,7 +53,7 @@ def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
 def keep_verdict(facts: FactTable, gpu: Gpu, signatures: Iterable[str], verdict: Verdict) -> None:
     """Store a verdict on programs together for `BELIEVED_SECONDS`."""
     name = verdict_key(gpu, signatures).removeprefix(_VERDICTS)
-    facts.put_for(_VERDICTS, name, text_of(verdict), BELIEVED_SECONDS)
+    facts.put_for(_VERDICTS, name, json.dumps(asdict(verdict)), BELIEVED_SECONDS)
 
 
 def verdict_of(view: LedgerView, gpu: Gpu, signatures: Iterable[str]) -> Verdict | None:
@@ -63,11 +63,6 @@ def verdict_of(view: LedgerView, gpu: Gpu, signatures: Iterable[str]) -> Verdict
         return None
     fields = json.loads(text)
     return Verdict(Way(fields["way"]), float(fields["gain"]), float(fields["at_seconds"]))
-
-
-def text_of(verdict: Verdict) -> str:
-    """Return a verdict as text for the ledger."""
-    return json.dumps(asdict(verdict))
 
 
 def keep_declined(facts: FactTable, signature: str, owner_uid: int) -> None:

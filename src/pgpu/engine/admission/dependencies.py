@@ -23,13 +23,9 @@ class DependencyVerdicts:
     """Jobs that will never start: reason by id, in one line."""
 
 
-def judge(view: LedgerView) -> DependencyVerdicts:
-    """Judge every waiting job with dependencies."""
-    return judge_conditional(view, view.conditional())
-
-
-def judge_conditional(view: LedgerView, waiting: Sequence[JobPeer]) -> DependencyVerdicts:
-    """Judge waiting jobs that were read from `LedgerView.conditional` already."""
+def judge(view: LedgerView, waiting: Sequence[JobPeer] | None = None) -> DependencyVerdicts:
+    """Judge every waiting job with dependencies; `waiting` if `LedgerView.conditional` was read already."""
+    waiting = view.conditional() if waiting is None else waiting
     if not waiting:
         return DependencyVerdicts({}, {})
     named = {job_id for peer in waiting for job_id in peer.place.after}

@@ -48,7 +48,7 @@ def _is_leaving(job: Job, now_seconds: float) -> bool:
     return job.reclaimed_at_seconds is not None and abs(now_seconds - job.reclaimed_at_seconds) < PATIENCE_SECONDS
 
 
-def mark_taken(entry: Entry, now_seconds: float) -> Entry:
+def mark_evicted(entry: Entry, now_seconds: float) -> Entry:
     """Return a job with its lease evicted: it ends, or parks."""
     job = replace(entry.job, reclaimed_at_seconds=now_seconds)
     return replace(entry, job=job, stop_grace_seconds=None if job.can_park else RECLAIM_GRACE_SECONDS)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pgpu.engine.admission.auto_sharing import AutoSharing
-from pgpu.engine.admission.dependencies import DependencyVerdicts, judge_conditional
-from pgpu.engine.admission.idle_leases import mark_restarting, mark_taken, regrant
+from pgpu.engine.admission.dependencies import DependencyVerdicts, judge
+from pgpu.engine.admission.idle_leases import mark_evicted, mark_restarting, regrant
 from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
 from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
@@ -286,7 +286,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
     if outcome.admission is not None:
         decision.put_precedence(gpu_model, outcome.admission)
     for job_id in admission.reclaimed:
-        decision.put(mark_taken(decision.entry(job_id), now_seconds))
+        decision.put(mark_evicted(decision.entry(job_id), now_seconds))
     for job_id in admission.expired:
         decision.put(cancel_entry(decision.entry(job_id), now_seconds, timed_out=True))
     for job_id in admission.elsewhere:
@@ -326,7 +326,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
         The ids of the cancelled jobs.
     """
     waiting = decision.conditional()
-    found = judge_conditional(decision, waiting)
+    found = judge(decision, waiting)
     for job_id, why in found.doomed.items():
         decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
     if given_up := [late_id for late_id in gives_up if late_id in found.held]:
@@ -342,7 +342,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
 def has_to_settle(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
     """Whether `settle` would write anything."""
     waiting = view.conditional()
-    found = judge_conditional(view, waiting)
+    found = judge(view, waiting)
     reasons = {peer.job_id: peer.reason for peer in waiting}
     is_stale = any(reasons[held_id] != why for held_id, why in found.held.items()) or bool(_released(waiting, found))
     return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)

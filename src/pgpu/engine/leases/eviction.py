@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from pgpu.engine.admission.idle_leases import awaited_departures, mark_taken
+from pgpu.engine.admission.idle_leases import awaited_departures, mark_evicted
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.parking_state import Stage, load_parking
 from pgpu.engine.leases.recovery import recover
@@ -59,7 +59,7 @@ def park(context: EngineContext, job_id: str) -> Job:
         if entry.job.suspended_by is not None:
             raise CapacityError(f"job {job_id} is suspended, and leaves its GPU for another job")
         # From the commit on rounds may grant its memory; the granted job waits until this one has left.
-        entry = mark_taken(entry, time.time())
+        entry = mark_evicted(entry, time.time())
         decision.put(entry)
     context.wake([job_id])
     return entry.job
