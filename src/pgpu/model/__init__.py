@@ -49,7 +49,7 @@ from pgpu.model.lease import (
     SharingWish,
     Slice,
 )
-from pgpu.model.profile import (
+from pgpu.model.run_profile import (
     Antagonist,
     Contest,
     CopyUse,
