@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.functions.gateway.async_call_database import AsyncCall, AsyncCallDatabase, StoredReply
-from pgpu.functions.gateway.async_call_store import AsyncCallStore
+from pgpu.functions.gateway.async_calls import AsyncCallStore
 from pgpu.functions.ipc.call_messages import Chunk, Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics, metrics_text
 from pgpu.functions.router.replica_connection import RoutedRequest

@@ -22,7 +22,7 @@ from typing import Any
 from pgpu.errors import CapacityError
 from pgpu.functions.api import dump_declaration
 from pgpu.functions.control.control_plane import ReplicaJob
-from pgpu.functions.deploy.replica_job import declaration_of
+from pgpu.functions.deploy.version_jobs import declaration_of
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire

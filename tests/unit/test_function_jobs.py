@@ -15,7 +15,7 @@ from pgpu.functions.api import Declaration
 from pgpu.functions.deploy.deployer import validate_deployment
 from pgpu.functions.deploy.image_scripts import OWN_REQUIREMENTS
 from pgpu.functions.deploy.package_layers import build_spec, layer_digest
-from pgpu.functions.deploy.replica_job import (
+from pgpu.functions.deploy.version_jobs import (
     OWN,
     PACKAGES,
     SOCKETS,

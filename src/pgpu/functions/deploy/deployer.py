@@ -24,7 +24,7 @@ from pgpu.functions.deploy.package_layers import (
     layer_digest,
     output_directory_of,
 )
-from pgpu.functions.deploy.replica_job import ReplicaPaths, declaration_of, replica_request, replica_spec
+from pgpu.functions.deploy.version_jobs import ReplicaPaths, declaration_of, replica_request, replica_spec
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
 from pgpu.units import KIB, quoted
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgpu.distribution import installed_version
 from pgpu.functions.deploy.image_scripts import BUILD, BYTECODE, COMPILE
-from pgpu.functions.deploy.replica_job import OWN, ReplicaPaths, own_mounts, package_mounts, search_path
+from pgpu.functions.deploy.version_jobs import OWN, ReplicaPaths, own_mounts, package_mounts, search_path
 from pgpu.model import Deployment, JobSpec, Mount, Version
 
 TARGET = "/packages"

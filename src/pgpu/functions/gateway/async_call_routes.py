@@ -16,7 +16,7 @@ from pgpu.functions.gateway.async_call_database import (
     new_call_id,
     request_digest,
 )
-from pgpu.functions.gateway.async_call_store import AsyncCallStore
+from pgpu.functions.gateway.async_calls import AsyncCallStore
 from pgpu.functions.gateway.gateway_access import NOT_YOURS, Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind

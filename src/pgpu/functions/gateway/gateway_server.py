@@ -20,7 +20,7 @@ from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.gateway.async_call_database import AsyncCallDatabase
 from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
-from pgpu.functions.gateway.async_call_store import AsyncCallStore
+from pgpu.functions.gateway.async_calls import AsyncCallStore
 from pgpu.functions.gateway.body_budget import BodyBudget, room_bytes
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
 from pgpu.functions.gateway.gateway_app import GatewayApp

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pgpu.functions.deploy.replica_job import declaration_of
+from pgpu.functions.deploy.version_jobs import declaration_of
 from pgpu.functions.requests.request_queue import PrefetchWindow
 from pgpu.functions.scaling import ArrivalHistory, VersionView
 from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value

@@ -4,7 +4,7 @@ Pure: the gateway passes a view of the replicas and carries out the steps that i
 the same view always gives the same steps.
 """
 
-from pgpu.functions.scaling.arrival_history import ArrivalHistory, WarmWindow
+from pgpu.functions.scaling.call_history import ArrivalHistory, WarmWindow
 from pgpu.functions.scaling.function_view import (
     DrainReplica,
     FailVersion,

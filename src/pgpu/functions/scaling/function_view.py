@@ -6,7 +6,7 @@ All times are in seconds on one monotonic clock.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pgpu.functions.scaling.arrival_history import WarmWindow
+from pgpu.functions.scaling.call_history import WarmWindow
 
 
 class Phase(StrEnum):
