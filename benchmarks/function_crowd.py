@@ -43,7 +43,7 @@ from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
 from pgpu.functions.router.replica_connection import ReacquireResult
-from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value
+from pgpu.functions.scaling.call_history import Frequency, ValueClock, replica_value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
 from pgpu.units import GIB

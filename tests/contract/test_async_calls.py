@@ -9,8 +9,8 @@ from pgpu.functions.gateway.async_call_database import AsyncCall, AsyncCallDatab
 from pgpu.functions.gateway.async_calls import AsyncCallStore
 from pgpu.functions.ipc.call_messages import Chunk, Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics, metrics_text
+from pgpu.functions.router.function_router import RouterTable
 from pgpu.functions.router.replica_connection import RoutedRequest
-from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
 

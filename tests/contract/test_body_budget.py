@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from pgpu.functions.gateway.body_budget import BodyBudget, NotTakenError
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
-from pgpu.functions.gateway.gateway_app import GatewayApp
+from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp, NotTakenError
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.function_router import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
 ALICE, BOB = 7, 8

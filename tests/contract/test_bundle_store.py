@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import CapacityError, RequestError
-from pgpu.functions.deploy.bundle_files import pack_tree
 from pgpu.functions.deploy.bundle_store import BundleStore
-from pgpu.functions.deploy.source_bundle import MOST_BYTES
+from pgpu.functions.deploy.source_bundle import MOST_BYTES, pack_tree
 
 ALICE, BOB = 61001, 61002
 

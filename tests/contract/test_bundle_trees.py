@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploy.bundle_files import IGNORE_FILE, pack_tree
-from pgpu.functions.deploy.source_bundle import unpack
+from pgpu.functions.deploy.source_bundle import IGNORE_FILE, pack_tree, unpack
 
 
 def write(root: Path, **files: str) -> Path:

@@ -11,7 +11,7 @@ from tests.waiting import until
 from pgpu.errors import NodeError
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.function_router import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
 

@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from pgpu.functions.gateway.gateway_connection import GatewayConnection
+from pgpu.functions.gateway.gateway_server import GatewayConnection
 from pgpu.functions.http.http_connection import HttpConnection
 from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink

@@ -12,7 +12,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.function_router import RouterTable
 from pgpu.model import Function, JobState, Share, Version, VersionState
 from pgpu.services.messages import Judgement, ReplicaAsk
 

@@ -14,7 +14,7 @@ import uvicorn
 from tests.waiting import until
 from uvicorn.server import ServerState
 
-from pgpu.functions.gateway.gateway_connection import GatewayConnection
+from pgpu.functions.gateway.gateway_server import GatewayConnection
 from pgpu.functions.http.request_handler import ReplicaInfo
 from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink

@@ -11,8 +11,8 @@ from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler, descri
 from pgpu.functions.gateway.gateway_routes import parse_route
 from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import RouterTable
-from pgpu.functions.scaling import Phase
+from pgpu.functions.router.function_router import RouterTable
+from pgpu.functions.scaling.replica_policy import Phase
 from pgpu.model import Function, Share, Version, VersionState
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import LoadHistory, RouterTable, learned_loads, restore_loads
-from pgpu.functions.router.version_load import LearnedLoad
-from pgpu.functions.scaling import WarmWindow
+from pgpu.functions.router.function_router import RouterTable
+from pgpu.functions.router.version_load import LearnedLoad, LoadHistory, learned_loads, restore_loads
+from pgpu.functions.scaling.call_history import WarmWindow
 from pgpu.model import Function, Share, Version, VersionState
 
 

@@ -14,7 +14,7 @@ from pgpu.functions.ipc.call_messages import Chunk, FrameKind, Notification, Rep
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
-from pgpu.functions.scaling import Phase
+from pgpu.functions.scaling.replica_policy import Phase
 from pgpu.model import Function, Share, Version, VersionState
 
 NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "import_seconds": 0.1, "born_seconds": 1.0}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.functions.deploy.image_scripts import BUILD, OWN_REQUIREMENTS, START
+from pgpu.functions.deploy.version_jobs import BUILD, OWN_REQUIREMENTS, START
 
 _PIP = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('PYTHONPATH')]))"
 

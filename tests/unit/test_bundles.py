@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploy.bundle_files import sort_members
-from pgpu.functions.deploy.source_bundle import BundleInspector, BundleMember, MemberKind, PackedBundle, pack
+from pgpu.functions.deploy.source_bundle import (
+    BundleInspector,
+    BundleMember,
+    MemberKind,
+    PackedBundle,
+    pack,
+    sort_members,
+)
 
 NAMES = st.sampled_from(["a", "b", "ü", ".c", "..", ".", "", "a" * 256, "d e", "x\n"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)

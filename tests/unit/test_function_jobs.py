@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from pgpu.errors import RequestError
 from pgpu.functions.api import Declaration
 from pgpu.functions.deploy.deployer import validate_deployment
-from pgpu.functions.deploy.image_scripts import OWN_REQUIREMENTS
-from pgpu.functions.deploy.package_layers import build_spec, layer_digest
 from pgpu.functions.deploy.version_jobs import (
     OWN,
+    OWN_REQUIREMENTS,
     PACKAGES,
     SOCKETS,
     SOURCE,
     ReplicaPaths,
+    build_spec,
+    layer_digest,
     replica_request,
     replica_spec,
 )

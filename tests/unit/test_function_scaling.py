@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.functions.scaling import (
-    ArrivalHistory,
+from pgpu.functions.scaling.call_history import ArrivalHistory, Frequency, ValueClock, WarmWindow, replica_value
+from pgpu.functions.scaling.replica_policy import (
     DrainReplica,
     FailVersion,
     FunctionView,
@@ -17,15 +17,12 @@ from pgpu.functions.scaling import (
     StartReplica,
     StopReplica,
     TrafficSplit,
-    ValueClock,
     VersionView,
     WakeReplica,
-    WarmWindow,
     excess_parked,
     plan_steps,
+    wanted_replicas,
 )
-from pgpu.functions.scaling.replica_policy import wanted_replicas
-from pgpu.functions.scaling.replica_value import Frequency, replica_value
 
 NOW = 1000.0
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pgpu.errors import CapacityError, NodeError
 from pgpu.functions.gateway.async_call_database import event_call_id, named_call_id, new_call_id
-from pgpu.functions.gateway.body_budget import BodyBudget
 from pgpu.functions.gateway.gateway_access import (
     BAD_TOKEN,
     NO_TOKEN,
@@ -24,12 +23,11 @@ from pgpu.functions.gateway.gateway_access import (
     GatewayAccess,
     TokenCache,
 )
-from pgpu.functions.gateway.gateway_app import GatewayApp
+from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind, parse_route
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.router_table import RouterTable
+from pgpu.functions.router.function_router import FunctionRouter, RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 from pgpu.services.messages import Bearer
 

@@ -9,7 +9,7 @@ from tests.system.functions.gateways import Gateway, function, gateway, version
 from tests.system.functions.replicas import Connection, answer_of
 from tests.waiting import until
 
-from pgpu.functions.router.router_table import LoadHistory
+from pgpu.functions.router.version_load import LoadHistory
 from pgpu.model import Share
 
 

@@ -1,18 +1,29 @@
 """The interface to the server that stores functions and runs their replicas, and its implementation over the server's HTTP API.
 
-All methods may block and may raise `PgpuError`; the gateway calls them in threads (`ControlPlaneThreads`).
+All methods of `ControlPlane` may block and may raise `PgpuError`. The gateway calls them in threads (`ControlPlaneThreads`), so
+that a slow server never blocks the event loop, and follows changes in a thread of its own (`ChangeFeed`).
+
+`PackageBuilds` installs the packages of pending versions: one version of each owner at a time, so that owners do not delay each
+other. An installation is a job that is polled, so one that hangs occupies no thread. `ControlPlane.build` returns the same job for
+a version that is being installed already, so the next gateway continues it.
 """
 
+import asyncio
 import contextlib
+import functools
+import logging
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from pgpu.client import Client
 from pgpu.client.remote_service import HttpFunctions
-from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
+from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
@@ -230,3 +241,160 @@ def _replica_job(replica: Replica, job: Job | None) -> ReplicaJob:
     else:
         reason = job.error or job.reason
     return ReplicaJob(*fields, state, granted, reason)
+
+
+_THREADS = 8
+_FEED_RETRY_SECONDS = 0.5
+"""Before a new attempt to follow changes."""
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class ControlPlaneThreads:
+    """Calls blocking methods in threads, and runs background tasks, for one event loop."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, "control-plane")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_away = False
+        """Whether the last `call` failed."""
+
+    async def call(self, method: Callable[..., _T], *arguments: Any) -> _T | None:
+        """Call a method; None if it fails, which is logged once until a call succeeds."""
+        try:
+            result = await self.call_strictly(method, *arguments)
+        except PgpuError as error:
+            if not self.is_away:
+                _log.info("the server does not answer as it should: %s", error)
+            self.is_away = True
+            return None
+        self.is_away = False
+        return result
+
+    async def call_strictly(self, method: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a method, and raise what it raises."""
+        call = functools.partial(method, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def close(self) -> None:
+        """Cancel all background tasks and pending calls."""
+        for task in self._tasks:
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a bug of the gateway: %r", error)
+
+
+class ChangeFeed:
+    """Follows a control plane's changes in a thread of its own.
+
+    A change that is missed between two connections is found by polling, since each connection begins with a change of functions.
+    """
+
+    def __init__(self, control_plane: ControlPlane, on_change: Callable[[str], None]) -> None:
+        """Prepare; `start()` begins.
+
+        Args:
+            control_plane: Reports the changes.
+            on_change: Called on this event loop with each change: a job's id, or an empty string for functions.
+        """
+        self._control_plane, self._on_change = control_plane, on_change
+        self._loop = asyncio.get_running_loop()
+        self._ended = threading.Event()
+        self.is_connected = False
+        """Whether changes are reported now; else the caller must poll."""
+
+    def start(self) -> None:
+        """Start the thread. A daemon, never joined: it may block until the next change."""
+        threading.Thread(target=self._follow, name="change-feed", daemon=True).start()
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(PgpuError):  # the controller's polling logs that the server is away
+                try:
+                    for change in self._control_plane.changes():
+                        self._pass_on(change)
+                        if self._ended.is_set():
+                            return
+                finally:
+                    # None on the loop: the feed is disconnected, and the controller polls at its usual interval.
+                    self._pass_on(None)
+            self._ended.wait(_FEED_RETRY_SECONDS)
+
+    def _pass_on(self, change: str | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._on_thread_change, change)
+
+    def _on_thread_change(self, change: str | None) -> None:
+        self.is_connected = change is not None
+        if change is not None and not self._ended.is_set():
+            self._on_change(change)
+
+
+_BUILD_POLL_SECONDS = 1.0
+"""Between two polls of an installation, which takes seconds at least."""
+
+
+class PackageBuilds:
+    """Installations for all functions of one gateway."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        threads: ControlPlaneThreads,
+        on_judged: Callable[[], Coroutine[Any, Any, None]],
+        poll_seconds: float = _BUILD_POLL_SECONDS,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            control_plane: Installs packages.
+            threads: Calls its methods.
+            on_judged: Called after a version was judged.
+            poll_seconds: Between two polls of an installation.
+        """
+        self._control_plane, self._threads, self._on_judged = control_plane, threads, on_judged
+        self._poll_seconds = poll_seconds
+        self._owners: set[int] = set()
+        """Owners with an installation under way."""
+
+        self._attempts: Counter[str] = Counter()
+        """By the versions' labels: a version with a failed attempt comes after those without one."""
+
+    def start_pending(self, functions: Sequence[Function]) -> None:
+        """Start an installation for each owner with pending versions and none under way."""
+        pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
+        for version in sorted(pending, key=lambda each: self._attempts[each.label]):
+            if version.owner_uid not in self._owners:
+                self._owners.add(version.owner_uid)
+                self._attempts[version.label] += 1
+                self._threads.start(self._build(version))
+
+    async def _build(self, version: Version) -> None:
+        call = self._threads.call_strictly
+        is_judged = False
+        try:
+            job_id = await call(self._control_plane.build, version)
+            while not await call(self._control_plane.is_built, version, job_id):  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(self._poll_seconds)
+            is_judged = True
+        except PgpuError as error:
+            _log.info("the packages of %s cannot be installed now: %s", version.label, error)
+        finally:
+            # Also after a failure: the next poll of functions tries the owner's versions again.
+            self._owners.discard(version.owner_uid)
+        if is_judged:
+            await self._on_judged()

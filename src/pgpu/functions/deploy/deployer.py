@@ -16,15 +16,18 @@ from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.api import check_name, dump_declaration, parse_declaration
 from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
-from pgpu.functions.deploy.package_layers import (
+from pgpu.functions.deploy.version_jobs import (
     LOCK_NAME,
+    ReplicaPaths,
     build_spec,
     bytecode_digest,
     bytecode_spec,
+    declaration_of,
     layer_digest,
     output_directory_of,
+    replica_request,
+    replica_spec,
 )
-from pgpu.functions.deploy.version_jobs import ReplicaPaths, declaration_of, replica_request, replica_spec
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
 from pgpu.units import KIB, quoted
 

@@ -1,18 +1,99 @@
-"""The job that serves one version: a replica with its worker, as a process or in a sealed container. Pure.
+"""The jobs of one version: the replica that serves it, the installation of its packages, the byte code of its image. Pure.
 
-In a container the source, the packages and pgpu's own code are read-only mounts, and only the directory of its sockets is
-writable. It has no network unless the declaration names one: calls arrive over a Unix socket.
+A replica runs as a process or in a sealed container. In a container the source, the packages and pgpu's own code are read-only
+mounts, and only the directory of its sockets is writable. It has no network unless the declaration names one: calls arrive over
+a Unix socket.
+
+Packages and byte code are layers: each is made once for its address, by a job of the function's owner. pip runs in a container
+of the function's image, with a network and no directory of the machine but its own; the lock file determines the versions. Byte
+code is made without a network and without the function's own code.
+
+The scripts (`START`, `COMPILE`, `BUILD`) run in the Python of the image, before any library is known to load there, so they use
+the standard library alone. pgpu's libraries are mounted from the server, and their C extensions load only in a Python of the same
+minor version. For another Python `BUILD` installs them into the layer of packages; without that layer `START` ends with an error
+message.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgpu.distribution import installed_version
 from pgpu.functions.api import Declaration, dump_declaration, parse_declaration
-from pgpu.functions.deploy.image_scripts import BYTECODE, NEEDS_FOLDER, START
 from pgpu.model import Deployment, JobSpec, Mount, Request, Version
+
+NEEDS = ("msgspec", "httptools")
+"""Libraries with C extensions."""
+
+OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35,<0.56", "httptools>=0.6", "prometheus-client>=0.20")
+"""As in the extra `functions`."""
+
+BYTECODE = "/.pgpu-bytecode"
+"""Mount point of the byte code that the image's Python made of its standard library and of pgpu."""
+
+_CAN_LOAD = """
+import importlib, os, sys
+def load():
+    try:
+        return [importlib.import_module(name) for name in {needs!r}] and None
+    except ImportError as error:
+        return error
+"""
+
+START = (
+    _CAN_LOAD.format(needs=NEEDS)
+    + f"""
+if os.path.isdir({BYTECODE!r}):
+    usual, sys.pycache_prefix = sys.pycache_prefix, {BYTECODE!r}
+    os.register_at_fork(after_in_child=lambda: setattr(sys, "pycache_prefix", usual))
+"""
+    + """
+error = load()
+if error is not None:
+    mine, theirs = ".".join(map(str, sys.version_info[:2])), sys.argv.pop(1)
+    sys.exit(f"pgpu: {error}: this image has Python {mine}, the server has {theirs}; name an image with that,"
+             " or deploy with --requirements, so that what pgpu needs is installed, too")
+del sys.argv[1]
+import runpy
+runpy.run_module("pgpu.functions.replica", run_name="__main__", alter_sys=True)
+"""
+)
+"""`python3 -P -c START 3.11 [options of pgpu.functions.replica]`. The prefix for byte code is reset in forked children, before the
+function's own modules are loaded: pip compiled those beside their files."""
+
+COMPILE = f"""
+import sys
+sys.pycache_prefix = {BYTECODE!r}
+import importlib, pkgutil
+import pgpu.functions.http, pgpu.functions.replica.replica_server, pgpu.functions.requests, pgpu.functions.worker
+for package in (pgpu.functions.http, pgpu.functions.replica, pgpu.functions.requests, pgpu.functions.worker):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+"""`python3 -P -c COMPILE`: imports the modules of replica and worker, which writes their byte code."""
+
+NEEDS_FOLDER = ".pgpu"
+"""Folder of pgpu's own libraries in a function's packages, if they had to be installed; searched after those packages."""
+
+BUILD = (
+    _CAN_LOAD.format(needs=NEEDS)
+    + f"""
+import subprocess
+target, lock, *words = sys.argv[1:]
+can_load = load() is None
+os.environ.pop("PYTHONPATH", None)
+def install(target, *what):
+    return subprocess.call([sys.executable, "-m", "pip", "install", *words, "--target", target, *what])
+failed = install(target, "--requirement", lock)
+if not failed and not can_load:
+    failed = install(os.path.join(target, {NEEDS_FOLDER!r}), *{list(OWN_REQUIREMENTS)!r})
+sys.exit(failed)
+"""
+)
+"""`python3 -c BUILD TARGET LOCK [options of pip install]`."""
 
 SOURCE = "/function"
 PACKAGES = "/.pgpu-packages"
@@ -136,3 +217,97 @@ def _replica_arguments(
 def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:
     words = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
     return tuple(words.items())
+
+
+TARGET = "/packages"
+LOCK_NAME = "requirements.txt"
+_OUTPUTS = {(TARGET, "rw"), (BYTECODE, "rw")}
+_PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
+
+
+def layer_digest(version: Version | Deployment) -> str | None:
+    """Return the address of a version's packages; None without requirements.
+
+    An image counts by its name: after a tag moves to another Python, the lock file must change, too.
+    """
+    if version.requirements is None:
+        return None
+    python = list(sys.version_info[:2]) if version.runtime == "process" else None
+    return _digest([version.runtime, version.image, python, version.requirements])
+
+
+def bytecode_digest(version: Version | Deployment) -> str | None:
+    """Return the address of the byte code that an image's Python makes of its library and of pgpu; None for a process."""
+    if version.runtime == "process":
+        return None
+    return _digest(["bytecode", installed_version(), version.image, layer_digest(version)])
+
+
+def _digest(words: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def bytecode_spec(version: Version, directory: Path, places: ReplicaPaths) -> JobSpec:
+    """Return the job that makes the byte code of a container's image.
+
+    Args:
+        version: Of a container.
+        directory: Gets the byte code; belongs to the owner.
+        places: As of its replicas.
+    """
+    return JobSpec(
+        command=("python3", "-P", "-c", COMPILE),
+        runtime="docker",
+        image=version.image,
+        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", search_path(places))),  # noqa: S108 - the container's own
+        working_directory="/",
+        user=places.user,
+        is_sealed=True,
+        provisions=(Mount(str(directory), BYTECODE, "rw"), *package_mounts(places)),
+        serves=version.function,
+    )
+
+
+def build_spec(
+    version: Version | Deployment, directory: Path, own: Sequence[Path] = (), user: str | None = None
+) -> JobSpec:
+    """Return the job that installs a version's packages.
+
+    Args:
+        version: With requirements.
+        directory: Holds the lock file and gets the folder `packages`; belongs to the owner.
+        own: As in `ReplicaPaths`; where the image's Python cannot load them, they are installed as well.
+        user: As in `ReplicaPaths`.
+    """
+    root = directory if version.runtime == "process" else Path(TARGET)
+    target, lock = str(root / "packages"), str(root / LOCK_NAME)
+    if version.runtime == "process":
+        home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
+        pip = (sys.executable, "-P", "-m", "pip", "install")
+        return JobSpec(
+            (*pip, *_PIP_OPTIONS, "--target", target, "--requirement", lock),
+            "process",
+            environment=home,
+            working_directory=str(directory),
+            serves=version.function,
+        )
+    return JobSpec(
+        command=("python3", "-P", "-c", BUILD, target, lock, *_PIP_OPTIONS),
+        runtime="docker",
+        image=version.image,
+        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", OWN)),  # noqa: S108 - the container's own
+        working_directory="/",
+        user=user,
+        is_sealed=True,
+        network="default",
+        provisions=(Mount(str(directory), TARGET, "rw"), *own_mounts(own)),
+        serves=version.function,
+    )
+
+
+def output_directory_of(spec: JobSpec) -> str | None:
+    """Return the directory into which a job installs packages or writes byte code; None for any other job."""
+    if spec.runtime == "process":
+        is_build = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
+        return spec.working_directory if is_build else None
+    return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _OUTPUTS), None)

@@ -5,8 +5,7 @@ callers to it once it is ready. It has no scaling and no authentication.
 """
 
 from pgpu.functions.dev.connection_relay import ConnectionRelay
-from pgpu.functions.dev.dev_replica import DevReplica, front_command, socket_directory
-from pgpu.functions.dev.dev_session import DevSession
+from pgpu.functions.dev.dev_session import DevReplica, DevSession, front_command, socket_directory
 from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function, find_function
 
 __all__ = [

@@ -14,9 +14,8 @@ from pgpu.functions.http.request_handler import BAD_TIMEOUT, ReplicaInfo, reques
 from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
-from pgpu.functions.router.function_router import FunctionRouter
+from pgpu.functions.router.function_router import FunctionRouter, RouterTable
 from pgpu.functions.router.replica_connection import RoutedRequest
-from pgpu.functions.router.router_table import RouterTable
 
 _NO_VERSION = Refusal(404, "no_version", "this version of the function gets no traffic")
 _NO_PAGE = Refusal(404, "not_found", "the function says nothing of the kind about itself")

@@ -1,6 +1,7 @@
-"""Assembles the gateway's process and runs it until it must exit, or its parent ends.
+"""The gateway's process: its connections, its parts, and its run until a signal or the end of its parent.
 
-Replicas are jobs and go on; the next gateway finds them. Its Unix socket replaces that of the previous gateway.
+Replicas are jobs and go on; the next gateway finds them. Its Unix socket replaces that of the previous gateway. A connection
+over that socket belongs to the user at its other end; over TCP there are only tokens.
 """
 
 import asyncio
@@ -14,22 +15,91 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from pgpu.errors import NodeError
 from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.gateway.async_call_database import AsyncCallDatabase
-from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
-from pgpu.functions.gateway.async_calls import AsyncCallStore
-from pgpu.functions.gateway.body_budget import BodyBudget, room_bytes
+from pgpu.functions.gateway.async_calls import AsyncCallRoutes, AsyncCallStore
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
-from pgpu.functions.gateway.gateway_app import GatewayApp
-from pgpu.functions.gateway.gateway_connection import GatewayConnection
+from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp, room_bytes
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
-from pgpu.functions.http.http_connection import HttpServer
+from pgpu.functions.http.http_connection import DirectCall, HttpConnection, HttpServer
 from pgpu.functions.ipc.async_channel import CoalescingLoop
+from pgpu.functions.ipc.local_sockets import peer_uid
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.router_table import LoadHistory, RouterTable, learned_loads, restore_loads, save_periodically
+from pgpu.functions.router.function_router import RouterTable
+from pgpu.functions.router.version_load import LoadHistory, learned_loads, restore_loads, save_periodically
+
+
+class GatewayConnection(HttpConnection):
+    """A connection that puts its user's id into the state of each request's scope."""
+
+    patience_seconds = 30.0
+    """Between two checks. A connection is aborted if a request's head or small body is incomplete at two checks in a row, or if
+    the client took nothing of its responses in between.
+    """
+
+    most_descriptors = 1 << 16
+    """Limit of this process. Callers over TCP may hold half as many connections, each user of the Unix socket a quarter, all
+    together seven eighths.
+    """
+
+    held: ClassVar["Counter[int | None]"] = Counter()
+    """Connections of each user; None: those over TCP."""
+
+    _check_timer: asyncio.TimerHandle | None = None
+    _unfinished: object = None
+    _unread_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        super().connection_made(transport)
+        uid = peer_uid(transport.get_extra_info("socket"))
+        self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
+        # Counted even if the connection is aborted below: connection_lost() follows in any case.
+        self.held[uid] += 1
+        is_one_too_many = self.held[uid] > self.most_descriptors // (2 if uid is None else 4)
+        if is_one_too_many or self.held.total() > self.most_descriptors * 7 // 8:
+            transport.abort()
+            return
+        self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        uid = self.app_state["uid"]
+        self.held[uid] -= 1
+        if not self.held[uid]:
+            del self.held[uid]
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+
+    def _check_progress(self) -> None:
+        cycle = self.cycle
+        # Of complete responses only: the writer of an incomplete one has a timeout of its own.
+        is_complete = cycle is None or cycle.response_complete or self.transport.is_closing()
+        unread_bytes = self.transport.get_write_buffer_size() if is_complete else 0
+        is_stuck = 0 < unread_bytes == self._unread_bytes
+        unfinished = self._unfinished_request()
+        if is_stuck or (unfinished is not None and unfinished is self._unfinished):
+            self.transport.abort()
+            return
+        self._unfinished, self._unread_bytes = unfinished, unread_bytes
+        self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
+
+    def _unfinished_request(self) -> object:
+        """Return an object that identifies the incomplete request; None: there is none.
+
+        A body that an ASGI task reads has its call's deadline, and is not checked here.
+        """
+        cycle, scope = self.cycle, self.scope
+        if scope is None:
+            return self  # there was no request yet
+        if "method" not in scope:
+            return scope
+        is_direct = cycle is not None and isinstance(cycle.message_event, DirectCall)
+        return cycle if is_direct and cycle.more_body else None
+
 
 _BACKLOG = 1024
 _RETRY_SECONDS = 0.2

@@ -1,14 +1,16 @@
-"""The router of one function: queues its requests by version and sends them to replicas.
+"""The router of one function: queues its requests by version and sends them to replicas; and the table of all routers.
 
 Each request belongs to a version, by the shares of the traffic or by its caller's choice. While the first replica of a new
 version starts, other versions serve its requests. A request that no replica has seen is sent to another one; one that a
 replica may have begun is not, unless the function is idempotent.
 """
 
+import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pgpu.errors import RequestError
 from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.protocols import Refusal
@@ -16,9 +18,11 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.requests.request_queue import MOST_ATTEMPTS, RequestQueue, queue_full
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.router.version_load import VersionLoad
-from pgpu.functions.scaling import FunctionView, Phase, TrafficSplit, ValueClock
+from pgpu.functions.scaling.call_history import ValueClock
+from pgpu.functions.scaling.replica_policy import FunctionView, Phase, TrafficSplit
 from pgpu.model import Function, VersionState
 
+_log = logging.getLogger(__name__)
 WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
 GONE = Refusal(404, "not_found", "the function is not there any more")
 LATE_ANSWER = Refusal(504, "deadline", "the answer did not come in time")
@@ -376,3 +380,73 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
 def _hopeless_refusal(load: VersionLoad) -> Refusal:
     return _VERSION_FAILED if load.version.state is VersionState.FAILED else _CRASH_LOOP
+
+
+class RouterTable:
+    """Functions that can be called; on the event loop only."""
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self.metrics = metrics
+        self._routers: dict[str, FunctionRouter] = {}
+        self.wake: Callable[[FunctionRouter], None] = lambda _router: None
+        """Called with each function that needs a decision of the policy about its replicas."""
+
+        self.on_send: Callable[[RoutedRequest], None] = lambda _request: None
+        self.on_closed: Callable[[str], None] = lambda _identity: None
+        """Called with the identity of each removed function, after its requests were answered."""
+
+        self.on_phase: Callable[[ReplicaConnection], None] = lambda _replica: None
+        self.on_first_answer: Callable[[FunctionRouter, ReplicaConnection], None] = lambda _router, _replica: None
+        self.reacquire: Callable[[FunctionRouter, ReplicaConnection], None] = lambda _router, _replica: None
+        metrics.gauges = self._gauges
+
+    def get(self, name: str) -> FunctionRouter | None:
+        return self._routers.get(name)
+
+    def of(self, identity: str) -> FunctionRouter | None:
+        """Return the router of exactly this function, not of a later one of the same name; see `Function.identity`."""
+        router = self._routers.get(identity.partition("@")[0])
+        return router if router is not None and router.function.identity == identity else None
+
+    def __iter__(self) -> Iterator[FunctionRouter]:
+        return iter([*self._routers.values()])
+
+    def adopt(self, functions: Iterable[Function]) -> None:
+        """Create, update and close routers to match these functions."""
+        known = {function.name: function for function in functions}
+        for name in [*self._routers]:
+            function = known.get(name)
+            if function is None or function.created_at_seconds != self._routers[name].function.created_at_seconds:
+                # Same name, other creation time: the function was removed and deployed anew; its calls belong to the old one.
+                gone = self._routers.pop(name)
+                gone.close()
+                self.metrics.forget(name)
+                self.on_closed(gone.function.identity)
+        for name, function in known.items():
+            try:
+                router = self._routers.get(name)
+                if router is None:
+                    self._routers[name] = self._create(function)
+                elif router.function != function:
+                    router.adopt(function)
+                    self.wake(router)
+            except RequestError as error:
+                _log.info("%s cannot be served: %s", name, error)
+
+    def _create(self, function: Function) -> FunctionRouter:
+        router = FunctionRouter(function, self.metrics, lambda: self.wake(router))
+        router.watch_deadlines(router.check_deadline)
+        router.on_send = self.on_send
+        router.on_replica_phase = self.on_phase
+        router.on_first_answer = lambda replica: self.on_first_answer(router, replica)
+        router.reacquire = lambda replica: self.reacquire(router, replica)
+        self.wake(router)
+        return router
+
+    def _gauges(self) -> Iterator[tuple[str, str, int]]:
+        for router in self:
+            yield router.name, "queued", sum(len(load.queue) for load in router.loads.values())
+            yield router.name, "in_flight", sum(replica.in_flight for replica in router.replicas.values())
+            phases = [replica.phase for replica in router.replicas.values()]
+            for phase in sorted(set(phases)):
+                yield router.name, f"replicas_{phase}", phases.count(phase)

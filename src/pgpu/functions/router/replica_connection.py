@@ -34,7 +34,7 @@ from pgpu.functions.ipc.call_messages import (
 from pgpu.functions.ipc.local_sockets import check_peer_owner
 from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.requests.request_queue import PendingRequest
-from pgpu.functions.scaling import Phase, ReplicaView
+from pgpu.functions.scaling.replica_policy import Phase, ReplicaView
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+|(?i:set-cookie)")
 """In lower case, except for the one header of which there may be several, which differ in case."""
