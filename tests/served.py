@@ -2,16 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forked_commands import Process, start_command
 from tests.waiting import DEADLINE_SECONDS, until
-
-_PGPU = Path(sys.executable).parent / "pgpu"
 
 
 @dataclass
@@ -21,7 +18,7 @@ class ServerProcess:
     environment: Mapping[str, str]
     socket: Path
     words: tuple[str, ...] = ()
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    process: Process = field(init=False)
 
     def start(self) -> None:
         """Start it and wait until it takes requests."""
@@ -32,9 +29,13 @@ class ServerProcess:
     def begin(self) -> None:
         """Start it, and leave it to itself."""
         gateway = () if "--gateway" in self.words else ("--gateway", "none")  # most tests call no function
-        command = [str(_PGPU), "serve", "--host", self.host, *gateway, *self.words]
         with self.log.open("w") as errors:
-            self.process = subprocess.Popen(command, env=dict(self.environment), stderr=errors)
+            self.process = start_command(
+                ("serve", "--host", self.host, *gateway, *self.words),
+                dict(self.environment),
+                stdout=errors,
+                stderr=errors,
+            )
 
     @property
     def log(self) -> Path:

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 from tests.clearing import clear
+from tests.forked_commands import PGPU, run_command
 from tests.served import serving
 from tests.waiting import DEADLINE_SECONDS, until
-
-PGPU = Path(sys.executable).parent / "pgpu"
 
 _STALE_SECONDS = 0.5
 """What `ps` shows beside the ledger, such as memory in use, may have changed after so long."""
@@ -47,16 +46,7 @@ class Place:
 
     def run(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         """Run one verb to its end."""
-        return subprocess.run(
-            [PGPU, *words],
-            env={**self.environment, **variables},
-            cwd=self.path,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        return run_command(words, {**self.environment, **variables}, self.path, stdin)
 
     def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run Python itself."""

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
-from tests.system.conftest import PGPU, Place, opened_place
+from tests.system.conftest import Place, opened_place
 from tests.system.storm_books import WHOLE, Books
 from tests.system.storm_victims import keeper, kill, main_process, processes_of, zygote
 from tests.waiting import until

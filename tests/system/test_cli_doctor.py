@@ -4,7 +4,8 @@ import os
 import subprocess
 
 import pytest
-from tests.system.conftest import PGPU, Place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place
 from tests.unit.test_cli import validate
 
 

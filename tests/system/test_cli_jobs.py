@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import PGPU, Place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place
 from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.units import GIB, MIB

@@ -3,7 +3,8 @@
 import subprocess
 
 import pytest
-from tests.system.conftest import PGPU, Place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place
 from tests.waiting import DEADLINE_SECONDS
 
 

@@ -9,7 +9,8 @@ import subprocess
 import termios
 import time
 
-from tests.system.conftest import PGPU, Place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place
 from tests.waiting import DEADLINE_SECONDS
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
-from tests.system.conftest import PGPU, Place, opened_place
+from tests.system.conftest import Place, opened_place
 from tests.waiting import DEADLINE_SECONDS, until
 
 Eventually = Callable[[Callable[[], Any]], Any]

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import PGPU, Place, opened_place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place, opened_place
 from tests.waiting import DEADLINE_SECONDS, until
 
 SUBMITTERS = next(each for each in grp.getgrall() if each.gr_name in {"users", "nogroup", "nobody"})

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.clearing import clear
-from tests.system.conftest import PGPU
+from tests.forked_commands import PGPU, run_command
 from tests.waiting import DEADLINE_SECONDS, until
 
 Ended = subprocess.CompletedProcess[str]
@@ -56,14 +56,7 @@ class OciPlace:
 
     def pgpu(self, *words: str) -> Ended:
         """Run one verb to its end."""
-        return subprocess.run(
-            [PGPU, *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        return run_command(words, self.environment)
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return what `pgpu ps --all` knows."""

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import PGPU, Place
+from tests.forked_commands import PGPU
+from tests.system.conftest import Place
 from tests.system.docker.conftest import docker
 from tests.waiting import DEADLINE_SECONDS
 

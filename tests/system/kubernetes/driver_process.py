@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,13 +13,13 @@ from typing import Any
 from tests.clearing import clear, kill_at_work
 from tests.fakes.api_server import CLAIMS, NODES, ApiServer, running
 from tests.fakes.kubelet import FakeKubelet
+from tests.forked_commands import Process, run_command, start_command
 from tests.waiting import until
 
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 
 NODE = "node1"
 _SERVES = "sockets for the kubelet: in order"
-PGPU = Path(sys.executable).parent / "pgpu"
 
 
 @dataclass
@@ -31,7 +29,7 @@ class Node:
     root: Path
     api: ApiServer
     simulate: str = "h100"
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
 
     def __post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.root / "k")
@@ -46,16 +44,15 @@ class Node:
         until(lambda: self.log().count(_SERVES) > before, self.log)
         self.kubelet.register()
 
-    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+    def launch(self, *more: str) -> Process:
         """Start a driver and do not wait for it."""
-        words = [str(PGPU)]
-        words += ["kubernetes", "driver", "--node-name", NODE, "--simulate", self.simulate]
+        words = ["kubernetes", "driver", "--node-name", NODE, "--simulate", self.simulate]
         words += ["--kubelet-dir", str(self.kubelet.directory), "--cdi-dir", str(self.cdi)]
         words += ["--state-dir", str(self.state), "--runtime-dir", str(self.root)]
         words += ["--kubeconfig", str(self.api.kubeconfig(self.root)), *more]
         with self.log_path.open("ab") as log:
             environment = {name: os.environ[name] for name in os.environ if not name.startswith("PGPU_")}
-            self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+            self.process = start_command(words, environment, stdout=log, stderr=log)
         return self.process
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -69,6 +66,8 @@ class Node:
 
     def reboot(self) -> None:
         """Lose what a machine loses: its processes, its mounts and every tmpfs; the disk keeps the state."""
+        if self.process is not None:
+            self.process.kill()  # it has no words on its command line
         kill_at_work(self.root)
         kept = {path.name for path in (self.state, self.kubelet.directory, self.log_path)}
         for path in self.root.iterdir():
@@ -88,10 +87,9 @@ class Node:
 
     def gpu_uuid(self) -> str:
         """Return the UUID of the first simulated GPU."""
-        words = [str(PGPU)]
-        words += ["--state-dir", str(self.state), "--simulate", self.simulate, "gpus", "--json"]
+        words = ("--state-dir", str(self.state), "--simulate", self.simulate, "gpus", "--json")
         environment = os.environ | {"PGPU_RUNTIME_DIR": str(self.root), "PGPU_HOST": "embedded"}
-        found = subprocess.run(words, check=True, capture_output=True, env=environment)
+        found = run_command(words, environment)
         uuid: str = json.loads(found.stdout)["gpus"][0]["uuid"]
         return uuid
 

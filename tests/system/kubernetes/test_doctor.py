@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.fakes.api_objects import KINDS
 from tests.fakes.api_server import NODES, SLICES, ApiServer, User, running
+from tests.forked_commands import PGPU
 from tests.manifests import KUSTOMIZE, written
-from tests.system.conftest import PGPU
 from tests.unit.test_cli import validate
 
 from pgpu.kubernetes.api.api_connection import connect

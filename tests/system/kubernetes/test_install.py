@@ -7,8 +7,8 @@ from typing import Any
 
 import helm_python
 import pytest
+from tests.forked_commands import PGPU
 from tests.manifests import CHART, KUSTOMIZE, NAMESPACE, Objects, charted, driver_pod, kustomized, written
-from tests.system.conftest import PGPU
 
 from pgpu.kubernetes import names
 
