@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.advice.stage import Measured, Program, Stage
 
-from pgpu.cli.measurement.antagonist_runs import Neighbour, fraction_of, neighbours_for
+from pgpu.cli.profile_runs import Neighbour, fraction_of, neighbours_for
 from pgpu.model import Contest, Demand, Evidence, KernelUse, Profile, Resource, Sensitivity
 from pgpu.workloads import programs
 from pgpu.workloads.programs.antagonists import BLOCK_THREADS, CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP, blocks_for

@@ -2,7 +2,7 @@
 
 from tests.mps_world import mps_world
 
-from pgpu.app.doctor.gpu_checks import mps_findings
+from pgpu.app.machine_checks import mps_findings
 from pgpu.model.finding import Finding
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.cli.output.advice_report import lines_of_bandwidths
+from pgpu.cli.output.reports import lines_of_bandwidths
 from pgpu.engine.history.sharing_advice import keep_bandwidths, swap_bytes_per_second
 from pgpu.ledger import Ledger
 from pgpu.model import Bandwidths, Gpu

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgpu import distribution
-from pgpu.app.doctor import machine_checks
+from pgpu.app import machine_checks
 from pgpu.app.settings import Settings
 from pgpu.model.finding import Result
 

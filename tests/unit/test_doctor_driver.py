@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.app.doctor.gpu_checks import cuda_version_findings
+from pgpu.app.machine_checks import cuda_version_findings
 from pgpu.libraries import CUDA_SHIM_VERSION
 from pgpu.model.finding import Result
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.app.oci.engine_config import Installation, plan_install, plan_uninstall
+from pgpu.app.oci.installation import Installation, plan_install, plan_uninstall
 from pgpu.errors import NodeError
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.bundle import Rootfs, View, put_in_slice, refuse_covered
+from pgpu.app.oci.container_slice import Rootfs, View, lay_out, put_in_slice, refuse_covered, take_away
 from pgpu.app.oci.create import _record
 from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
 from pgpu.app.oci.runc_call import RefusedError, RuncCall
-from pgpu.app.oci.slice_layout import lay_out, take_away
 from pgpu.enforcement import meter
 from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.bundle import add_devices
 from pgpu.app.oci.cdi import gpu_edits, parse_block_yaml
+from pgpu.app.oci.container_slice import add_devices
 from pgpu.app.oci.runc_call import RefusedError
 from pgpu.errors import NodeError
 

@@ -9,7 +9,7 @@ from tests.fakes.client import FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_profile_words import FAKES, profile_runs
 
-from pgpu.cli.measurement.profile_runs import MOST_KEPT_BYTES, OutputTail
+from pgpu.cli.profile_runs import MOST_KEPT_BYTES, OutputTail
 from pgpu.errors import CancelledError, NodeError, PgpuError, WaitTimeoutError
 from pgpu.model import Job
 

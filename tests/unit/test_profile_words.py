@@ -13,7 +13,7 @@ from tests.trace_writing import Written, WrittenShape, kernel, log, memory
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
-from pgpu.cli.measurement.antagonist_runs import neighbours_for
+from pgpu.cli.profile_runs import neighbours_for
 from pgpu.enforcement import trace
 from pgpu.enforcement.trace import Direction, Kind, Memory
 from pgpu.engine.history.usage_records import Findings, Profiled

@@ -14,7 +14,7 @@ from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
 from pgpu.app.settings import load_settings
-from pgpu.cli.submission.job_file import KEYS, read_job_file
+from pgpu.cli.job_arguments import KEYS, read_job_file
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobSpec, JobState, Outsider, ProcessHolder, Request, SharingWish
 from pgpu.units import GIB

@@ -1,27 +1,55 @@
-"""Checks of the NVIDIA driver, its GPUs and MPS.
+"""The checks of `pgpu doctor`: what pgpu needs of this machine, each with a remedy.
 
-The driver is loaded in another process (`python -m pgpu.app.doctor.gpu_checks`): a broken one must not end the doctor.
+Checks run in the order of `CHECKS`, causes before their effects. An error in one is a finding and does not end the others.
+The last ones are trials: a small program allocates in a slice, and what fits must be granted, what does not fit must be
+refused. A trial takes the path of every job: ledger, supervisor, shim, driver.
+
+The NVIDIA driver is loaded in another process (`python -m pgpu.app.machine_checks`): a broken one must not end the doctor.
 """
 
 import dataclasses
+import getpass
+import importlib.util
 import json
+import os
+import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pgpu.app.clients import open_client
 from pgpu.app.composition import gpu_source, open_ledger
+from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
+from pgpu.client import Client
+from pgpu.distribution import FOREIGN_NAME, NAME, extra_hint, foreign_version, installed_version
 from pgpu.enforcement.mps import MpsControl, find_control
+from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.engine.leases.gpu_lock import GpuLocks
-from pgpu.errors import NodeError, PgpuError
-from pgpu.libraries import CUDA_SHIM_VERSION
-from pgpu.model import Gpu
-from pgpu.model.finding import Finding, fine, weak
-from pgpu.units import format_memory
+from pgpu.errors import NodeError, PgpuError, RequestError, RuntimeUnavailableError, WaitTimeoutError
+from pgpu.libraries import (
+    CUDA_SHIM,
+    CUDA_SHIM_VERSION,
+    LAUNCHER,
+    NVML_SHIM,
+    PROBE,
+    SIMULATED_CUDA,
+    SIMULATED_MPS_CONTROL,
+    SIMULATED_NVML,
+    library_path,
+)
+from pgpu.model import Gpu, Job, JobSpec, Request
+from pgpu.model.finding import Finding, broken, fine, weak
+from pgpu.runtimes.process import why_no_private_view
+from pgpu.units import GIB, MIB, format_memory
 
-_TIMEOUT_SECONDS = 60
+_LISTING_TIMEOUT_SECONDS = 60
 _DEFAULT_PIPE_DIRECTORY = Path("/tmp/nvidia-mps")  # noqa: S108 - NVIDIA's default; nothing is written there
 _DEFAULT_LOG_DIRECTORY = Path("/var/log/nvidia-mps")
 
@@ -95,10 +123,10 @@ def _format_version(cuda_version: int) -> str:
 def _listing() -> dict[str, Any]:
     """Run this module as a program, which prints the driver's version and its GPUs."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "pgpu.app.doctor.gpu_checks"],
+        [sys.executable, "-P", "-m", "pgpu.app.machine_checks"],
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_SECONDS,
+        timeout=_LISTING_TIMEOUT_SECONDS,
         check=False,
     )
     if done.returncode != 0:
@@ -143,6 +171,216 @@ def _print_listing() -> None:
         sys.stdout.write(json.dumps(found))
     except PgpuError as exc:
         raise SystemExit(str(exc)) from exc
+
+
+_NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
+_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML, SIMULATED_MPS_CONTROL)
+
+
+def versions(_settings: Settings) -> Iterator[Finding]:
+    """List versions for bug reports."""
+    python, linux = platform.python_version(), platform.release()
+    libc = " ".join(platform.libc_ver()) or "an unknown C library"
+    yield fine("versions", f"pgpu {installed_version()}, Python {python}, Linux {linux}, {libc}, {platform.machine()}")
+
+
+def foreign_distribution(_settings: Settings) -> Iterator[Finding]:
+    """Warn of a distribution `pgpu`: it is another project's and overwrites files of this import package."""
+    found = foreign_version()
+    if found is None:
+        yield fine("distribution", f"{NAME} alone provides the package pgpu")
+        return
+    yield weak(
+        "distribution",
+        f"the distribution {FOREIGN_NAME} {found}, another project, is installed beside {NAME} and shares its package",
+        f"pip uninstall {FOREIGN_NAME}, then install {NAME} again from its wheel or checkout",
+    )
+
+
+def libraries(_settings: Settings) -> Iterator[Finding]:
+    """Check that every C library is installed."""
+    for names, report in ((_NEEDED, broken), (_FOR_SIMULATION, weak)):
+        for name in names:
+            try:
+                library_path(name)
+            except NodeError as exc:
+                yield report("libraries", str(exc), exc.hint)
+    yield fine("libraries", f"checked for {', '.join((*_NEEDED, *_FOR_SIMULATION))}")
+
+
+def private_views(_settings: Settings) -> Iterator[Finding]:
+    """Try a private mount namespace, which each process job needs."""
+    reason = why_no_private_view()
+    if reason is None:
+        yield fine("private views", "a process keeps its limit even if it drops its environment")
+        return
+    yield weak(
+        "private views",
+        f"the kernel allows no private user and mount namespaces, so limits of processes are advisory: {reason}",
+        "as root: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0",
+    )
+
+
+def container_engine(_settings: Settings) -> Iterator[Finding]:
+    """Connect to the container engine."""
+    if importlib.util.find_spec("docker") is None:
+        yield weak("container engine", "the docker SDK is not installed", extra_hint("docker"))
+        return
+    from pgpu.runtimes.docker.describing import describe_engine
+
+    try:
+        yield fine("container engine", describe_engine())
+    except RuntimeUnavailableError as exc:
+        yield weak("container engine", f"{exc}; jobs can run as processes", exc.hint)
+
+
+def volumes_of_users(settings: Settings) -> Iterator[Finding]:
+    """Mount a volume as root's server does for a user's container; other users skip this check."""
+    if os.geteuid() != 0 or importlib.util.find_spec("docker") is None:
+        return
+    from pgpu.runtimes.docker.staging import try_volumes
+
+    parent = runtime_directory(settings.runtime_dir, settings.state_dir)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as place:
+        try:
+            try_volumes(Path(place) / "volumes")
+            yield fine("volumes of users", "the container engine's root rights do not count in them")
+        except (RequestError, RuntimeUnavailableError) as exc:
+            yield weak("volumes of users", f"users of a server get none in containers: {exc}", exc.hint)
+
+
+def ledger(settings: Settings) -> Iterator[Finding]:
+    """Open the ledger, which checks its pages."""
+    found = open_ledger(settings)
+    live = found.entries(include_final=False)
+    yield fine("state directory", f"{found.path}: {len(live)} live jobs")
+
+
+def runtime_folder(settings: Settings) -> Iterator[Finding]:
+    """Find the runtime directory; create it if it is missing."""
+    yield fine("runtime directory", str(runtime_directory(settings.runtime_dir, settings.state_dir)))
+
+
+def logout(settings: Settings) -> Iterator[Finding]:
+    """Check that systemd keeps the runtime directory after a logout."""
+    if os.geteuid() == 0 or not Path("/run/systemd/system").is_dir():
+        return
+    user = getpass.getuser()
+    if Path("/var/lib/systemd/linger", user).exists():
+        yield fine("logout", "jobs outlive your logout")
+        return
+    yield weak(
+        "logout",
+        f"systemd removes {runtime_directory(settings.runtime_dir, settings.state_dir)} when you log out, and with it"
+        " the slices of running jobs",
+        f"loginctl enable-linger {user}",
+    )
+
+
+def leftovers(settings: Settings) -> Iterator[Finding]:
+    """Find slices without a live job."""
+    slices = runtime_directory(settings.runtime_dir, settings.state_dir) / "slices"
+    known = {entry.job.id for entry in open_ledger(settings).entries(include_final=False)}
+    orphans = sorted(path.name for path in slices.glob("*") if path.name not in known)
+    if orphans:
+        yield weak("leftovers", f"slices without a job: {', '.join(orphans)}", f"remove them from {slices}")
+    else:
+        yield fine("leftovers", "no slice is left without its job")
+
+
+Check = Callable[[Settings], Iterator[Finding]]
+
+_SLICE_BYTES = 1 * GIB
+_FITTING_BYTES = 16 * MIB
+_CUDA_SUCCESS = 0
+_CUDA_OUT_OF_MEMORY = 2
+_TIMEOUT_SECONDS = 20.0
+
+
+def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[Finding]:
+    """Try a slice of a simulated GPU, in a state directory of its own.
+
+    Args:
+        settings: Used but for the state directory and the GPU's model.
+        image: Run in a container of this image; None for a process.
+    """
+    name = "trial on a simulated GPU" + (f" in {image}" if image else "")
+    with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
+        own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
+        runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
+        try:
+            yield _try(name, open_client(own), image)
+        finally:
+            shutil.rmtree(runtime_path, ignore_errors=True)
+
+
+def try_real_gpu(settings: Settings) -> Iterator[Finding]:
+    """Try a slice of a real GPU; a warning if none has room for it now."""
+    if not real_gpus():
+        return
+    try:
+        yield _try("trial on a GPU", open_client(replace(settings, simulate=None)))
+    except WaitTimeoutError as exc:
+        yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
+
+
+def _try(name: str, client: Client, image: str | None = None) -> Finding:
+    inside, job = _allocate(client, _FITTING_BYTES, image)
+    past, _ = _allocate(client, _SLICE_BYTES, image)
+    if inside != _CUDA_SUCCESS:
+        return broken(name, f"an allocation that fits returned {inside}: {job.error}", f"pgpu logs {job.id}")
+    if past != _CUDA_OUT_OF_MEMORY:
+        return broken(name, f"an allocation past the slice returned {past}", "the limit does not bind: report it")
+    is_advisory = job.lease is not None and job.lease.is_advisory
+    return fine(name, "the limit binds" + (", as long as the job keeps its environment" if is_advisory else ""))
+
+
+def _allocate(client: Client, size_bytes: int, image: str | None) -> tuple[int | None, Job]:
+    """Allocate in a slice; return CUDA's error code, or None without one, and the ended job."""
+    program = library_path(PROBE) if image is None else IN_JOB / PROBE
+    spec = JobSpec((str(program), "allocate", str(size_bytes)), "docker" if image else "process", image)
+    job = client.submit(spec, Request(_SLICE_BYTES), wait_timeout_seconds=_TIMEOUT_SECONDS)
+    ended = client.wait(job.id)
+    text = b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout").decode()
+    answers = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    answer = answers.get("allocate", "")
+    return (int(answer) if answer.isdecimal() else None), ended
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("versions", versions),
+    ("distribution", foreign_distribution),
+    ("libraries", libraries),
+    ("state directory", ledger),
+    ("runtime directory", runtime_folder),
+    ("logout", logout),
+    ("leftovers", leftovers),
+    ("private views", private_views),
+    ("container engine", container_engine),
+    ("volumes of users", volumes_of_users),
+    ("driver", driver),
+    ("GPU locks", locks),
+    ("MPS", mps),
+    ("trial on a simulated GPU", try_simulated_gpu),
+    ("trial on a GPU", try_real_gpu),
+)
+
+
+def examine(settings: Settings, image: str | None = None) -> Iterator[Finding]:
+    """Run all checks.
+
+    Args:
+        settings: The settings to check.
+        image: Also try a slice in a container of this image.
+    """
+    checks = list(CHECKS)
+    if image is not None:
+        checks.append(("trial in a container", partial(try_simulated_gpu, image=image)))
+    for name, check in checks:
+        try:
+            yield from check(settings)
+        except PgpuError as exc:
+            yield broken(name, str(exc), exc.hint)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import Any
 
 from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
 from pgpu.advising.contention import Constants
-from pgpu.cli.measurement.antagonist_runs import longest_seconds, read_result
 from pgpu.cli.output import console
+from pgpu.cli.profile_runs import longest_seconds, read_result
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.errors import NodeError, PgpuError
@@ -121,7 +121,7 @@ def _measured(bench: _Bench) -> Iterator[ColocatedRun]:
 
 
 def _profile(bench: _Bench, words: Sequence[str]) -> Profile:
-    from pgpu.cli.measurement import profile_runs
+    from pgpu.cli import profile_runs
 
     submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
     plan = profile_runs.ProfilePlan(bench.client, submission, is_quiet=bench.is_quiet)

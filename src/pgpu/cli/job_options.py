@@ -2,7 +2,7 @@
 
 Each field of `JobOptions` is one option, and its metadata holds the row: kind, flags, help text, environment variable,
 and the commands that have it. Nothing here depends on Typer: `pgpu.cli.options` makes command-line options of the
-rows, `job_file` makes TOML keys of them, and `job_arguments` reads a filled `JobOptions` into a submission.
+rows, `job_arguments` makes TOML keys of them and reads a filled `JobOptions` into a submission.
 """
 
 from collections.abc import Mapping

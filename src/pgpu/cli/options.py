@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.submission.job_options import TABLE, JobOption, JobOptions, Kind
+from pgpu.cli.job_options import TABLE, JobOption, JobOptions, Kind
 
 
 def note_json(context: typer.Context, *, value: bool) -> bool:

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from pgpu.app.composition import make_engine, open_ledger
-from pgpu.app.oci.machine_facts import clean_environment
+from pgpu.app.oci.runc_call import clean_environment
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles

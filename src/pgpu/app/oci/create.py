@@ -15,11 +15,17 @@ if __name__ == "__main__":  # With -I, only the standard library is on the path.
 
 from typing import Any, NoReturn
 
-from pgpu.app.oci.bundle import put_in_slice, refuse_covered, view_of
+from pgpu.app.oci.container_slice import (
+    ENVIRONMENT,
+    lay_out,
+    put_in_slice,
+    refuse_covered,
+    take_away,
+    view_of,
+    write_record,
+)
 from pgpu.app.oci.gpu_request import ContainerImage, GpuRequest, find_image, parse_gpu_request
-from pgpu.app.oci.machine_facts import clean_environment, load_prepared
-from pgpu.app.oci.runc_call import RefusedError, RuncCall
-from pgpu.app.oci.slice_layout import ENVIRONMENT, lay_out, take_away, write_record
+from pgpu.app.oci.runc_call import RefusedError, RuncCall, clean_environment, load_prepared
 
 _DESCRIPTORS = 65536
 _PATIENCE_SECONDS = 2.0

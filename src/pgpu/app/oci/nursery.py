@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from pgpu.app.oci.attendant import attend_to
-from pgpu.app.oci.machine_facts import stamp
+from pgpu.app.oci.runc_call import stamp
 from pgpu.host.stderr_log import log_to_stderr, say_traceback
 
 IDLE_SECONDS = 900.0

@@ -1,16 +1,16 @@
-"""Tables and JSON documents of functions. Fields are only ever added."""
+"""Tables and JSON documents of functions, on a server and on a cluster. Fields are only ever added."""
 
 import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from pgpu.cli.output.documents import Document, document
-from pgpu.cli.output.plain_table import PlainTable
+from pgpu.cli.output.tables import PlainTable
 from pgpu.model import (
     COLD_START_PHASES,
     ColdStart,
@@ -22,6 +22,10 @@ from pgpu.model import (
     VersionState,
 )
 from pgpu.units import format_duration, format_memory, format_share
+
+if TYPE_CHECKING:
+    from pgpu.kubernetes.deploy.apply import DeployOutcome
+    from pgpu.kubernetes.deploy.function_status import DeployedFunction
 
 Served = tuple[Function, Sequence[Replica]]
 _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionState.FAILED: "red"}
@@ -151,3 +155,48 @@ def _counted(replicas: Sequence[Replica]) -> str:
 
 def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+def of_cluster_functions(found: "Sequence[DeployedFunction]") -> Table:
+    """Lay out functions, one on each line."""
+    table = PlainTable("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON")
+    for each in found:
+        counted = f"{each.ready}/{each.replicas}"
+        row = (
+            each.name,
+            each.namespace,
+            _cluster_state(each),
+            counted,
+            each.platform.value,
+            each.slice,
+            each.image,
+            each.url,
+        )
+        table.add_row(*row, "; ".join(each.reasons))
+    return table
+
+
+def document_of_cluster_functions(found: "Iterable[DeployedFunction]") -> Document:
+    """Describe functions, in the order given."""
+    return document(functions=[{**dataclasses.asdict(each), "reasons": list(each.reasons)} for each in found])
+
+
+def document_of_outcome(outcome: "DeployOutcome") -> Document:
+    """Describe a deployed function and the result for each of its objects."""
+    return document(
+        function={
+            "name": outcome.name,
+            "namespace": outcome.namespace,
+            "platform": outcome.platform.value,
+            "url": outcome.url,
+            "objects": [dataclasses.asdict(done) for done in outcome.done],
+        }
+    )
+
+
+def _cluster_state(function: "DeployedFunction") -> Text:
+    if function.ready and not function.reasons:
+        return Text("ready", style="green")
+    if not function.replicas and not function.reasons:
+        return Text("idle")
+    return Text("serving" if function.ready else "not ready", style="yellow" if function.ready else "red")

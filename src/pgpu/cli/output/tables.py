@@ -1,16 +1,29 @@
-"""Tables of jobs, of the queue and of GPUs, and the notes below them."""
+"""Tables of jobs, queue, GPUs, pods, earlier runs and wasted memory, and the notes below them.
 
+Cells are plain text: markup and control characters in them are shown, never interpreted. Only verbs that print a table
+import this module, since it loads rich.
+"""
+
+import pwd
 import shlex
+import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from pgpu.cli.output.plain_table import PlainTable
-from pgpu.client import GpuReport, GpuTime, JobReport, QueueReport
-from pgpu.model import Job, JobSpec, JobState, Outsider, SharingMode
+from pgpu.cli.output.console import visible
+from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
+from pgpu.model import OWNER_NAMES, Job, JobSpec, JobState, Outsider, SharingMode
+from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory, format_share
+
+if TYPE_CHECKING:
+    from pgpu.kubernetes.pod_shares import SeenShare
 
 _COMMAND_CHARACTERS = 32
 _JOB_COLUMNS = (
@@ -27,6 +40,41 @@ _STATE_STYLES = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "dim",
 }
+
+
+class PlainTable(Table):
+    """A rich table without lines."""
+
+    def __init__(
+        self, *columns: str, no_wrap: Collection[str] = (), is_numeric: bool = False, has_header: bool = True
+    ) -> None:
+        """Make the columns.
+
+        Args:
+            columns: Titles.
+            no_wrap: Titles of the columns whose cells stay on one line.
+            is_numeric: Whether all columns but the first are numbers: right-aligned, on one line.
+            has_header: Whether the titles are shown.
+        """
+        super().__init__(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=has_header)
+        for number, column in enumerate(columns):
+            is_number = is_numeric and number > 0
+            self.add_column(
+                column,
+                overflow="fold",
+                no_wrap=is_number or column in no_wrap,
+                justify="right" if is_number else "left",
+            )
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """Add a row; a `Text` keeps its style, a string is not parsed as markup."""
+        super().add_row(*map(_plain, cells), style=style, end_section=end_section)
+
+
+def _plain(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, Text):
+        return Text(visible(cell.plain), style=cell.style)
+    return Text(visible(cell)) if isinstance(cell, str) else cell
 
 
 def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
@@ -140,6 +188,33 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
     return table
 
 
+def of_pods(seen: "Sequence[SeenShare]") -> Table:
+    """Lay out the slices of a node's containers, one on each line; `-` for a pod that the kubelet does not list."""
+    table = PlainTable(
+        *("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB")
+    )
+    for each in seen:
+        share = each.share
+        table.add_row(
+            share.namespace or "-",
+            share.pod or "-",
+            share.container or "-",
+            share.claim or "-",
+            each.gpu or f"gone: {share.gpu_uuid}",
+            _memory_or_unknown(share.memory_used_bytes),
+            format_memory(share.memory_limit_bytes),
+            _memory_or_unknown(share.memory_peak_bytes),
+            "?" if share.refusals is None else str(share.refusals),
+            "" if share.compute_share is None else format_share(share.compute_share),
+            share.job_id,
+        )
+    return table
+
+
+def _memory_or_unknown(amount_bytes: int | None) -> str:
+    return "?" if amount_bytes is None else format_memory(amount_bytes)
+
+
 def _outside(report: GpuReport) -> str:
     """Format memory that processes hold without a lease, and their number; empty without any."""
     known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
@@ -212,3 +287,136 @@ def _command(spec: JobSpec, *, is_uncut: bool) -> str:
         return f"serves {spec.serves}"
     line = shlex.join(spec.command)
     return line if is_uncut or len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"
+
+
+_MOST_JOBS = 40
+_USAGE_ONE_LINE = {
+    *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
+    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK"),
+}
+"""Columns of earlier runs that are never wrapped; programs, GPUs and explanations are."""
+
+_BASES = {
+    Basis.HISTORY: "history",
+    Basis.GROWTH: "growth with a number",
+    Basis.SUFFICED: "it sufficed before",
+    Basis.UNKNOWN: "unknown: measured when it runs",
+}
+
+
+def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:
+    """Lay out programs with the summary of their runs, one on each line."""
+    now = time.time() if now_seconds is None else now_seconds
+    table = PlainTable(
+        "PROGRAM",
+        "GPU",
+        "RUNS",
+        "PEAK",
+        "LASTS",
+        "LAST RUN",
+        "AUTO",
+        "BY",
+        no_wrap=_USAGE_ONE_LINE,
+    )
+    for call in calls:
+        memory_bytes = call.estimate.memory_bytes
+        table.add_row(
+            Text(call.signature),
+            call.gpu_name,
+            str(len(call.runs)),
+            format_memory(max(run.peak_bytes for run in call.runs)),
+            format_duration(statistics.median(run.duration_seconds for run in call.runs)),
+            f"{format_duration(now - call.runs[-1].ended_at_seconds)} ago",
+            "?" if memory_bytes is None else format_memory(memory_bytes),
+            _BASES.get(call.estimate.basis, call.estimate.basis.value),
+        )
+    return table
+
+
+def of_runs(call: CallHistory) -> Table:
+    """Lay out the runs of one program, one on each line."""
+    table = PlainTable(
+        "JOB",
+        "SLICE",
+        "PEAK",
+        "CONTEXT",
+        "REFUSED",
+        "LASTED",
+        "EXIT",
+        no_wrap=_USAGE_ONE_LINE,
+    )
+    for run in call.runs:
+        table.add_row(
+            run.job_id,
+            format_memory(run.slice_bytes),
+            format_memory(run.peak_bytes),
+            format_memory(run.context_bytes),
+            str(run.refusals),
+            format_duration(run.duration_seconds),
+            "?" if run.exit_code is None else str(run.exit_code),
+        )
+    return table
+
+
+def of_waste(found: Sequence[Waste]) -> Table:
+    """Lay out the newest jobs, one on each line."""
+    table = PlainTable(
+        "JOB",
+        "USER",
+        "RESERVED",
+        "USED",
+        "TIMES",
+        "SHOULD ASK",
+        "PROGRAM",
+        no_wrap=_USAGE_ONE_LINE,
+    )
+    for each in found[-_MOST_JOBS:]:
+        table.add_row(
+            each.job_id,
+            user_name(each.owner_uid),
+            format_memory(each.reserved_bytes),
+            format_memory(each.peak_bytes),
+            "" if each.factor is None else f"{each.factor:.1f}x",
+            _advice(each),
+            Text(each.signature),
+        )
+    return table
+
+
+def of_users(found: Sequence[Waste]) -> Table:
+    """Lay out each user's memory over time, one on each line."""
+    table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_USAGE_ONE_LINE)
+    for uid in sorted({each.owner_uid for each in found}):
+        theirs = [each for each in found if each.owner_uid == uid]
+        reserved, used = gib_hours(theirs)
+        times = f"{reserved / used:.1f}x" if used else ""
+        table.add_row(user_name(uid), str(len(theirs)), f"{reserved:.2f} GiB h", f"{used:.2f} GiB h", times)
+    return table
+
+
+def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
+    """Return the reserved memory of ended jobs and their peaks, both multiplied by their durations, in GiB h."""
+    ended = [(each, each.duration_seconds / 3600 / 2**30) for each in found if each.duration_seconds is not None]
+    return sum(each.reserved_bytes * scale for each, scale in ended), sum(
+        each.peak_bytes * scale for each, scale in ended
+    )
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    if uid in OWNER_NAMES:
+        return OWNER_NAMES[uid]
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _advice(each: Waste) -> str:
+    if each.was_too_small:
+        return "more: it hit its limit"
+    if each.is_greedy:
+        return "auto: it took all it saw"
+    if each.should_ask_bytes is not None:
+        return format_memory(each.should_ask_bytes)
+    return "it runs" if each.duration_seconds is None else "no GPU memory"

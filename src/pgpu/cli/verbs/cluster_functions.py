@@ -139,7 +139,7 @@ def deploy(deployment: ClusterDeployment, *, requirements: Path | None, rolls_ou
 
 def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None:
     """List the functions of a cluster, or one."""
-    from pgpu.cli.output import cluster_tables as shown
+    from pgpu.cli.output import function_tables
     from pgpu.errors import FunctionNotFoundError
     from pgpu.kubernetes.deploy.function_status import deployed_functions
 
@@ -150,9 +150,9 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
             f"{namespace} has no function {quoted(name)}", hint="name another one with --namespace"
         )
     if as_json:
-        console.print_json(shown.document_of(found))
+        console.print_json(function_tables.document_of_cluster_functions(found))
     else:
-        console.print_table(shown.of_functions(found))
+        console.print_table(function_tables.of_cluster_functions(found))
 
 
 def undeploy(cluster: Cluster, name: str) -> None:
@@ -181,7 +181,7 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
 
 
 def _apply(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
-    from pgpu.cli.output import cluster_tables as shown
+    from pgpu.cli.output import function_tables
     from pgpu.kubernetes.deploy.apply import DeployOptions
     from pgpu.kubernetes.deploy.apply import deploy as apply
 
@@ -193,7 +193,7 @@ def _apply(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool
     for line in outcome.remarks:
         console.print_note(line)
     if as_json:
-        console.print_json(shown.document_of_outcome(outcome))
+        console.print_json(function_tables.document_of_outcome(outcome))
     else:
         print(outcome.url)
     return outcome.platform

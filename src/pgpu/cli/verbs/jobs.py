@@ -75,10 +75,10 @@ def ps(
             if not report.job.is_anonymous:
                 print(report.job.id)
     else:
-        from pgpu.cli.output import job_tables
+        from pgpu.cli.output import tables
 
-        console.print_table(job_tables.of_jobs(reports, is_uncut=is_uncut))
-        for line in job_tables.outside(client.outsiders()):
+        console.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
+        for line in tables.outside(client.outsiders()):
             console.print_note(line)
 
 
@@ -89,9 +89,9 @@ def _list_pods(driver: str, *, as_json: bool) -> None:
     if as_json:
         console.print_json(documents.of_pods(shares))
         return
-    from pgpu.cli.output import cluster_tables
+    from pgpu.cli.output import tables
 
-    console.print_table(cluster_tables.of_pods(shares))
+    console.print_table(tables.of_pods(shares))
 
 
 def logs(
@@ -258,9 +258,9 @@ def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         console.print_json(documents.of_queue(reports))
         return
-    from pgpu.cli.output import job_tables
+    from pgpu.cli.output import tables
 
-    console.print_table(job_tables.of_queue(reports))
+    console.print_table(tables.of_queue(reports))
 
 
 def cancel(
@@ -310,7 +310,7 @@ def resize(
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
     A new share holds from the job's next launch on.
     """
-    from pgpu.cli.submission.job_arguments import read_resize
+    from pgpu.cli.job_arguments import read_resize
 
     if strict and fair:
         raise RequestError("--strict and --fair contradict each other", hint="leave one of them out")

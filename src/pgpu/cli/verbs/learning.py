@@ -1,15 +1,24 @@
-"""What pgpu learned from earlier runs (`history`, `waste`), and how jobs should share a GPU (`advise`, `calibrate`)."""
+"""What pgpu learns about jobs and their sharing: `history`, `waste`, `profile`, `advise`, `calibrate`."""
 
+import os
+import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgpu.cli import options
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.job_arguments import read_submission
+from pgpu.cli.job_options import PROFILE, JobOptions
 from pgpu.cli.output import console, documents
-from pgpu.errors import RequestError
-from pgpu.model import Profile
+from pgpu.errors import NodeError, RequestError
+from pgpu.model import Profile, SharingWish
+
+if TYPE_CHECKING:
+    from pgpu.profiling.profile_page import ProfileResult
 
 _LARGEST_FILE_BYTES = 16 << 20
 _LONGEST_SECONDS = 3600
@@ -31,11 +40,11 @@ def history(
     if as_json:
         console.print_json(documents.of_history(calls))
         return
-    from pgpu.cli.output import usage_tables
+    from pgpu.cli.output import tables
 
-    console.print_table(usage_tables.of_calls(calls))
+    console.print_table(tables.of_calls(calls))
     for call in calls if program is not None else ():
-        console.print_table(usage_tables.of_runs(call))
+        console.print_table(tables.of_runs(call))
 
 
 def waste(context: typer.Context, *, as_json: options.Json = False) -> None:
@@ -47,10 +56,10 @@ def waste(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         console.print_json(documents.of_waste(found))
         return
-    from pgpu.cli.output import usage_tables
+    from pgpu.cli.output import tables
 
-    console.print_table(usage_tables.of_waste(found))
-    console.print_table(usage_tables.of_users(found))
+    console.print_table(tables.of_waste(found))
+    console.print_table(tables.of_users(found))
 
 
 def advise(
@@ -76,16 +85,16 @@ def advise(
     The prediction uses a profile of each job alone; `pgpu profile` makes one.
     """
     from pgpu.advising.advice import INTERACTIVE_TOLERANCE
-    from pgpu.cli.output import advice_report
+    from pgpu.cli.output import reports
 
     given = [_read_job(word) for word in jobs]
     tolerance = INTERACTIVE_TOLERANCE if interactive else None
     found = invocation_of(context).client().advise(given, gpu_model=gpu, tolerance=tolerance)
     if as_json:
-        console.print_json(advice_report.document_of(found))
+        console.print_json(reports.document_of_advice(found))
         return
-    console.print_table(advice_report.of_advice(found))
-    for line in advice_report.verdict_of(found):
+    console.print_table(reports.of_advice(found))
+    for line in reports.verdict_of(found):
         print(line)
 
 
@@ -126,8 +135,8 @@ def calibrate(
     Workloads of pgpu run alone, in turns and under MPS; the bandwidths of link and memory are measured, too. The GPUs
     must be idle: the use of other programs would be fitted as well.
     """
-    from pgpu.cli.measurement import calibration_runs
-    from pgpu.cli.output import advice_report
+    from pgpu.cli import calibration_runs
+    from pgpu.cli.output import reports
 
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise RequestError(f"--seconds {seconds:g}: a run takes more than 0 s and at most an hour")
@@ -140,12 +149,122 @@ def calibrate(
     gpu = next(report.gpu for report in client.gpus() if report.gpu.uuid == found.gpu_uuid)
     if as_json:
         console.print_json(
-            advice_report.document_of_calibration(
+            reports.document_of_calibration(
                 found.constants, found.before, found.after, found.pairs, found.bandwidths, gpu
             )
         )
         return
-    for line in advice_report.lines_of_calibration(found.constants, found.before, found.after, found.pairs):
+    for line in reports.lines_of_calibration(found.constants, found.before, found.after, found.pairs):
         print(line)
-    for line in advice_report.lines_of_bandwidths(found.bandwidths, gpu):
+    for line in reports.lines_of_bandwidths(found.bandwidths, gpu):
         print(line)
+
+
+_RUNS = 3
+
+
+@options.takes_job_options(PROFILE, sharing=SharingWish.EXCLUSIVE.value)
+def profile(
+    context: typer.Context,
+    command: options.Command = None,
+    *,
+    job: JobOptions,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Run it several times: alone, with the smallest and the largest L1 cache, beside antagonists under MPS.",
+        ),
+    ] = False,
+    runs: Annotated[
+        int | None, typer.Option("--runs", metavar="N", help="Number of runs of each kind with --sensitivity (3).")
+    ] = None,
+    ncu: Annotated[
+        bool,
+        typer.Option(
+            "--ncu", help="Run it once more under Nsight Compute, for cache hit rates and occupancy of each kernel."
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots that needs no network.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+    ] = None,
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="JOB", help="Show the profile of an ended job; run nothing.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a command and measure its memory, kernels and copies.
+
+    The command has the GPU alone unless --sharing says otherwise, so that other jobs do not disturb the measurement.
+    The profile goes to stdout, the command's output to stderr. The newest profile of each program is kept for
+    `pgpu advise` and --sharing auto. Exits with the command's own code; of several runs, that of the first that failed.
+    """
+    from pgpu.cli import profile_runs
+
+    invocation = invocation_of(context)
+    if show is not None:
+        if command:
+            raise RequestError("--show runs nothing", hint="leave out the command or --show")
+        _print_finding(profile_runs.load_finding(invocation.client(), show), html, trace, as_json=as_json)
+        return
+    if runs is not None and not sensitivity:
+        raise RequestError("--runs is for --sensitivity", hint="add --sensitivity, or leave --runs out")
+    if runs is not None and runs < 1:
+        raise RequestError(f"--runs {runs}: there is nothing to measure", hint="at least 1")
+    for path in (html, trace):
+        if path is not None:
+            _refuse_unwritable(path)
+    counter_program = _find_ncu(job.image, command) if ncu else None
+    settings = invocation.settings(**job.settings())
+    submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
+    plan = profile_runs.ProfilePlan(invocation.make_client(settings), submission, is_quiet=as_json)
+    finding = profile_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profile_runs.run_once(plan)
+    if counter_program is not None and finding.failed is None:
+        finding = profile_runs.with_counters(plan, finding, counter_program)
+    _print_finding(finding, html, trace, as_json=as_json)
+    sys.stdout.flush()
+    raise typer.Exit(exits.OK if finding.failed is None else exits.of_job(finding.failed))
+
+
+def _print_finding(finding: "ProfileResult", html: Path | None, trace: Path | None, *, as_json: bool) -> None:
+    from pgpu.cli.output import reports
+
+    for path, write in ((html, reports.page_of), (trace, reports.trace_of)):
+        if path is not None:
+            try:
+                path.write_text(write(finding), encoding="utf-8")
+            except OSError as exc:
+                raise NodeError(f"{path} cannot be written: {exc.strerror}") from exc
+    if as_json:
+        console.print_json(documents.document(profile=reports.document_of_profile(finding)))
+    else:
+        for table in reports.tables_of(finding):
+            console.print_table(table)
+
+
+def _find_ncu(image: str | None, command: list[str] | None) -> str:
+    """Return the ncu that counts; a container uses the one in its image."""
+    from pgpu.profiling.counters import PROGRAM
+
+    if not command:
+        raise RequestError("--ncu needs the command", hint="write it after --, for an image too")
+    found = PROGRAM if image is not None else shutil.which(PROGRAM)
+    if found is None:
+        raise RequestError(
+            "ncu, the command line of Nsight Compute, is not on PATH",
+            hint="leave --ncu out, or add it, such as PATH=/usr/local/cuda/bin:$PATH",
+        )
+    return found
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Check a file before the job, which may take hours."""
+    if path.is_dir():
+        raise RequestError(f"{path} is a directory", hint="name a file")
+    if not path.parent.is_dir():
+        raise RequestError(f"{path} cannot be written: there is no directory {path.parent}", hint="make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise RequestError(f"{path} cannot be written: permission denied", hint="name a file of your own")

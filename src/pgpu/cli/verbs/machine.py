@@ -1,21 +1,28 @@
-"""Verbs for the machine's GPUs: `gpus`, and `top` with a live view."""
+"""Verbs for the machine: `gpus`, `top` with a live view, `doctor`, and `version` for bug reports."""
 
+import dataclasses
 import os
+import platform
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgpu.cli import options
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
+from pgpu.distribution import extra_hint, installed_version
+from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from pgpu.model.finding import Finding
 
 _REFRESH_SECONDS = 1.0
 
@@ -48,15 +55,15 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         console.print_json(documents.of_gpus(reports))
         return
-    from pgpu.cli.output import job_tables
+    from pgpu.cli.output import tables
 
-    console.print_table(job_tables.of_gpus(reports))
+    console.print_table(tables.of_gpus(reports))
     if not reports:
         console.print_note(
             "no GPU was found; `pgpu doctor` says why, and --simulate 'RTX 3090' before the verb simulates one"
         )
     outsiders = [each for report in reports for each in report.outsiders]
-    for line in (*job_tables.outside(outsiders), *job_tables.uncovered(reports)):
+    for line in (*tables.outside(outsiders), *tables.uncovered(reports)):
         console.print_note(line)
 
 
@@ -78,14 +85,14 @@ def _render(client: Client, order: SortOrder) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    from pgpu.cli.output import job_tables
+    from pgpu.cli.output import tables
 
     jobs = sorted(client.jobs(include_final=False), key=order.sort_key)
     keys = "  ".join(f"{each.key} {each.name}" for each in SORT_ORDERS)
     return Group(
-        job_tables.of_gpus(client.gpus()),
+        tables.of_gpus(client.gpus()),
         Text(),
-        job_tables.of_jobs(jobs, is_uncut=False),
+        tables.of_jobs(jobs, is_uncut=False),
         Text(),
         Text(f"sorted by {order.name} · {keys} · q quit", style="dim"),
     )
@@ -120,3 +127,83 @@ def _unbuffered_keys() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+_MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
+
+
+def doctor(
+    context: typer.Context,
+    *,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="Also try a slice in a container of this image.")
+    ] = None,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Check a Kubernetes cluster instead of this machine.")
+    ] = False,
+    pod: Annotated[
+        str | None,
+        typer.Option("--pod", metavar="NAMESPACE/NAME", help="With --kubernetes: explain why a pod waits."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option("--kubeconfig", metavar="FILE", help="With --kubernetes: which cluster [as kubectl finds it]."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check this machine or a cluster, with remedies for faults.
+
+    Exits with 1 if jobs cannot run.
+    """
+    if kubernetes:
+        if image is not None:
+            raise RequestError("--image is tried on this machine", hint="leave out --kubernetes")
+        _print_findings(_check_cluster(pod, kubeconfig), as_json=as_json)
+    if pod is not None or kubeconfig is not None:
+        raise RequestError("--pod and --kubeconfig are for a cluster", hint="add --kubernetes")
+    from pgpu.app.machine_checks import examine
+
+    _print_findings(examine(invocation_of(context).settings(), image), as_json=as_json)
+
+
+def version(*, as_json: options.Json = False) -> None:
+    """Print the versions of pgpu, Python and Linux."""
+    versions = {"pgpu": installed_version(), "python": platform.python_version(), "linux": platform.release()}
+    if as_json:
+        console.print_json(documents.document(versions=versions))
+        return
+    for name, number in versions.items():
+        print(f"{name} {number}")
+
+
+def _check_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Finding]":
+    try:
+        from pgpu.kubernetes.api.api_connection import connect, default_kubeconfig
+        from pgpu.kubernetes.api.cluster import ClusterInspector
+        from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
+    except ModuleNotFoundError as exc:
+        raise RequestError(f"{exc.name} is not installed", hint=extra_hint("kubernetes")) from exc
+    with closing(ClusterInspector(connect(default_kubeconfig(kubeconfig)))) as cluster:
+        if pod is None:
+            yield from check_cluster(cluster)
+        else:
+            namespace, _, name = pod.rpartition("/")
+            yield from explain_pending_pod(cluster, namespace or "default", name)
+
+
+def _print_findings(findings: "Iterable[Finding]", *, as_json: bool) -> None:
+    """Print each finding as soon as its check is done, and exit."""
+    printed = []
+    for finding in findings:
+        printed.append(finding)
+        if not as_json:
+            word, colour = _MARKS[finding.result.value]
+            mark = f"\033[{colour}m{word:4}\033[0m" if sys.stdout.isatty() else f"{word:4}"
+            print(f"{mark}  {finding.name}: {finding.finding}", flush=True)
+            if finding.remedy:
+                print(f"      mend it: {finding.remedy}", flush=True)
+    is_healthy = all(finding.result.value != "failure" for finding in printed)
+    if as_json:
+        checks = [dataclasses.asdict(finding) for finding in printed]
+        console.print_json(documents.document(is_healthy=is_healthy, checks=checks))
+    raise typer.Exit(exits.OK if is_healthy else exits.CHECK_FAILED)

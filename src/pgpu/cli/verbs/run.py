@@ -12,9 +12,7 @@ from typing import Annotated
 import typer
 
 from pgpu.cli import exits, options
-from pgpu.cli.invocation import Invocation, invocation_of
-from pgpu.cli.output import console, documents
-from pgpu.cli.submission.attachment import (
+from pgpu.cli.attachment import (
     attach,
     deferred_signals,
     pass_on,
@@ -22,8 +20,10 @@ from pgpu.cli.submission.attachment import (
     print_estimate,
     print_simulated,
 )
-from pgpu.cli.submission.job_arguments import read_submission
-from pgpu.cli.submission.job_options import AUTO, RUN, SUBMIT, JobOptions
+from pgpu.cli.invocation import Invocation, invocation_of
+from pgpu.cli.job_arguments import read_submission
+from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions
+from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
 from pgpu.errors import CancelledError, RequestError
 from pgpu.model import Job, SharingWish, Submission
@@ -111,7 +111,7 @@ def _refuse_options_beside_file(context: typer.Context) -> None:
 
 
 def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
-    from pgpu.cli.submission.job_file import read_job_file
+    from pgpu.cli.job_arguments import read_job_file
 
     # Settings are read from files and the environment: once for each combination, not for each of many jobs.
     read: dict[tuple[str | None, str | None], tuple[float | None, SharingWish]] = {}

@@ -148,7 +148,7 @@ def install_runtime(
     Then `docker run -e PGPU_MEMORY=4GiB` and Compose files get slices. Prints the change to the engine's configuration
     and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
     """
-    from pgpu.app.oci.engine_config import Installation, check_machine, plan_install, plan_uninstall
+    from pgpu.app.oci.installation import Installation, check_machine, plan_install, plan_uninstall
 
     state_dir = invocation_of(context).flags.get("state_dir") or "/var/lib/pgpu"
     installation = Installation(name, settings.absolute(), Path(state_dir).absolute(), engine)
