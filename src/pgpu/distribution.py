@@ -4,7 +4,6 @@ The package index holds another project under the name `pgpu`, so the distributi
 and the command keep their name. A hint never names a bare distribution: it points to a wheel or a checkout.
 """
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from pgpu.errors import NodeError
@@ -16,11 +15,15 @@ FOREIGN_NAME = "pgpu"
 
 def installed_version() -> str:
     """Return the version of the installed distribution, for example `0.1.0`."""
+    from importlib.metadata import version  # noqa: PLC0415 - it loads email and zipfile
+
     return version(NAME)
 
 
 def foreign_version() -> str | None:
     """Return the version of a distribution `pgpu` in this environment, or None."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - likewise
+
     try:
         return version(FOREIGN_NAME)
     except PackageNotFoundError:

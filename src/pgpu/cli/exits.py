@@ -1,5 +1,7 @@
 """Exit codes: the job's own if it ran, else those of Docker."""
 
+from typing import TYPE_CHECKING
+
 from pgpu.errors import (
     CancelledError,
     CommandNotExecutableError,
@@ -7,7 +9,9 @@ from pgpu.errors import (
     PgpuError,
     WaitTimeoutError,
 )
-from pgpu.model import Job, JobState
+
+if TYPE_CHECKING:
+    from pgpu.model import Job
 
 OK = 0
 CHECK_FAILED = 1
@@ -42,8 +46,10 @@ def of_error(error: PgpuError) -> int:
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), PGPU_FAILED)
 
 
-def of_job(job: Job) -> int:
+def of_job(job: "Job") -> int:
     """Return the exit code of a job in its final state."""
+    from pgpu.model import JobState
+
     if job.exit_code is not None:
         return job.exit_code
     if job.wait_timed_out:

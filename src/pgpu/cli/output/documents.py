@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.errors import PgpuError, RequestError
-from pgpu.model import Job
 
 if TYPE_CHECKING:
     from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
     from pgpu.kubernetes.pod_shares import SeenShare
+    from pgpu.model import Job
 
 SCHEMA_VERSION = 1
 
@@ -152,7 +152,7 @@ def _gpu(report: "GpuReport") -> Document:
     return {**dataclasses.asdict(report.gpu), **rest, "jobs": list(report.jobs), "outsiders": outsiders}
 
 
-def final(job: Job) -> Document:
+def final(job: "Job") -> Document:
     """Describe a job that ended and has no lease."""
     from pgpu.client import JobReport
 

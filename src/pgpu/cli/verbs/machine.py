@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -15,13 +14,13 @@ import typer
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console, documents
-from pgpu.client import Client, JobReport
 from pgpu.distribution import extra_hint, installed_version
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from pgpu.client import Client, JobReport
     from pgpu.model.finding import Finding
 
 _REFRESH_SECONDS = 1.0
@@ -35,7 +34,7 @@ class SortOrder:
     """The key that chooses it."""
 
     name: str
-    sort_key: Callable[[JobReport], Any]
+    sort_key: "Callable[[JobReport], Any]"
 
 
 SORT_ORDERS = (
@@ -81,7 +80,7 @@ def top(context: typer.Context, *, as_json: options.Json = False) -> None:
         console.print_table(_render(client, SORT_ORDERS[0]))
 
 
-def _render(client: Client, order: SortOrder) -> "Group":
+def _render(client: "Client", order: SortOrder) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
@@ -98,7 +97,7 @@ def _render(client: Client, order: SortOrder) -> "Group":
     )
 
 
-def _watch(client: Client) -> None:
+def _watch(client: "Client") -> None:
     """Draw each second and after each key, until q is pressed or the input ends."""
     import select
 
@@ -168,6 +167,8 @@ def doctor(
 
 def version(*, as_json: options.Json = False) -> None:
     """Print the versions of pgpu, Python and Linux."""
+    import platform
+
     versions = {"pgpu": installed_version(), "python": platform.python_version(), "linux": platform.release()}
     if as_json:
         console.print_json(documents.document(versions=versions))
