@@ -251,12 +251,37 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
+class BackgroundTasks:
+    """Tasks of an event loop that nothing awaits; an exception of one is logged."""
+
+    def __init__(self, problem: str) -> None:
+        """Begin without tasks; `problem` starts the line in the log."""
+        self._problem = problem
+        # asyncio refers to tasks weakly only: without this set the garbage collector could remove a waiting one.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s: %r", self._problem, error)
+
+
 class ControlPlaneThreads:
     """Calls blocking methods in threads, and runs background tasks, for one event loop."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "control-plane")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("a bug of the gateway")
+        self.start = self._tasks.start
         self.is_away = False
         """Whether the last `call` failed."""
 
@@ -277,22 +302,11 @@ class ControlPlaneThreads:
         call = functools.partial(method, *arguments)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
     def close(self) -> None:
         """Cancel all background tasks and pending calls."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
+        # Without a wait: a thread may be blocked in a request to a server that has ended.
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a bug of the gateway: %r", error)
 
 
 class ChangeFeed:

@@ -19,7 +19,12 @@ from pgpu.functions.gateway.gateway_server import GatewaySettings, run
 from pgpu.functions.ipc.local_sockets import parse_address
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def main() -> None:
+    """Serve until a signal or the end of the parent.
+
+    Raises:
+        PgpuError: The server's address is invalid, or a socket cannot be created.
+    """
     parser = argparse.ArgumentParser(prog="pgpu.functions.gateway", description="The HTTP entrance to functions.")
     parser.add_argument("--server", required=True, help="address of the server, as PGPU_HOST")
     parser.add_argument("--socket", type=Path, required=True, help="path of the gateway's Unix socket")
@@ -27,26 +32,24 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--listen", type=parse_address, help="HOST:PORT for callers with a token")
     parser.add_argument("--parent", type=int, help="descriptor that becomes readable when the parent ends")
     parser.add_argument("--build-seconds", type=float, default=BUILD_SECONDS, help="limit for installing packages")
-    return parser.parse_args(words)
-
-
-def _control_plane(host: str, build_seconds: float, state: Path) -> HttpControlPlane:
-    address = address_of(host)
+    options = parser.parse_args()
+    address = address_of(options.server)
     if address is None:
-        raise RequestError(f"{host} is no address of a server")
+        raise RequestError(f"{options.server} is no address of a server")
     server = HttpTransport(address)
-    return HttpControlPlane(
-        HttpFunctions(server), HttpClient(server), build_seconds, lambda: shutil.disk_usage(state.parent).free
+    control_plane = HttpControlPlane(
+        HttpFunctions(server),
+        HttpClient(server),
+        options.build_seconds,
+        lambda: shutil.disk_usage(options.state.parent).free,
     )
+    run(control_plane, GatewaySettings(options.socket, options.listen, options.state, options.parent))
 
 
 if __name__ == "__main__":
-    options = _parse(sys.argv[1:])
     try:
-        run(
-            _control_plane(options.server, options.build_seconds, options.state),
-            GatewaySettings(options.socket, options.listen, options.state, options.parent),
-        )
+        main()
     except PgpuError as error:
         sys.exit(f"pgpu: {error}")
-    os._exit(0)  # everything is written; a normal exit would wait for threads that still call a server that has ended
+    # Everything is written. A normal exit would join the threads that still wait for a server that has ended.
+    os._exit(0)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pgpu.functions.control.control_plane import BackgroundTasks
 from pgpu.functions.gateway.async_call_database import (
     AsyncCall,
     AsyncCallDatabase,
@@ -39,9 +40,18 @@ from pgpu.functions.router.function_router import GONE, FunctionRouter, RouterTa
 from pgpu.functions.router.replica_connection import RoutedRequest
 from pgpu.units import MIB
 
+MOST_BYTES = 16 * MIB
+"""Largest body of an asynchronous call."""
+
 _LONGEST_WAIT_SECONDS = 86400.0
+"""Until a call is refused because no replica was free."""
+
 _RETRY_SECONDS = 1.0
+"""Before a call that a function refused is sent again."""
+
 _KEPT_SECONDS = 86400.0
+"""An answer is stored for this time."""
+
 _SWEEP_SECONDS = 600.0
 _MOST_REPLY_BYTES = 64 << 20
 _MOST_HELD_BYTES = 1 << 30
@@ -77,13 +87,22 @@ class AsyncCallStore:
     ) -> None:
         self._database, self._routers = database, routers
         self._most_owner_bytes, self._most_all_bytes = most_owner_bytes, most_all_bytes
+        # One thread: SQLite gets the operations one after the other, in the order in which the loop requested them.
         self._thread = ThreadPoolExecutor(1, "calls")
         self._waiting: dict[str, deque[str]] = defaultdict(deque)
+        """Ids of the calls that were not sent yet, by function."""
+
         self._running: dict[str, RoutedRequest] = {}
+        """Requests that a router has, by the ids of their calls."""
+
         self._sent: dict[str, int] = defaultdict(int)
+        """Slots in use by function: calls that were sent, or that pause before they are sent again."""
+
         self._finished: dict[str, asyncio.Event] = {}
+        """Set when a call has its answer or was deleted, by the call's id."""
+
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("an asynchronous call is left for the next start")
         routers.on_send, routers.on_closed = self._on_send, self._on_closed
 
     async def open(self) -> None:
@@ -98,15 +117,14 @@ class AsyncCallStore:
                 self._waiting[function].append(call_id)
             else:
                 reply = _INTERRUPTED.reply(call_id)
-                await self._finish(call_id, function, StoredReply(reply.status, reply.headers, bytes(reply.body)))
+                await self._finish(call_id, function, reply, reply.body)
         for function in [*self._waiting]:
             self._pump(function)
         self._sweep()
 
     def close(self) -> None:
         """Close the database after its current operation."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._database.close()
 
@@ -169,27 +187,27 @@ class AsyncCallStore:
         return await self.get(call_id)
 
     def on_answer(self, call_id: str, function: str, reply: Reply, body: Body) -> None:
-        """Store an answer; after a refusal that no worker has seen send the call again."""
-        # The call was cancelled, or has its answer already.
+        """Store an answer; after a refusal without a worker, send the call again."""
         if self._running.pop(call_id, None) is None:
-            return
+            return  # the call was cancelled, or has its answer already
         if reply.status in _NOT_NOW and not reply.started_seconds:
             # The slot stays taken during the pause: a busy function is not flooded with retries.
             self._waiting[function].appendleft(call_id)
             self._loop.call_later(_RETRY_SECONDS, self._release, function)
         else:
-            self._start(self._finish(call_id, function, StoredReply(reply.status, reply.headers, bytes(body))))
+            self._tasks.start(self._finish(call_id, function, reply, body))
             self._release(function)
 
     def _on_send(self, request: RoutedRequest) -> None:
+        """Record that a replica may have begun a call; called just before it is sent, so after a crash it counts as begun."""
         if isinstance(request.sink, _StoreSink):
             self._database.begin(request.sink.call_id)
 
     def _on_closed(self, function: str) -> None:
         """Delete the calls of a removed function; those that it had were answered just before."""
-        # Late releases of this function's calls are ignored without an entry here.
+        # Without an entry, later calls of _release() for this function change nothing.
         self._sent.pop(function, None)
-        self._start(self._forget_function(function, self._waiting.pop(function, deque())))
+        self._tasks.start(self._forget_function(function, self._waiting.pop(function, deque())))
 
     async def _forget_function(self, function: str, waiting: Iterable[str]) -> None:
         await self._in_thread(self._database.forget_function, function)
@@ -207,11 +225,11 @@ class AsyncCallStore:
         slots = router.slots
         while waiting and self._sent[function] < slots:
             self._sent[function] += 1
-            self._start(self._send(router, waiting.popleft()))
+            self._tasks.start(self._send(router, waiting.popleft()))
 
     async def _send(self, router: FunctionRouter, call_id: str) -> None:
         call = await self._in_thread(self._database.get_unfinished, call_id)
-        if call is None:
+        if call is None:  # it was cancelled while it waited
             self._release(router.function.identity)
             return
         now, seconds = time.monotonic(), router.declaration.timeout_seconds
@@ -223,11 +241,12 @@ class AsyncCallStore:
         self._running[call_id] = request
         router.submit(request)
 
-    async def _finish(self, call_id: str, function: str, reply: StoredReply) -> None:
+    async def _finish(self, call_id: str, function: str, reply: Reply, body: Body) -> None:
         if self._routers.of(function) is None:
             await self._in_thread(self._database.forget, call_id)
         else:
-            await self._in_thread(self._database.finish, call_id, reply)
+            stored = StoredReply(reply.status, reply.headers, bytes(body))
+            await self._in_thread(self._database.finish, call_id, stored)
         self._notify_finished(call_id)
 
     def _notify_finished(self, call_id: str) -> None:
@@ -240,18 +259,8 @@ class AsyncCallStore:
         self._pump(function)
 
     def _sweep(self) -> None:
-        self._start(self._in_thread(self._database.forget_before, time.time() - _KEPT_SECONDS))
+        self._tasks.start(self._in_thread(self._database.forget_before, time.time() - _KEPT_SECONDS))
         self._loop.call_later(_SWEEP_SECONDS, self._sweep)
-
-    def _start(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("an asynchronous call is left for the next start: %r", error)
 
     async def _in_thread(self, operation: Callable[..., _T], *arguments: Any) -> _T:
         return await self._loop.run_in_executor(self._thread, operation, *arguments)
@@ -285,23 +294,20 @@ class _StoreSink:
         elif chunk.is_last and self._head is not None:
             self._store.on_answer(self.call_id, self._function, self._head, self._pieces)
         elif request is not None and request.replica is not None:
-            request.replica.credit(request)
+            request.replica.credit(request)  # the piece is in memory already, so the next one may come at once
 
     def _refuse(self, refusal: Refusal) -> None:
         reply = refusal.reply(self.call_id)
         self._store.on_answer(self.call_id, self._function, reply, reply.body)
 
 
-MOST_BYTES = 16 * MIB
-"""Largest body of an asynchronous call."""
-
 _JSON = {"content-type": "application/json"}
 _NO_CALL = Refusal(404, "not_found", "there is no such call")
 _DIFFERS = Refusal(409, "call_differs", "another call was made under this id")
-_FULL = Refusal(429, "queue_full", "too many calls are kept already", {"retry-after": "60"})
+_FULL = Refusal(429, "queue_full", "too many calls are stored already", {"retry-after": "60"})
 _FORGOTTEN = Refusal(503, "forgotten", "another delivery of this event has just failed", {"retry-after": "1"})
-_NO_ROOM = Refusal(503, "not_kept", "the call cannot be kept now", {"retry-after": "60"})
-_LATE = Refusal(504, "deadline", "the answer did not come in time; the event is served all the same")
+_NO_ROOM = Refusal(503, "not_kept", "the call cannot be stored now", {"retry-after": "60"})
+_LATE = Refusal(504, "deadline", "the answer did not come in time; the event is still being served")
 _OWN_ERRORS = 500
 
 _encode = msgspec.json.Encoder().encode

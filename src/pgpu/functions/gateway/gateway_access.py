@@ -1,7 +1,8 @@
 """Access to functions: by token, or by the user at the other end of a Unix socket, which the kernel reports.
 
-A caller without access gets the same answer for a function that exists and for one that does not. The server is asked about
-each token once; its answer is cached for a few seconds, so a revoked token works no longer than that. Only digests are kept.
+A caller without access gets the same answer for a function that exists and for one that does not. Each token is looked up once
+at the server, in a thread; the answer is cached for a few seconds, so a revoked token works no longer than that. The caches hold
+digests of tokens only.
 """
 
 import asyncio
@@ -18,7 +19,11 @@ from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.services.messages import Bearer
 
 _LONGEST_TOKEN = 512
+"""Characters; a longer one is not hashed."""
+
 _CACHE_SECONDS = 5.0
+"""The longest time that a revoked token still works."""
+
 _MOST_CACHED = 10_000
 _MOST_WAITING = 64
 """Lookups of one pool in flight; of one user over the Unix socket, and of all callers over TCP together, half as many."""
@@ -29,11 +34,9 @@ _THREADS = 2
 NO_TOKEN = Refusal(
     401, "no_token", "this needs a token: Authorization: Bearer TOKEN", {"www-authenticate": 'Bearer realm="pgpu"'}
 )
-BAD_TOKEN = Refusal(
-    401, "bad_token", "this token is good for nothing", {"www-authenticate": 'Bearer error="invalid_token"'}
-)
+BAD_TOKEN = Refusal(401, "bad_token", "this token is not valid", {"www-authenticate": 'Bearer error="invalid_token"'})
 NOT_YOURS = Refusal(404, "not_found", "there is no function of this name that you may call")
-NOT_ADMIN = Refusal(403, "forbidden", "this is for who administers the server")
+NOT_ADMIN = Refusal(403, "forbidden", "only an administrator of the server may see this")
 
 
 class Credentials:
@@ -59,7 +62,10 @@ class TokenCache:
         self, control_plane: ControlPlane, cache_seconds: float = _CACHE_SECONDS, most_cached: int = _MOST_CACHED
     ) -> None:
         self._control_plane, self._seconds = control_plane, cache_seconds
-        self._valid, self._invalid = _Cache(most_cached), _Cache(most_cached)
+        self._most_cached = most_cached
+        # Two caches, so that a flood of invalid tokens evicts no valid one. Answers with their times, the oldest first.
+        self._valid: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
+        self._invalid: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
         self._known_pool, self._new_pool = _LookupPool("known-tokens"), _LookupPool("new-tokens")
         self._lookups: dict[bytes, asyncio.Task[None]] = {}
 
@@ -77,7 +83,7 @@ class TokenCache:
         return found[0]
 
     async def look_up(self, caller: Credentials) -> None:
-        """Ask the server what a caller's token permits, unless the cache has it; concurrent calls share one lookup.
+        """Request from the server what a caller's token permits, unless the cache has it; concurrent calls share one lookup.
 
         Raises:
             CapacityError: Too many lookups are in flight.
@@ -91,7 +97,8 @@ class TokenCache:
             pool.enter(caller.uid)
             lookup = asyncio.get_running_loop().create_task(self._look_up(pool, caller, caller.token))
             self._lookups[caller.digest] = lookup
-            lookup.add_done_callback(_retrieve_exception)
+            # Retrieves the exception: all waiting callers may have left, and asyncio would log it as never retrieved.
+            lookup.add_done_callback(lambda task: task.cancelled() or task.exception())
         # Shielded: a caller that leaves must not cancel the lookup for the others.
         await asyncio.shield(lookup)
 
@@ -103,15 +110,12 @@ class TokenCache:
             pool.leave(caller.uid)
             del self._lookups[caller.digest]
         kept, other = (self._invalid, self._valid) if bearer == Bearer() else (self._valid, self._invalid)
-        kept.put(caller.digest, bearer)
+        kept[caller.digest] = (bearer, time.monotonic())
+        kept.move_to_end(caller.digest)
+        if len(kept) > self._most_cached:
+            kept.popitem(last=False)
         # A token was revoked, or an invalid one was created: the caches must not contradict each other.
-        other.remove(caller.digest)
-
-
-def _retrieve_exception(task: "asyncio.Task[None]") -> None:
-    # All waiting callers may have left; asyncio would log an exception that nothing retrieves.
-    if not task.cancelled():
-        task.exception()
+        other.pop(caller.digest, None)
 
 
 class _LookupPool:
@@ -123,33 +127,13 @@ class _LookupPool:
 
     def enter(self, uid: int | None) -> None:
         if self._waiting[uid] >= _MOST_WAITING // 2 or self._waiting.total() >= _MOST_WAITING:
-            raise CapacityError("too many tokens are being asked about")
+            raise CapacityError("too many tokens are being looked up")
         self._waiting[uid] += 1
 
     def leave(self, uid: int | None) -> None:
         self._waiting[uid] -= 1
         if not self._waiting[uid]:
             del self._waiting[uid]
-
-
-class _Cache:
-    """Answers with their times, by digest; the oldest are dropped first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._answers: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
-
-    def get(self, digest: bytes) -> tuple[Bearer, float] | None:
-        return self._answers.get(digest)
-
-    def put(self, digest: bytes, bearer: Bearer) -> None:
-        self._answers[digest] = (bearer, time.monotonic())
-        self._answers.move_to_end(digest)
-        if len(self._answers) > self._most:
-            self._answers.popitem(last=False)
-
-    def remove(self, digest: bytes) -> None:
-        self._answers.pop(digest, None)
 
 
 class GatewayAccess:

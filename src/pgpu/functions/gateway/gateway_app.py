@@ -40,7 +40,7 @@ _PART_OF_MEMORY = 4
 _NO_ROOM = Refusal(
     503,
     "busy",
-    "too much is being sent to functions already; come again",
+    "too much is being sent to functions already",
     {"retry-after": "1", "connection": "close"},
 )
 _LATE = Refusal(408, "body_timeout", "the body did not come in time", {"connection": "close"})
@@ -66,6 +66,7 @@ class BodyBudget:
     def __init__(self, most_bytes: int, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._most_bytes, self.patience_seconds = most_bytes, patience_seconds
         self._held_bytes: Counter[str] = Counter()
+        """By account: the empty name is the total, others are owners and callers."""
 
     def reserve(self, owner_uid: int | None, caller: str, receive: Receive) -> "BodyReservation":
         """Begin the reservation of a request's body, or of a stored answer.
@@ -89,7 +90,8 @@ class BodyBudget:
             raise NotTakenError(TOO_LARGE)
         for index, (name, most_bytes) in enumerate(accounts):
             held = self._held_bytes[name]
-            # The total (index 0) has no exception: it protects the machine's memory.
+            # An owner or caller may exceed its part with its only body. The total (index 0) has no exception: it protects the
+            # machine's memory.
             is_alone = index > 0 and held == own_bytes
             if held + more_bytes > most_bytes and not is_alone:
                 raise NotTakenError(_NO_ROOM)
@@ -145,6 +147,7 @@ class BodyReservation:
             NotTakenError: There is no room for the next piece, or it did not arrive in time.
         """
         if self._is_whole:
+            # After the body only the end of the connection arrives, for which an application may wait without a limit.
             return await self._receive()
         try:
             async with asyncio.timeout(self._budget.patience_seconds):
@@ -165,9 +168,10 @@ _APPLICATIONS = {RouteKind.CALL, RouteKind.OPENAPI, RouteKind.PART}
 """Routes below a function's path that an ASGI application serves itself, with any method."""
 
 _REFRESH_SECONDS = 0.2
-"""Least time between two questions to the server about unknown functions."""
+"""Least time between two updates of the functions because of calls of unknown ones."""
 
 _encode = msgspec.json.Encoder().encode
+_METADATA = _encode({"name": "pgpu", "version": "1", "extensions": ["binary_tensor_data"]})
 
 Answer = Reply | Refusal | None
 """The answer to a request; None: it was sent already."""
@@ -201,15 +205,6 @@ class GatewayApp:
         self._refresh = refresh
         self._refreshed_seconds = 0.0
         self.is_ready = False
-        metadata = _encode({"name": "pgpu", "version": "1", "extensions": ["binary_tensor_data"]})
-        self._pages: dict[str, Callable[[], Reply]] = {
-            "/healthz": lambda: self._health(200),
-            "/v2/health/live": lambda: self._health(200),
-            "/readyz": lambda: self._health(200 if self.is_ready else 503),
-            "/v2/health/ready": lambda: self._health(200 if self.is_ready else 503),
-            "/v2": lambda: Reply(200, JSON, metadata),
-            "/openapi.json": lambda: Reply(200, JSON, openapi_document()),
-        }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -223,7 +218,7 @@ class GatewayApp:
             answer = answer.reply(request.request_id)
         if answer is None:
             return
-        # A large stored answer uses the budget as long as its client is slow.
+        # Bytes of an answer stay in memory until its client has read them: a large stored answer counts against the budget.
         with self._budget.reserve(None, self._access.principal(caller), receive) as reservation:
             try:
                 reservation.hold(len(answer.body) if len(answer.body) > INLINE_BYTES else 0)
@@ -290,15 +285,15 @@ class GatewayApp:
         return None
 
     async def _find_router(self, name: str, caller: Credentials) -> FunctionRouter | None:
-        """Find a function; where access would be refused, ask the server for changes of the last moment first.
+        """Find a function; where access would be refused, update the functions from the server first.
 
-        The server is asked whether the function exists or not, so the duration of an answer reveals nothing.
+        A function that exists but belongs to another user has the same delay, so the duration of an answer reveals nothing.
         """
         router = self._routers.get(name)
         is_refused = self._access.refusal(caller, router) is not None
         if is_refused and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
-            # A burst of calls of unknown functions costs the server one request.
-            self._refreshed_seconds = math.inf  # other requests do not ask until the server has answered
+            # Infinite during the update: a burst of calls of unknown functions costs the server one request.
+            self._refreshed_seconds = math.inf
             try:
                 await self._refresh()
             finally:
@@ -307,16 +302,19 @@ class GatewayApp:
         return router
 
     def _page(self, path: str, caller: Credentials) -> Answer:
-        if path != "/metrics":
-            return self._pages[path]()
-        if (refusal := self._access.admin_refusal(caller)) is not None:
-            return refusal
-        text = metrics_text(self._routers.metrics)
-        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text)
-
-    def _health(self, status: int) -> Reply:
+        if path == "/metrics":
+            if (refusal := self._access.admin_refusal(caller)) is not None:
+                return refusal
+            text = metrics_text(self._routers.metrics)
+            return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text)
+        if path == "/v2":
+            return Reply(200, JSON, _METADATA)
+        if path == "/openapi.json":
+            return Reply(200, JSON, openapi_document())
+        # What is left are health checks; the two for liveness pass before the functions are known.
+        is_fine = self.is_ready or path in {"/healthz", "/v2/health/live"}
         state = "hot" if self.is_ready else "starting"
-        return Reply(status, JSON, _encode({"state": state, "reason": None, "restarts": 0}))
+        return Reply(200 if is_fine else 503, JSON, _encode({"state": state, "reason": None, "restarts": 0}))
 
 
 def _apply_timeout(request: RoutedRequest, router: FunctionRouter) -> None:

@@ -18,7 +18,7 @@ from pgpu.functions.router.function_router import FunctionRouter, RouterTable
 from pgpu.functions.router.replica_connection import RoutedRequest
 
 _NO_VERSION = Refusal(404, "no_version", "this version of the function gets no traffic")
-_NO_PAGE = Refusal(404, "not_found", "the function says nothing of the kind about itself")
+_NO_PAGE = Refusal(404, "not_found", "the function has no such description")
 _UNKNOWN_TIMEOUT_SECONDS = 60.0
 _STORED_HEADERS = ("prefer", "ce-id", "ce-specversion")
 _EVENTS = "application/cloudevents"
@@ -34,7 +34,7 @@ class _NoReplica:
     load_seconds = 0.0
 
     def credit(self, request: PendingRequest) -> None:
-        """Nothing to do: refusals are no streams."""
+        pass  # a refusal is no stream
 
 
 _NO_REPLICA = _NoReplica()
@@ -107,13 +107,12 @@ class _DescriptionSink:
         self.described: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Wake the waiting task; a description has no file."""
-        _ = file
+        _ = file  # a description has none
         if not self.described.done():
             self.described.set_result(reply)
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Nothing to do: a description is no stream."""
+        pass  # a description is no stream
 
 
 async def describe_function(

@@ -1,4 +1,7 @@
-"""The routes of a gateway's paths, and the OpenAPI document of the paths that all functions share. Pure; whether a named function exists is not checked here."""
+"""The routes of a gateway's paths, and the OpenAPI document of the paths that all functions share. Pure.
+
+Whether a function of the name in a path exists is not checked here.
+"""
 
 import re
 from enum import StrEnum
@@ -51,11 +54,18 @@ class GatewayRoute(NamedTuple):
     """Methods that the path takes."""
 
 
-PAGES = frozenset(
-    {"/healthz", "/readyz", "/v2", "/v2/health/live", "/v2/health/ready", "/metrics", "/openapi.json"},
-)
+_PAGE_SUMMARIES = {
+    "/healthz": "Whether the gateway lives.",
+    "/readyz": "Whether it takes calls.",
+    "/v2": "The server's metadata.",
+    "/v2/health/live": "Whether the gateway lives.",
+    "/v2/health/ready": "Whether it takes calls.",
+    "/metrics": "Prometheus metrics, for administrators of the server.",
+    "/openapi.json": "This document.",
+}
 """Paths without a name in them."""
 
+# In order: `PART` matches whatever the patterns above it do not.
 _PATTERNS = [
     (RouteKind.CALL, "POST", re.compile(rf"/functions/{_NAME}")),
     (RouteKind.CALL, "POST", re.compile(rf"/v2/models/{_NAME}{_VERSION}/infer")),
@@ -70,7 +80,7 @@ _PATTERNS = [
 
 @lru_cache(4096)
 def parse_route(path: str) -> GatewayRoute:
-    if path in PAGES:
+    if path in _PAGE_SUMMARIES:
         return GatewayRoute(RouteKind.PAGE)
     for kind, methods, pattern in _PATTERNS:
         if (match := pattern.fullmatch(path)) is not None:
@@ -99,7 +109,7 @@ def openapi_document() -> bytes:
     calls = {
         "/functions/{name}": {"post": _call("Call a function.", [_NAME_PARAMETER, _TIMEOUT_HEADER, _PREFER_HEADER])},
         "/v2/models/{name}/infer": {
-            "post": _call("Infer, as the Open Inference Protocol says.", [_NAME_PARAMETER, _TIMEOUT_HEADER])
+            "post": _call("Infer by the Open Inference Protocol.", [_NAME_PARAMETER, _TIMEOUT_HEADER])
         },
         "/v2/models/{name}/versions/{version}/infer": {
             "post": _call("Infer with one version.", [_NAME_PARAMETER, _VERSION_PARAMETER, _TIMEOUT_HEADER])
@@ -131,24 +141,13 @@ def openapi_document() -> bytes:
     )
 
 
-_PAGE_SUMMARIES = {
-    "/healthz": "Whether the gateway lives.",
-    "/readyz": "Whether it takes calls.",
-    "/v2": "The server's metadata.",
-    "/v2/health/live": "Whether the gateway lives.",
-    "/v2/health/ready": "Whether it takes calls.",
-    "/metrics": "Prometheus metrics, for who administers the server.",
-    "/openapi.json": "This document.",
-}
-
-
 def _refused(*statuses: str) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {status: {"description": "Refused; `code` says why.", "content": content} for status in statuses}
+    return {status: {"description": "Refused; `code` is the reason.", "content": content} for status in statuses}
 
 
 def _call(summary: str, parameters: list[Any]) -> dict[str, Any]:
-    answers = {"200": _ANY, "202": {"description": "Kept; `Location` says where its answer will be."}}
+    answers = {"200": _ANY, "202": {"description": "Stored; `Location` is the path of its answer."}}
     return {
         "summary": summary,
         "parameters": parameters,
@@ -165,7 +164,7 @@ def _stored(parameters: list[Any]) -> dict[str, Any]:
     waits = {"202": {"description": "It has no answer yet.", "content": {"application/json": {"schema": {}}}}}
     return {
         "get": {
-            "summary": "The answer of an asynchronous call, as the function gave it.",
+            "summary": "The answer of an asynchronous call, unchanged.",
             "parameters": parameters,
             "responses": {"200": _ANY, **waits, **_refused("4XX", "5XX")},
         },

@@ -32,6 +32,18 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import RouterTable
 from pgpu.functions.router.version_load import LoadHistory, learned_loads, restore_loads, save_periodically
 
+_BACKLOG = 1024
+_RETRY_SECONDS = 0.2
+"""Between two attempts to learn the functions; no request is answered before."""
+
+_MOST_DESCRIPTORS = 1 << 15
+"""Upper limit for the limits of connections: each may hold 120 KiB that its client sent and that is not processed."""
+
+_GRACE_SECONDS = 5
+"""Time for calls in flight at the end."""
+
+_log = logging.getLogger(__name__)
+
 
 class GatewayConnection(HttpConnection):
     """A connection that puts its user's id into the state of each request's scope."""
@@ -63,6 +75,7 @@ class GatewayConnection(HttpConnection):
         if is_one_too_many or self.held.total() > self.most_descriptors * 7 // 8:
             transport.abort()
             return
+        # A client that sends or reads one byte at a time would hold its descriptor for hours.
         self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -96,22 +109,9 @@ class GatewayConnection(HttpConnection):
         if scope is None:
             return self  # there was no request yet
         if "method" not in scope:
-            return scope
+            return scope  # its head is incomplete
         is_direct = cycle is not None and isinstance(cycle.message_event, DirectCall)
         return cycle if is_direct and cycle.more_body else None
-
-
-_BACKLOG = 1024
-_RETRY_SECONDS = 0.2
-"""Between two attempts to learn the functions; no request is answered before."""
-
-_MOST_DESCRIPTORS = 1 << 15
-"""Upper limit for the limits of connections: each may hold 120 KiB that its client sent and that is not processed."""
-
-_GRACE_SECONDS = 5
-"""Time for calls in flight at the end."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,8 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     handler = GatewayRequestHandler(routers, access)
     store = AsyncCallStore(AsyncCallDatabase(settings.state / "calls"), routers)
     async_calls = AsyncCallRoutes(store, handler, access, routers)
-    budget = BodyBudget(room_bytes())
-    app = GatewayApp(routers, access, handler, async_calls, controller.refresh, budget=budget)
-    most_descriptors = min(_MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    attributes = {"handler": handler, "held": Counter(), "most_descriptors": most_descriptors}
-    server = HttpServer(app, type("GatewayHttpConnection", (GatewayConnection,), attributes), _GRACE_SECONDS)
+    app = GatewayApp(routers, access, handler, async_calls, controller.refresh, budget=BodyBudget(room_bytes()))
+    server = _http_server(app, handler)
     leaving = _leave_on_signals(settings.parent)
     sockets = _listen(settings)
     # Device and inode identify this socket at the end, when the path may belong to the next gateway.
@@ -170,12 +167,14 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     app.is_ready = True
     loop = asyncio.get_running_loop()
     controlling = loop.create_task(controller.run())
-    controlling.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
+    # A gateway without its controller would answer health checks and start no replica.
+    controlling.add_done_callback(lambda _: leaving.set())
     saving = loop.create_task(save_periodically(routers, history))
     serving = loop.create_task(server.serve(sockets))
     _log_addresses(sockets)
     try:
         await leaving.wait()
+        # Calls in flight get their answers before the controller and the store of asynchronous calls end.
         server.should_exit = True
         await serving
     finally:
@@ -187,8 +186,15 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
             await controlling
         store.close()
         with contextlib.suppress(OSError):
-            if os.path.samestat(settings.unix.lstat(), made):  # the path may be the next gateway's socket already
+            if os.path.samestat(settings.unix.lstat(), made):
                 settings.unix.unlink()
+
+
+def _http_server(app: GatewayApp, handler: GatewayRequestHandler) -> HttpServer:
+    # uvicorn makes its connections from a class, without arguments of ours: this gateway's state is attributes of a subclass.
+    most_descriptors = min(_MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    attributes = {"handler": handler, "held": Counter(), "most_descriptors": most_descriptors}
+    return HttpServer(app, type("GatewayHttpConnection", (GatewayConnection,), attributes), _GRACE_SECONDS)
 
 
 async def _learn_functions(controller: ReplicaController, leaving: asyncio.Event) -> None:
@@ -206,7 +212,7 @@ def _leave_on_signals(parent: int | None) -> asyncio.Event:
     if parent is not None:
 
         def on_parent_end() -> None:
-            loop.remove_reader(parent)
+            loop.remove_reader(parent)  # a pipe without a writer stays readable
             leaving.set()
 
         loop.add_reader(parent, on_parent_end)
@@ -234,6 +240,7 @@ def _log_addresses(sockets: Iterable[socket.socket]) -> None:
 
 def _unix_socket(path: Path) -> socket.socket:
     """Listen at a path, replacing the socket of a gateway that was killed in one step."""
+    # Bound beside the path, since bind() fails while the old socket is there.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
