@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.waiting import until
 
-from pgpu.capped_tmpfs import unmount
+from pgpu.tmpfs import unmount
 
 
 def clear(directory: Path) -> None:

@@ -3,7 +3,7 @@
 from benchmarks.placement.cluster import WHOLE, Cluster, of_kind
 
 from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlook
-from pgpu.scheduling.placer import Placer
+from pgpu.scheduling.placement import Placer
 from pgpu.units import MIB
 
 FIRST_LOOK = 32
@@ -14,7 +14,7 @@ MOST_RECENT = 16_384
 
 
 class Ours:
-    """`pgpu.scheduling.placer` behind the replay's words."""
+    """`pgpu.scheduling.placement` behind the replay's words."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

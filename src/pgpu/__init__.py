@@ -1,26 +1,9 @@
 """Hard slices of a GPU for processes and containers.
 
-Rooms, from the outside in; each may use only those below it (checked by import-linter):
+docs/architecture.md lists the rooms of the package and their order, which import-linter checks.
 
-    cli          the command line: the only room that prints and knows exit codes
-    app          wiring: picks real or simulated parts
-    experiments  the papers' experiments, reproduced
-    functions    warm callable objects: what a function is, its worker, its front
-    kubernetes   slices for the pods of a node: kubelet, API server, devices
-    server       the engine for many users, over HTTP
-    client       one protocol for callers of the engine
-    engine       admit, start, watch, reclaim
-    runtimes     put a job into a lease: process, docker, oci
-    enforcement  make a lease bind: shim, driver, mig
-    gpu          what a GPU tells, and the simulated one
-    ledger       SQLite: the one truth that survives a crash
-    scheduling   pure decisions: who starts now, and where
-    model        frozen values: Gpu, Request, Slice, Lease, Job
-    workloads    real CUDA programs over the public driver API
-    errors units
-
-It refuses to hold any code itself: what a function's author writes, `pgpu.function`, `pgpu.Batch` and `pgpu.Context`,
-comes from its room when it is first named, so `import pgpu` stays free.
+The package itself holds no code: what the author of a function writes, `pgpu.function`, `pgpu.Batch` and `pgpu.Context`, is
+imported from its room on first access, so `import pgpu` costs nothing.
 """
 
 from importlib import import_module

@@ -1,9 +1,14 @@
-"""Parsing and formatting of human text for bytes, durations and shares.
+r"""Human text: parsing and formatting of bytes, durations and shares, and strings with undecodable bytes.
 
 Everywhere else a quantity is a plain number with its unit in the name. Ambiguous input is rejected: `4G` may mean 10⁹ or 2³⁰,
 and the share `1` may mean 1 % or 100 %. A bare number of memory is bytes.
+
+Linux allows any bytes in names, arguments and environments. Python carries each undecodable byte as a lone surrogate (PEP 383)
+and gives the byte back to the kernel; SQLite, container engines and terminals accept UTF-8 only. In messages such a byte is
+written as `\xff`.
 """
 
+import os
 import re
 
 from pgpu.errors import RequestError
@@ -139,3 +144,32 @@ def format_duration(seconds: float) -> str:
     parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "m"), (total % 60, "s")]
     shown = [f"{amount}{unit}" for amount, unit in parts if amount]
     return " ".join(shown[:2]) or "0s"
+
+
+def is_text(word: str) -> bool:
+    """Whether a string can be encoded as UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_bytes(word: str) -> bool:
+    """Whether a string can be passed to the kernel: any bytes without a zero byte."""
+    try:
+        return b"\0" not in os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
+
+
+def escape_undecodable(words: str) -> str:
+    r"""Return a string as UTF-8 text, each undecodable byte written as `\xff`."""
+    if is_text(words):
+        return words
+    return "".join(each if is_text(each) else _escaped(each) for each in words)
+
+
+def _escaped(surrogate: str) -> str:
+    code = ord(surrogate)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"  # noqa: PLR2004 - PEP 383's range

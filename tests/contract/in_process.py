@@ -10,7 +10,7 @@ from tests.fakes.machine import make_machine
 from pgpu.engine.keeper.calling import Keepers
 from pgpu.functions.deploy import BundleStore, Deployer
 from pgpu.server.application import create_app
-from pgpu.server.maintenance import Maintenance
+from pgpu.server.health import Maintenance
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
 from pgpu.services.access import AccessRules
 from pgpu.services.engine_pool import EnginePool

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
-from pgpu.lab.paper_figures import P3_TABLE
+from pgpu.lab.p3_sharing_modes import P3_TABLE
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 STORED = [RESULTS / f"p3-mps-{gpu}" / "p3-profiles" for gpu in ("gtx-980-ti", "v100")]

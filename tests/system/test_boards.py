@@ -9,7 +9,7 @@ import pytest
 from tests.system.conftest import Place
 from tests.system.slice_stage import SLICE_BYTES, Stage, opened_stage
 
-from pgpu import board_files
+from pgpu import tmpfs
 from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement.board import BOARD_BYTES, read_board
 from pgpu.enforcement.compute_word import ComputeWord
@@ -83,8 +83,8 @@ def test_what_a_job_has_grown_is_cut_back_and_goes_with_its_slice() -> None:
                 file.write(bytes(100_000))
             with stage.prepared(stage.job(["true"])):
                 assert delivery.time_path.stat().st_blocks * _STAT_BLOCK_BYTES == BOARD_BYTES
-        assert list((stage.directory / board_files.BOARD).iterdir()) == []
-        assert not os.path.ismount(stage.directory / board_files.BOARD)
+        assert list((stage.directory / tmpfs.BOARD).iterdir()) == []
+        assert not os.path.ismount(stage.directory / tmpfs.BOARD)
 
 
 @pytest.mark.userns

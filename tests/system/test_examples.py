@@ -12,7 +12,7 @@ import pytest
 import pgpu
 from pgpu.functions.api import attached_declaration, read_project
 from pgpu.lab.p5 import network
-from pgpu.lab.p5.shapes import SMALL
+from pgpu.lab.p5.network import SMALL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

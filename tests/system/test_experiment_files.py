@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
+from pgpu.lab import p1, report
+from pgpu.lab.trials import ExperimentTrial, JobOutcome
 
 GIB = 1 << 30
 SAMPLES = ((1000.5, 5 * GIB), (1001.0, 7 * GIB))
@@ -80,19 +80,19 @@ def test_every_figure_of_p1_is_a_png(tmp_path: Path) -> None:
     sliced = trial(job("c"), job("d"), is_with_pgpu=True, samples=SAMPLES)
 
     drawn = [
-        plots.mean_time_by_jobs([bare, sliced], tmp_path / "1.png", "note"),
-        plots.time_of_each_job(bare, tmp_path / "2.png", "note"),
-        plots.box_of_times([bare, sliced], tmp_path / "3.png", "note"),
-        plots.memory_of_jobs(bare.jobs, tmp_path / "4.png", "title"),
-        plots.memory_of_device([bare, sliced], tmp_path / "5.png", "note"),
-        plots.bars([("held", [2, 1]), ("used", [1, 1])], ["a", "b"], tmp_path / "6.png", "title", "MiB"),
+        p1.draw_mean_time_by_jobs([bare, sliced], tmp_path / "1.png", "note"),
+        p1.draw_time_of_each_job(bare, tmp_path / "2.png", "note"),
+        p1.draw_box_of_times([bare, sliced], tmp_path / "3.png", "note"),
+        report.draw_memory_of_jobs(bare.jobs, tmp_path / "4.png", "title"),
+        report.draw_memory_of_device([bare, sliced], tmp_path / "5.png", "note"),
+        report.draw_bars([("held", [2, 1]), ("used", [1, 1])], ["a", "b"], tmp_path / "6.png", "title", "MiB"),
     ]
 
     assert all(is_png(path) for path in drawn)
 
 
 def test_trials_in_which_nothing_completed_can_be_drawn(tmp_path: Path) -> None:
-    assert is_png(plots.mean_time_by_jobs([trial(job(exit_code=1))], tmp_path / "1.png", "note"))
+    assert is_png(p1.draw_mean_time_by_jobs([trial(job(exit_code=1))], tmp_path / "1.png", "note"))
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pgpu.lab.p5 import network
 from pgpu.lab.p5.detector import Detector, DetectorBefore
-from pgpu.lab.p5.shapes import CLASSES, SMALL
+from pgpu.lab.p5.network import CLASSES, SMALL
 
 IMAGE = bytes(range(256)) * 48
 

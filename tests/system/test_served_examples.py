@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from pgpu.functions.dev import DevReplica, front_command, socket_directory
 from pgpu.lab.p5 import network
-from pgpu.lab.p5.shapes import SMALL
+from pgpu.lab.p5.network import SMALL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

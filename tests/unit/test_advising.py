@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.advising.advice import MOST_CLIENTS, Advice, Confidence, GpuKind, advise, choice, predict
+from pgpu.advising.advice import MOST_CLIENTS, Advice, Confidence, GpuKind, advise, choice, predict, slowdowns
 from pgpu.advising.constants_fit import ColocatedRun, constants_of, errors, fit, text_of
 from pgpu.advising.contention import Constants, Lines, Needs, fair_level, hits, mps_slowdown, touches_of
-from pgpu.advising.mean_value_analysis import slowdowns
 from pgpu.advising.needs_estimation import estimate_needs
 from pgpu.advising.needs_fit import antagonist_needs
 from pgpu.model import Antagonist, Contest, Demand, Evidence, Profile, Resource, Sensitivity, SharingMode

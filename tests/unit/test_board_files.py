@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pgpu import board_files
+from pgpu import tmpfs
 
 _HEADER = (Path(__file__).parent.parent.parent / "native" / "include" / "board_abi.h").read_text("utf-8")
 _UUID = "GPU-1A2b3c4d-5555-6666-7777-888888888888"
@@ -13,11 +13,11 @@ _INSTANCE = "MIG-9f8e7d6c-5555-6666-7777-888888888888"
 def _name(tmp_path: Path, *uuids: str) -> str:
     meter = tmp_path / "meter"
     meter.mkdir()
-    board_files.join(str(tmp_path), str(meter), uuids)
+    tmpfs.join_board(str(tmp_path), str(meter), uuids)
     try:
-        return (meter / board_files.TIME).readlink().name
+        return (meter / tmpfs.TIME).readlink().name
     finally:
-        board_files.leave(str(tmp_path), str(meter))  # the board is a mount, if this is root
+        tmpfs.leave_board(str(tmp_path), str(meter))  # the board is a mount, if this is root
 
 
 def test_a_file_is_named_after_the_gpus_of_its_job(tmp_path: Path) -> None:

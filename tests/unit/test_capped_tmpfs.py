@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.capped_tmpfs import unmount
+from pgpu.tmpfs import unmount
 
 NOBODY = """
 import os, sys
-from pgpu.capped_tmpfs import unmount
+from pgpu.tmpfs import unmount
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
 assert os.geteuid() != 0

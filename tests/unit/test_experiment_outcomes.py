@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from pgpu.lab import paper_figures
-from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome, last_line, last_result, mean_seconds, spread
+from pgpu.lab import p1
+from pgpu.lab.trials import ExperimentTrial, JobOutcome, last_line, last_result, mean_seconds, spread
 
 GIB = 1 << 30
 
@@ -83,6 +83,6 @@ def test_the_complaint_is_the_last_line_with_words() -> None:
 
 
 def test_the_papers_table_has_a_row_for_2_to_25_jobs() -> None:
-    assert [row.jobs for row in paper_figures.P1_TABLE] == list(range(2, 26))
-    assert paper_figures.p1_row(1) is None
-    assert paper_figures.p1_row(25) == paper_figures.P1Row(25, 10.75, 13.924, None, 15)
+    assert [row.jobs for row in p1.P1_TABLE] == list(range(2, 26))
+    assert p1.p1_row(1) is None
+    assert p1.p1_row(25) == p1.P1Row(25, 10.75, 13.924, None, 15)

@@ -5,11 +5,9 @@ import pytest
 from pgpu.cli.verbs.lab import _parts, _sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
-from pgpu.lab.p3.experiment import PARTS
-from pgpu.lab.p3.overhead import Timings, TwoWays, sentence, table
-from pgpu.lab.p3.sharing_modes import Alone, Pair
-from pgpu.lab.p3.wall import WallPlan, p3_result, size_job, what_is_imaginary
-from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS, P3_TABLE
+from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, p3_result, size_job, what_is_imaginary
+from pgpu.lab.p3_overhead import Timings, TwoWays, sentence, table
+from pgpu.lab.p3_sharing_modes import P3_TABLE, Alone, Pair
 
 MIB = 1 << 20
 CARD_BYTES = 5760 * MIB

@@ -5,7 +5,7 @@ import pytest
 from pgpu.cli.verbs.lab import _networks
 from pgpu.errors import RequestError
 from pgpu.lab.p5.experiment import Measured, compared, findings
-from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, DetectorShape, default_boxes
+from pgpu.lab.p5.network import MOBILENET, SHAPES, SMALL, VGG16, DetectorShape, default_boxes
 
 SCALES_OF_ITS_NORMALISATION = 512
 

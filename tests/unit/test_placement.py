@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
-from pgpu.scheduling.placement import Placement, PlacementPreference, place, rate
-from pgpu.scheduling.placer import Placer, fuller_first
+from pgpu.scheduling.placement import Placement, PlacementPreference, Placer, fuller_first, place, rate
 from pgpu.units import GIB
 
 MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]

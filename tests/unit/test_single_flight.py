@@ -6,7 +6,7 @@ import threading
 import pytest
 from tests.waiting import until
 
-from pgpu.server.single_flight import SingleFlight
+from pgpu.server.fan_out import SingleFlight
 from pgpu.services.engine_pool import SharedComputation
 
 

@@ -23,8 +23,8 @@ from pgpu.client.address import GATEWAY_SOCKET
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
     from pgpu.functions.deploy import Deployer
+    from pgpu.server.health import Maintenance
     from pgpu.server.listeners import Tcp
-    from pgpu.server.maintenance import Maintenance
     from pgpu.services.access import AccessRules
     from pgpu.services.engine_pool import EnginePool
 
@@ -52,7 +52,7 @@ def serve(
     """
     from pgpu.server import listeners
     from pgpu.server.connection_limits import raise_descriptor_limit
-    from pgpu.server.maintenance import Maintenance
+    from pgpu.server.health import Maintenance
 
     usual_descriptors = raise_descriptor_limit()
     with listeners.only_server(settings.state_dir / "server.lock"):

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu import board_files
-from pgpu.capped_tmpfs import CAP_BYTES, mount_capped, unmount
+from pgpu import tmpfs
 from pgpu.enforcement import meter, trace
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
+from pgpu.tmpfs import CAP_BYTES, mount_capped, unmount
 
 DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
 """Names of the driver's libraries, behind the shims, in a slice's `driver/`."""
@@ -65,12 +65,12 @@ class SliceFiles:
     @property
     def time(self) -> Path:
         """The job's report of its GPU time."""
-        return self.meter / board_files.TIME
+        return self.meter / tmpfs.TIME
 
     @property
     def board(self) -> Path:
         """Directory with the reports of all jobs of this machine."""
-        return self._runtime_directory / board_files.BOARD
+        return self._runtime_directory / tmpfs.BOARD
 
     @property
     def _runtime_directory(self) -> Path:
@@ -93,8 +93,8 @@ class SliceFiles:
             for directory in (self.view, self.view / "driver"):
                 _make_public_directory(directory)
             _write(self.view / "usage", "", 0o444)
-            _write(self.view / board_files.TIME, "", 0o444)
-            _make_public_directory(self.view / board_files.BOARD)
+            _write(self.view / tmpfs.TIME, "", 0o444)
+            _make_public_directory(self.view / tmpfs.BOARD)
             _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
             for name, source in libraries.items():
                 os.link(source, self.view / name)
@@ -161,7 +161,7 @@ class SliceFiles:
             EnforcementError: It cannot be removed.
         """
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
-            board_files.leave(str(self._runtime_directory), str(self.meter))
+            tmpfs.leave_board(str(self._runtime_directory), str(self.meter))
             unmount(self.meter)  # a mount point cannot be removed (EBUSY)
             shutil.rmtree(self.home)
 
@@ -175,7 +175,7 @@ class SliceFiles:
             os.posix_fallocate(file.fileno(), 0, meter.USAGE_BYTES)
         if is_traced:
             trace.prepare(self.usage)
-        board_files.join(str(self._runtime_directory), str(self.meter), gpu_uuids)
+        tmpfs.join_board(str(self._runtime_directory), str(self.meter), gpu_uuids)
 
 
 class LibraryStore:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pgpu.errors import NodeError
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 from pgpu.gpu.products import GpuModel
-from pgpu.model.text import escape_undecodable
+from pgpu.units import escape_undecodable
 
 CONFIGURATION_NAME = "gpus.conf"
 

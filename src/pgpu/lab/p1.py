@@ -2,6 +2,8 @@
 
 Each job needs 1,205 MiB of 24,265. Without pgpu, allocations are refused from 21 jobs on and programs fail from 24 on, because
 the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches.
+
+P1: Kim and Kang, Korea University, 2023, on an RTX 3090. The figures of the papers are data of each experiment.
 """
 
 import random
@@ -10,13 +12,65 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome, mean_seconds, spread
-from pgpu.lab.paper_figures import P1_JOB_MIB, p1_row
+from pgpu.lab import report
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, mean_seconds, run_bare, run_sliced, spread
 from pgpu.units import MIB
+
+P1_DEVICE_MIB = 24_265
+"""Usable memory of P1's and P2's RTX 3090."""
+
+P1_JOB_MIB = 1_205
+"""Memory of one of P1's jobs, context included."""
+
+
+@dataclass(frozen=True, slots=True)
+class P1Row:
+    """One line of P1's table: containers started at one moment."""
+
+    jobs: int
+    shortest_seconds: float
+    longest_seconds: float
+    saw_refusal: int | None
+    """Containers with an out-of-memory error; None if the paper gives no figure."""
+
+    failed: int
+
+
+P1_TABLE = (
+    P1Row(2, 8.383, 8.502, 0, 0),
+    P1Row(3, 8.473, 8.535, 0, 0),
+    P1Row(4, 8.485, 8.727, 0, 0),
+    P1Row(5, 8.701, 8.932, 0, 0),
+    P1Row(6, 8.97, 9.135, 0, 0),
+    P1Row(7, 9.005, 9.21, 0, 0),
+    P1Row(8, 8.935, 9.313, 0, 0),
+    P1Row(9, 8.816, 9.182, 0, 0),
+    P1Row(10, 7.909, 8.272, 0, 0),
+    P1Row(11, 8.016, 8.454, 0, 0),
+    P1Row(12, 8.44, 8.84, 0, 0),
+    P1Row(13, 8.661, 9.131, 0, 0),
+    P1Row(14, 8.919, 9.651, 0, 0),
+    P1Row(15, 9.283, 10.922, 0, 0),
+    P1Row(16, 9.568, 10.401, 0, 0),
+    P1Row(17, 10.075, 10.906, 0, 0),
+    P1Row(18, 10.483, 15.053, 0, 0),
+    P1Row(19, 11.094, 15.987, 0, 0),
+    P1Row(20, 11.508, 16.632, 0, 0),
+    P1Row(21, 11.781, 15.952, 5, 0),
+    P1Row(22, 11.554, 13.858, 7, 0),
+    P1Row(23, 12.418, 24.608, 8, 0),
+    P1Row(24, 11.728, 25.678, None, 6),
+    P1Row(25, 10.75, 13.924, None, 15),
+)
+"""Source: P1. At 24 and 25 over repeated runs 7 to 16 of the jobs failed."""
+
+
+def p1_row(jobs: int) -> P1Row | None:
+    """Return P1's line for a number of containers, or None."""
+    return next((row for row in P1_TABLE if row.jobs == jobs), None)
+
 
 _COLUMNS = (
     "jobs",
@@ -76,7 +130,7 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
     Raises:
         NodeError: matplotlib is missing, or a program does not load.
     """
-    plots.require_plotting()
+    report.require_plotting()
     trials = list(_trials(bed, plan))
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
     figures = _draw(trials, directory, report.caption(bed))
@@ -153,19 +207,19 @@ def _findings(trials: Sequence[ExperimentTrial]) -> Iterator[str]:
 
 
 def _draw(trials: Sequence[ExperimentTrial], directory: Path, note: str) -> Iterator[Path]:
-    yield plots.mean_time_by_jobs(trials, directory / "p1-mean-time.png", note)
+    yield draw_mean_time_by_jobs(trials, directory / "p1-mean-time.png", note)
     # P1's box plots are of the two largest numbers of jobs, 24 and 25.
     largest = sorted({len(trial.jobs) for trial in trials})[-2:]
-    yield plots.box_of_times([trial for trial in trials if len(trial.jobs) in largest], directory / "p1-box.png", note)
+    yield draw_box_of_times([trial for trial in trials if len(trial.jobs) in largest], directory / "p1-box.png", note)
     each = min(trials, key=lambda trial: abs(len(trial.jobs) - 23))
-    yield plots.time_of_each_job(each, directory / f"p1-each-of-{len(each.jobs)}.png", note)
+    yield draw_time_of_each_job(each, directory / f"p1-each-of-{len(each.jobs)}.png", note)
     # One trial with and one without pgpu, of the most jobs.
     most = {trial.is_with_pgpu: trial for trial in sorted(trials, key=lambda trial: len(trial.jobs))}
-    yield plots.memory_of_device(list(most.values()), directory / "p1-device.png", note)
+    yield report.draw_memory_of_device(list(most.values()), directory / "p1-device.png", note)
     shown = _failed_beside_completed(trials)
     if shown:
         title = f"A failed job holds memory to its end and never uses it\n{note}"
-        yield plots.memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
+        yield report.draw_memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
 
 
 def _failed_beside_completed(trials: Sequence[ExperimentTrial]) -> Sequence[JobOutcome]:
@@ -175,3 +229,51 @@ def _failed_beside_completed(trials: Sequence[ExperimentTrial]) -> Sequence[JobO
         if failed:
             return failed[:1] + completed[:1]
     return []
+
+
+def draw_mean_time_by_jobs(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
+    """Draw P1's first figure: mean time by number of jobs."""
+    with report.open_figure(
+        path, f"Mean time of the jobs that completed\n{note}", "jobs started together", "seconds"
+    ) as axes:
+        paper = [(row.jobs, (row.shortest_seconds + row.longest_seconds) / 2) for row in P1_TABLE]
+        axes.plot(
+            *zip(*paper, strict=True), "o--", color=report.PAPER_COLOUR, label="P1, middle of min and max (RTX 3090)"
+        )
+        for is_with, colour in ((False, report.FAILED_COLOUR), (True, report.OURS_COLOUR)):
+            ours = [trial for trial in trials if trial.is_with_pgpu is is_with]
+            counts = sorted({len(trial.jobs) for trial in ours})
+            means = [(count, mean_seconds([trial for trial in ours if len(trial.jobs) == count])) for count in counts]
+            points = [(count, mean) for count, mean in means if mean is not None]
+            if points:
+                label = "with pgpu" if is_with else "without pgpu"
+                axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label)
+        axes.set_ylim(bottom=0)
+    return path
+
+
+def draw_time_of_each_job(trial: ExperimentTrial, path: Path, note: str) -> Path:
+    """Draw P1's second figure: each job of one run, failed ones in red."""
+    with report.open_figure(
+        path, f"Each of {len(trial.jobs)} jobs\n{note}", "job, in order of arrival", "seconds"
+    ) as axes:
+        colours = [report.FAILED_COLOUR if job.is_failed else report.OURS_COLOUR for job in trial.jobs]
+        axes.bar(range(1, len(trial.jobs) + 1), [job.seconds for job in trial.jobs], color=colours)
+    return path
+
+
+def draw_box_of_times(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
+    """Draw P1's box plots: run times of completed and of failed jobs, by number of jobs."""
+    boxes: list[tuple[str, list[float]]] = []
+    for is_with, count in sorted({(trial.is_with_pgpu, len(trial.jobs)) for trial in trials}):
+        jobs = [
+            job for trial in trials if (trial.is_with_pgpu, len(trial.jobs)) == (is_with, count) for job in trial.jobs
+        ]
+        for is_failed in (False, True):
+            seconds = [job.seconds for job in jobs if job.is_failed is is_failed]
+            if seconds:
+                outcome = "failed" if is_failed else "completed"
+                boxes.append((f"{count} {outcome}\n{'with' if is_with else 'without'} pgpu", seconds))
+    with report.open_figure(path, f"Run times\n{note}", "", "seconds") as axes:
+        axes.boxplot([seconds for _, seconds in boxes], tick_labels=[label for label, _ in boxes])
+    return path

@@ -2,6 +2,8 @@
 
 Without pgpu a hog takes the whole device, and later jobs fail. In a slice only the hog's own request is refused, with CUDA
 error 2; the hog keeps running, and its neighbours are not affected.
+
+P4: "pGPU", thesis abstract, 2022.
 """
 
 import statistics
@@ -9,13 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import ExperimentTrial, JobOutcome
-from pgpu.lab.paper_figures import P1_JOB_MIB, P4_BEFORE, P4_WITH
+from pgpu.lab import report
+from pgpu.lab.p1 import P1_JOB_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, run_bare, run_sliced
 from pgpu.units import GIB, MIB
+
+P4_BEFORE = "a process above its share is put into state STOP until it is set to RUN"
+P4_WITH = "only that process's request is refused; the container keeps running"
+
 
 _COLUMNS = ("question", "P4 before", "P4 with pGPU", "ours without pgpu", "ours with pgpu")
 _HOG = "p4-hog"
@@ -70,7 +75,7 @@ def run(bed: Testbed, plan: P4Plan, directory: Path) -> Report:
     Raises:
         NodeError: matplotlib is missing, or a program does not load.
     """
-    plots.require_plotting()
+    report.require_plotting()
     trials = _run_all(bed, plan)
     table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
     figures = _draw(trials, directory, report.caption(bed))
@@ -153,4 +158,4 @@ def _draw(trials: _Trials, directory: Path, note: str) -> Iterator[Path]:
             continue
         how = "with" if trial.is_with_pgpu else "without"
         path = directory / f"p4-memory-{how}-pgpu.png"
-        yield plots.memory_of_jobs(shown, path, f"A hog and its neighbours {how} pgpu\n{note}")
+        yield report.draw_memory_of_jobs(shown, path, f"A hog and its neighbours {how} pgpu\n{note}")

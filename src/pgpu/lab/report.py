@@ -1,22 +1,30 @@
-"""The report of an experiment: a table with the paper's figures beside ours, findings, and CSV and JSON files.
+"""The report of an experiment: a table with the paper's figures beside ours, findings, and CSV, JSON and PNG files.
 
-The command line prints it.
+The command line prints it. Figures are drawn by matplotlib without a screen.
 """
 
 import csv
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pgpu.distribution import require_modules
 from pgpu.errors import NodeError
-from pgpu.lab.job_outcome import ExperimentTrial
 from pgpu.lab.testbed import Testbed
+from pgpu.lab.trials import ExperimentTrial, JobOutcome
+from pgpu.units import GIB, MIB
 
 Cell = str | int | float | None
+
+_INCHES = (8.0, 4.5)
+FAILED_COLOUR = "tab:red"
+OURS_COLOUR = "tab:blue"
+PAPER_COLOUR = "tab:gray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +173,67 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(rows)
+    return path
+
+
+def require_plotting() -> None:
+    """Check for matplotlib before an experiment begins.
+
+    Raises:
+        NodeError: matplotlib is missing.
+    """
+    require_modules("figures need", ("matplotlib",), "lab")
+
+
+@contextmanager
+def open_figure(path: Path, title: str, horizontal: str, vertical: str) -> Iterator[Any]:
+    """Yield the axes of a figure; it is written when the block ends."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra that may be missing
+    from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
+
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(title=title, xlabel=horizontal, ylabel=vertical)
+    axes.grid(alpha=0.3)
+    yield axes
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def draw_memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:
+    """Draw the memory held by jobs over time, as in P1's last figure."""
+    with open_figure(path, title, "seconds since its start", "memory held (MiB)") as axes:
+        for job in jobs:
+            line = [*job.memory_timeline, (job.seconds, job.memory_timeline[-1][1])]
+            seconds, held = zip(*line, strict=True)
+            label = f"{job.name} ({'failed' if job.is_failed else 'completed'})"
+            axes.step(seconds, [amount / MIB for amount in held], where="post", label=label)
+        axes.set_ylim(bottom=0)
+    return path
+
+
+def draw_memory_of_device(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:
+    """Draw the memory in use on the device over time, beside its capacity."""
+    with open_figure(path, f"Memory in use on the device\n{note}", "seconds", "GiB") as axes:
+        for trial in trials:
+            began = trial.device_samples[0][0]
+            seconds = [at - began for at, _ in trial.device_samples]
+            label = f"{len(trial.jobs)} jobs {'with' if trial.is_with_pgpu else 'without'} pgpu"
+            axes.plot(seconds, [used / GIB for _, used in trial.device_samples], label=label)
+        axes.axhline(trials[0].device_memory_bytes / GIB, color="black", linestyle=":", label="the device is full")
+        axes.set_ylim(bottom=0)
+    return path
+
+
+def draw_bars(
+    groups: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], path: Path, title: str, unit: str
+) -> Path:
+    """Draw bars side by side: one colour for each group, one place for each label."""
+    width = 0.8 / len(groups)
+    with open_figure(path, title, "", unit) as axes:
+        for index, (name, values) in enumerate(groups):
+            axes.bar([place + index * width for place in range(len(labels))], values, width, label=name)
+        axes.set_xticks([place + 0.4 - width / 2 for place in range(len(labels))], labels)
     return path

@@ -14,7 +14,7 @@ from pgpu.ledger.small_tables import Replicas
 from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Deployment, Function, FunctionToken, Share, Version, VersionState
 from pgpu.model.function import WHOLE_PERCENT, identity_of
-from pgpu.model.text import escape_undecodable, is_text
+from pgpu.units import escape_undecodable, is_text
 
 
 def missing(name: str) -> FunctionNotFoundError:

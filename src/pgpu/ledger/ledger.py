@@ -15,7 +15,7 @@ from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
 from pgpu.model import Job
-from pgpu.model.text import is_text
+from pgpu.units import is_text
 
 
 class Ledger:

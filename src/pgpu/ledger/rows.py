@@ -24,7 +24,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
-from pgpu.model.text import escape_undecodable
+from pgpu.units import escape_undecodable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 from pgpu.errors import FunctionNotFoundError
 from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Claim, ColdStart, Event, Replica, ReplicaState, SharingWish, Slice
-from pgpu.model.text import escape_undecodable
+from pgpu.units import escape_undecodable
 
 _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
 

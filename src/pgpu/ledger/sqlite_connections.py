@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
-from pgpu.model.text import escape_undecodable
+from pgpu.units import escape_undecodable
 
 # How long a writer waits for another one. A decision takes milliseconds, so after this the other process hangs.
 BUSY_TIMEOUT_SECONDS = 30.0

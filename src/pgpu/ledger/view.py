@@ -17,9 +17,9 @@ from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.small_tables import HeldClaims
 from pgpu.model import JobState, Place, Request, SharingWish
-from pgpu.model.text import is_text
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
+from pgpu.units import is_text
 
 _CLAIM = """
 SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id

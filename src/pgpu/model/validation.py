@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec, Submission
 from pgpu.model.lease import Request, SharingWish
-from pgpu.model.text import is_bytes, is_text
-from pgpu.units import SMALLEST_COMPUTE_SHARE, quoted
+from pgpu.units import SMALLEST_COMPUTE_SHARE, is_bytes, is_text, quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128

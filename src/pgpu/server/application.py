@@ -10,13 +10,11 @@ from starlette.responses import Response
 from pgpu.distribution import installed_version
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.server import health, stream_routes
-from pgpu.server.event_broadcast import EventBroadcast
-from pgpu.server.health import ReadinessProbe
-from pgpu.server.maintenance import Maintenance
+from pgpu.server.fan_out import EventBroadcast, SingleFlight
+from pgpu.server.health import Maintenance, ReadinessProbe
 from pgpu.server.metrics import MetricsMiddleware, ServerMetrics
 from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, error_response
 from pgpu.server.routes import handwritten, table_routes
-from pgpu.server.single_flight import SingleFlight
 from pgpu.server.stream_routes import StreamRelay
 from pgpu.services.access import AccessRules
 from pgpu.services.engine_pool import EnginePool

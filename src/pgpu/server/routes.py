@@ -18,10 +18,9 @@ from starlette.responses import Response, StreamingResponse
 
 from pgpu.errors import RequestError
 from pgpu.model import Event
-from pgpu.server.event_broadcast import EventBroadcast
+from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.peer_credentials import HANG_UP_KEY, STATE_KEY, PeerCredentials
 from pgpu.server.responses import JsonResponse, body_schema, parse_body
-from pgpu.server.single_flight import SingleFlight
 from pgpu.services import wire
 from pgpu.services.access import AccessRules, Caller, Identity
 from pgpu.services.administration import AdministrationService

@@ -30,7 +30,7 @@ from pgpu.engine.streams.frames import (
 from pgpu.engine.streams.log import stored
 from pgpu.engine.unix_sockets import connect
 from pgpu.model import Job, JobState
-from pgpu.server.event_broadcast import EventBroadcast
+from pgpu.server.fan_out import EventBroadcast
 from pgpu.server.responses import JsonResponse
 from pgpu.server.routes import HangUpDep, JobServiceDep
 from pgpu.services.messages import END_HEADER

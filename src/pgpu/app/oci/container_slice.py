@@ -13,9 +13,9 @@ import posixpath
 import stat
 from typing import Any
 
-from pgpu import board_files
+from pgpu import tmpfs
 from pgpu.app.oci.runc_call import RefusedError
-from pgpu.capped_tmpfs import mount_capped, unmount
+from pgpu.tmpfs import mount_capped, unmount
 
 JOB_DIRECTORY = "/.pgpu"
 HOLD = f"{JOB_DIRECTORY}/pgpu-hold"
@@ -275,12 +275,12 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     home = f"{prepared['runtime_directory']}/slices/{job_id}"
     os.makedirs(home, 0o700)
     _make_meter(f"{home}/meter")
-    board_files.join(prepared["runtime_directory"], f"{home}/meter")
+    tmpfs.join_board(prepared["runtime_directory"], f"{home}/meter")
     view = f"{home}/view"
     for directory in (
         view,
         f"{view}/driver",
-        f"{view}/{board_files.BOARD}",
+        f"{view}/{tmpfs.BOARD}",
         *([f"{view}/simgpu"] if prepared["simulated"] else ()),
     ):
         os.mkdir(directory)
@@ -294,7 +294,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
         f"{view}/ld.so.preload", "".join(f"{line}\n" for line in dict.fromkeys(ours + preload_lines)).encode(), 0o644
     )
     _write(f"{view}/usage", b"", 0o444)
-    _write(f"{view}/{board_files.TIME}", b"", 0o444)
+    _write(f"{view}/{tmpfs.TIME}", b"", 0o444)
     _write(f"{view}/{ENVIRONMENT}", b"", 0o444)
     os.mkfifo(f"{view}/{GATE}")
     os.chmod(f"{view}/{GATE}", 0o444)
@@ -303,7 +303,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
 
 def take_away(home: str) -> None:
     """Remove a slice that no container uses yet."""
-    board_files.leave(os.path.dirname(os.path.dirname(home)), f"{home}/meter")
+    tmpfs.leave_board(os.path.dirname(os.path.dirname(home)), f"{home}/meter")
     unmount(f"{home}/meter")
     for directory, directories, files in os.walk(home, topdown=False):
         for name in files:

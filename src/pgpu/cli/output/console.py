@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 
 from pgpu.cli.output import documents
 from pgpu.errors import PgpuError
+from pgpu.units import escape_undecodable, is_text
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -36,7 +37,6 @@ def visible_json(text: str) -> str:
 
 
 def _escape(character: str) -> str:
-    from pgpu.model.text import escape_undecodable, is_text
 
     if not is_text(character):
         return escape_undecodable(character)

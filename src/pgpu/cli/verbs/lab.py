@@ -17,7 +17,7 @@ from pgpu.errors import RequestError
 from pgpu.units import parse_memory_bytes
 
 if TYPE_CHECKING:
-    from pgpu.lab.p3.experiment import PartName
+    from pgpu.lab.p3 import PartName
     from pgpu.lab.report import Report
     from pgpu.lab.testbed import Testbed
     from pgpu.scheduling.capacity import Headroom
@@ -125,14 +125,16 @@ def p3(
     as_json: options.Json = False,
 ) -> None:
     """Measure memory limits, containers and MPS (P3)."""
-    from pgpu.lab.p3 import experiment, overhead, sharing_modes, wall
+    from pgpu.lab import p3 as experiment
+    from pgpu.lab.p3_overhead import OverheadPlan
+    from pgpu.lab.p3_sharing_modes import SharingPlan
     from pgpu.lab.testbed import NO_HEADROOM
 
     plan = experiment.P3Plan(
         parts=_parts(parts, experiment.PARTS),
-        wall=wall.WallPlan(jobs=jobs, iterations=iterations, with_pgpu=not is_bare),
-        overhead=overhead.OverheadPlan(repetitions=repetitions),
-        mps=sharing_modes.SharingPlan(sizes=_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
+        wall=experiment.WallPlan(jobs=jobs, iterations=iterations, with_pgpu=not is_bare),
+        overhead=OverheadPlan(repetitions=repetitions),
+        mps=SharingPlan(sizes=_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
     )
     _run(
         context,
@@ -180,11 +182,10 @@ def p5(
     as_json: options.Json = False,
 ) -> None:
     """Load a detector once or in each call; compare latencies (P5)."""
-    from pgpu.lab.p5 import experiment, shapes
+    from pgpu.lab.p5 import experiment
+    from pgpu.lab.p5.network import SHAPES
 
-    plan = experiment.P5Plan(
-        requests=requests, networks=_networks(networks, tuple(shapes.SHAPES)), with_gpu=not is_cpu_only
-    )
+    plan = experiment.P5Plan(requests=requests, networks=_networks(networks, tuple(SHAPES)), with_gpu=not is_cpu_only)
     _run(
         context,
         lambda bed, place: experiment.run(bed, plan, place),

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.api import check_name, dump_declaration, parse_declaration
 from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
@@ -29,6 +28,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_spec,
 )
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
+from pgpu.tmpfs import mount_capped, unmount
 from pgpu.units import KIB, quoted
 
 # Packages that a replica and its worker import, with their dependencies.

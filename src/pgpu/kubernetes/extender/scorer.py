@@ -14,7 +14,7 @@ from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.pod_demand import DemandMix, PodDemand, demand_of
 from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, ClaimState, ConsumedGpu, PodState
 from pgpu.scheduling.outlook import NodeResources, Outlook
-from pgpu.scheduling.placer import Placer, fuller_first
+from pgpu.scheduling.placement import Placer, fuller_first
 
 BEST = 10
 NOT_AT_ALL = 0

@@ -4,6 +4,8 @@ Both are served by the same replica and worker, so only their structure differs;
 them. A response time is measured over the function's Unix socket and one persistent connection, from the first byte of the request
 to the last of the response. The GPU function runs on a simulated GPU only, where kernels take modelled time: its times are in a
 table of their own, and no ratio is computed from them.
+
+P5: Hwang and others, KETI, 2019, on Kubernetes.
 """
 
 import http.client
@@ -21,18 +23,41 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from statistics import linear_regression
+from typing import BinaryIO, Literal
 
 from pgpu.errors import NodeError
 from pgpu.functions.dev import DevReplica, front_command, socket_directory
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import last_line
+from pgpu.lab import report
 from pgpu.lab.p5 import network
-from pgpu.lab.p5.shapes import SHAPES, DetectorShape
-from pgpu.lab.paper_figures import P5_TABLE
+from pgpu.lab.p5.network import SHAPES, DetectorShape
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
+from pgpu.lab.trials import last_line
 from pgpu.units import GIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class P5Row:
+    """Response time of 100 requests to an SSD detector in TensorFlow, as one kind of function."""
+
+    kind: Literal["cpu", "gpu"]
+    before_seconds: float
+    """Mean, where each call declared the model and loaded its weights."""
+
+    before_deviation_seconds: float
+    after_seconds: float
+    """Mean of the callable object, which does so once."""
+
+    after_deviation_seconds: float
+
+
+P5_TABLE = (
+    P5Row("cpu", 1.87, 1.062, 0.26, 0.012),
+    P5Row("gpu", 56.55, 150.710, 0.02, 0.001),
+)
+"""Source: P5."""
+
 
 WARM_REQUESTS = 3
 """Requests before the first measured one."""
@@ -204,7 +229,7 @@ def run(bed: Testbed, plan: P5Plan, directory: Path) -> Report:
     Raises:
         NodeError: onnx, ONNX Runtime or matplotlib is missing, or a function failed.
     """
-    plots.require_plotting()
+    report.require_plotting()
     network.require_onnx()
     with tempfile.TemporaryDirectory(prefix="pgpu-p5-") as place:
         cpu = [each for name in plan.networks for each in _measure_cpu(bed, plan, SHAPES[name], Path(place))]
@@ -347,4 +372,21 @@ def _files(bed: Testbed, directory: Path, tables: Sequence[Table], all_measured:
         row = next(row for row in P5_TABLE if row.kind == kind)
         paper = [("P5's mean before", row.before_seconds), ("P5's mean after", row.after_seconds)]
         title = f"P5: response time of each request, {kind.upper()} function, {shape.name}\n{note}"
-        yield plots.response_times(series, paper, directory / f"p5-{kind}-{shape.name}.png", title)
+        yield _draw_response_times(series, paper, directory / f"p5-{kind}-{shape.name}.png", title)
+
+
+def _draw_response_times(
+    series: Sequence[tuple[str, Sequence[float]]], paper: Sequence[tuple[str, float]], path: Path, title: str
+) -> Path:
+    """Draw P5's figure: response time of each request with its trend, beside the paper's means."""
+    with report.open_figure(path, title, "request", "seconds") as axes:
+        for name, seconds in series:
+            places = range(1, len(seconds) + 1)
+            (line,) = axes.plot(places, seconds, "o", markersize=3, label=name)
+            slope, first = linear_regression(places, seconds)
+            axes.plot(places, [first + slope * place for place in places], "--", color=line.get_color())
+        for name, mean in paper:
+            axes.axhline(mean, color=report.PAPER_COLOUR, linestyle=":")
+            axes.annotate(name, (1, mean), color=report.PAPER_COLOUR, va="bottom")
+        axes.set_yscale("log")
+    return path

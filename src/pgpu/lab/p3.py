@@ -1,24 +1,35 @@
-"""P3's wall of memory: hotspot3D in as many containers as a GPU holds, in one more, and in sixty.
+"""P3 in three independent parts: the wall of memory (here), the cost of containers, and MPS against time-slicing.
 
-Without pgpu the jobs that do not fit fail. With its queue they wait; with oversubscription all run together and the host holds
-the memory that does not fit. Jobs are sized so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each
-has more layers. Each job does the same number of steps in every trial.
+The parts run one after the other and are joined into one report. If a part cannot run here, a finding gives the reason, and the
+others go on.
+
+The wall: hotspot3D in as many containers as a GPU holds, in one more, and in sixty. Without pgpu the jobs that do not fit fail.
+With its queue they wait; with oversubscription all run together and the host holds the memory that does not fit. Jobs are sized
+so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each has more layers. Each job does the same number
+of steps in every trial.
+
+Source: P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from pgpu.errors import NodeError, PgpuError
 from pgpu.gpu.catalog import IMAGINARY
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import ExperimentTrial
-from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS
-from pgpu.lab.report import Cell, ReportPart, Table
+from pgpu.lab import p3_overhead, p3_sharing_modes, report
+from pgpu.lab.p3_overhead import OverheadPlan
+from pgpu.lab.p3_sharing_modes import SharingPlan
+from pgpu.lab.report import Cell, Report, ReportPart, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import ExperimentTrial, SlicedJob, run_bare, run_sliced
 from pgpu.units import MIB
+
+P3_FITTING_CONTAINERS = 52
+"""Containers of hotspot3D that ran together in 93 % of 6 GB; of more, most failed. Source: P3."""
+
 
 _COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "mean s", "device peak MiB")
 # Three grids of 512 × 512 floats.
@@ -88,7 +99,7 @@ def size_job(device_bytes: int, context_bytes: int) -> WallJob:
     return WallJob(memory_bytes, layers)
 
 
-def run(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
+def run_wall(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
     """Run every trial and write tables, samples and a figure.
 
     Raises:
@@ -186,4 +197,56 @@ def _files(bed: Testbed, trials: Sequence[_Labelled], table: Table, directory: P
     yield report.write_device(found, directory / "p3-wall-device.csv")
     drawn = [trial for trial in found if trial.device_samples]
     if drawn:
-        yield plots.memory_of_device(drawn, directory / "p3-wall-device.png", report.caption(bed))
+        yield report.draw_memory_of_device(drawn, directory / "p3-wall-device.png", report.caption(bed))
+
+
+PartName = Literal["wall", "overhead", "mps"]
+PARTS: tuple[PartName, ...] = ("wall", "overhead", "mps")
+
+
+@dataclass(frozen=True, slots=True)
+class P3Plan:
+    """What to run."""
+
+    parts: tuple[PartName, ...] = PARTS
+    wall: WallPlan = field(default_factory=WallPlan)
+    overhead: OverheadPlan = field(default_factory=OverheadPlan)
+    mps: SharingPlan = field(default_factory=SharingPlan)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the parts that run."""
+        return {name: asdict(getattr(self, name)) for name in self.parts}
+
+
+def run(bed: Testbed, plan: P3Plan, directory: Path) -> Report:
+    """Run the parts and write their tables and figures.
+
+    Raises:
+        NodeError: matplotlib is missing, or no part could run.
+    """
+    report.require_plotting()
+    ways: dict[PartName, Callable[[], ReportPart]] = {
+        "wall": lambda: run_wall(bed, plan.wall, directory),
+        "overhead": lambda: p3_overhead.run(bed, plan.overhead, directory),
+        "mps": lambda: p3_sharing_modes.run(bed, plan.mps, directory),
+    }
+    done, failures = [], []
+    for name in plan.parts:
+        try:
+            done.append(ways[name]())
+        except PgpuError as exc:
+            failures.append(f"{name}: left out: {exc}")
+            bed.progress(failures[-1])
+    if not done:
+        raise NodeError("; ".join(failures))
+    return Report(
+        experiment="p3",
+        device=bed.device_name,
+        is_simulated=bed.is_simulated,
+        runtime=bed.runtime,
+        settings=plan.settings(),
+        table=done[0].table,
+        findings=(*(finding for part in done for finding in part.findings), *failures),
+        files=tuple(file for part in done for file in part.files),
+        further=tuple(part.table for part in done[1:]),
+    )

@@ -21,14 +21,46 @@ from typing import Literal
 
 from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl, find_control
 from pgpu.errors import NodeError
-from pgpu.lab import plots, report
-from pgpu.lab.job_outcome import last_line
-from pgpu.lab.paper_figures import P3_TABLE, P3Cell
+from pgpu.lab import report
 from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import run_bare
+from pgpu.lab.trials import last_line, run_bare
 from pgpu.model import SharingMode
 from pgpu.units import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class P3Cell:
+    """Run time of the cache-sensitive program beside another one, in seconds."""
+
+    size: int
+    """P3's input size."""
+
+    neighbour: Literal["CS", "CI"]
+    """Another cache-sensitive program, or a cache-insensitive one."""
+
+    mps_seconds: float
+    turns_seconds: float
+    """Without MPS: the programs take turns."""
+
+    @property
+    def mps_wins(self) -> bool:
+        """Whether it ran shorter under MPS."""
+        return self.mps_seconds < self.turns_seconds
+
+
+P3_TABLE = (
+    P3Cell(5_120, "CS", 0.73984, 1.4952),
+    P3Cell(10_240, "CS", 2.72925, 3.24161),
+    P3Cell(20_480, "CS", 13.38374, 12.57792),
+    P3Cell(40_960, "CS", 223.60555, 61.51608),
+    P3Cell(5_120, "CI", 0.70990, 1.49199),
+    P3Cell(10_240, "CI", 1.58436, 3.35677),
+    P3Cell(20_480, "CI", 6.75526, 12.37545),
+    P3Cell(40_960, "CI", 40.67550, 50.70506),
+)
+"""Source: P3."""
+
 
 Kind = Literal["CS", "CI"]
 Winner = Literal["MPS", "turns", "even"]
@@ -320,7 +352,7 @@ def _files(bed: Testbed, pairs: Sequence[Pair], table: Table, directory: Path) -
     }
     labels = [f"{pair.size}\n{pair.neighbour}" for pair in pairs]
     title = f"An iteration of the cache-sensitive program\n{report.caption(bed)}"
-    yield plots.bars(list(ways.items()), labels, directory / "p3-mps.png", title, "ms")
+    yield report.draw_bars(list(ways.items()), labels, directory / "p3-mps.png", title, "ms")
 
 
 def _run_pgpu(bed: Testbed, words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -1,15 +1,62 @@
-"""The board: a directory with one file for each job, in which it publishes its GPU time; all jobs can read it.
+"""Tmpfs mounts for files that jobs write, so that no job fills the machine's memory: of a usage file, and the board.
 
-Each file has a random name and lies on a small tmpfs of the board's own, so that no job fills the machine's memory by
-growing its file; a grown file is truncated when the next one is made. Like `capped_tmpfs`, the module is in no room.
+A capped tmpfs is mounted only by root, and only where a container engine sees the mount: not in a mount namespace that keeps
+its mounts to itself (a systemd unit with PrivateTmp). Otherwise the files lie on the runtime tmpfs.
+
+The board is a directory with one file for each job, in which it publishes its GPU time; all jobs can read it. Each file has a
+random name; a file that its job has grown is truncated when the next one is made.
+
+The module is in no room: the creation of a container has milliseconds and imports it without any room.
 """
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
 
-from pgpu.capped_tmpfs import mount_capped, unmount
+CAP_BYTES = 1 << 20
+"""Room for a usage file, which has 836 KiB (native/include/meter_abi.h)."""
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MNT_DETACH = 2
+_ALREADY_UNMOUNTED = {errno.EINVAL, errno.ENOENT}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount_capped(directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES, most_files: int = 4) -> bool:
+    """Mount a tmpfs of limited size over a directory; return False if that is not possible here."""
+    if os.geteuid() != 0 or _stays_private(directory):
+        return False
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    options = f"size={cap_bytes},nr_inodes={most_files},mode=0700".encode()
+    return bool(_libc.mount(b"pgpu", os.fsencode(directory), b"tmpfs", flags, options) == 0)
+
+
+def unmount(directory: str | os.PathLike[str]) -> None:
+    """Detach the capped tmpfs; jobs with the file open keep it until they close it.
+
+    Raises:
+        OSError: It could not be detached.
+    """
+    if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _MNT_DETACH) != 0:
+        number = ctypes.get_errno()
+        if number not in _ALREADY_UNMOUNTED:
+            raise OSError(number, os.strerror(number), os.fspath(directory))
+
+
+def _stays_private(directory: str | os.PathLike[str]) -> bool:
+    """Whether mounts below a directory do not propagate to the namespace that this one was made from."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = [line.split(" ") for line in file]
+    real = f"{os.path.realpath(directory)}/"
+    # proc_pid_mountinfo(5): the mount point is the fifth field, optional fields begin at the seventh.
+    above = [fields for fields in mounts if real.startswith(f"{fields[4].rstrip('/')}/")]
+    nearest = max(above, key=lambda fields: len(fields[4]))
+    return any(word.startswith("master:") for word in nearest[6 : nearest.index("-")])
+
 
 FILE_BYTES = 4096
 """Size of each job's file (native/include/board_abi.h)."""
@@ -23,7 +70,7 @@ _MODE = 0o666
 _TAG_DIGITS = 8
 
 
-def join(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence[str] = ()) -> None:
+def join_board(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence[str] = ()) -> None:
     """Create a job's file on the board, and links to it and to the board beside its usage file.
 
     Args:
@@ -39,12 +86,12 @@ def join(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence[str] 
     with _locked(runtime_directory):
         _make(board)
         _truncate_files(board)
-        os.symlink(path, f"{meter_directory}/{TIME}")  # First: after a crash, `leave` finds the file through it.
+        os.symlink(path, f"{meter_directory}/{TIME}")  # First: after a crash, `leave_board` finds the file through it.
         os.symlink(board, f"{meter_directory}/{BOARD}")
         _allocate(path)
 
 
-def leave(runtime_directory: str, meter_directory: str) -> None:
+def leave_board(runtime_directory: str, meter_directory: str) -> None:
     """Remove a job's file from the board, and with the last file the board's tmpfs; a missing file is no error."""
     try:
         path = os.readlink(f"{meter_directory}/{TIME}")
