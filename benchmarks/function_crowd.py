@@ -329,7 +329,7 @@ def replayed(calls: Sequence[Arrival], starts_seconds: Sequence[float], *, is_lr
             paid_seconds += starts_seconds[each.function]
             if len(kept) == SLOTS:
                 least, goes = min((worth_of(function, each.at_seconds), function) for function in kept)
-                clock.taken(least, 1)
+                clock.note_eviction(least, 1)
                 del kept[goes]
         kept[each.function], worth[each.function] = each, clock.worth
     return hits / len(calls), paid_seconds / len(calls)

@@ -161,7 +161,7 @@ def test_what_goes_never_lowers_the_worth_of_what_stays(taken: list[tuple[float,
     clock = ValueClock()
     for each, size_bytes in taken:
         before = clock.worth
-        clock.taken(each, size_bytes)
+        clock.note_eviction(each, size_bytes)
         assert clock.worth >= before
     assert replica_value(clock.worth, 2, 1.0, 100) >= replica_value(clock.worth, 1, 1.0, 100) >= clock.worth * 100
 
@@ -169,7 +169,7 @@ def test_what_goes_never_lowers_the_worth_of_what_stays(taken: list[tuple[float,
 def test_what_was_called_often_long_ago_goes_before_what_is_called_now() -> None:
     clock, once_popular, now_called = ValueClock(), replica_value(0.0, 8, 1.0, 1), 1
     for _ in range(20):
-        clock.taken(replica_value(clock.worth, now_called, 1.0, 1), 1)
+        clock.note_eviction(replica_value(clock.worth, now_called, 1.0, 1), 1)
     assert replica_value(clock.worth, now_called, 1.0, 1) > once_popular
 
 

@@ -144,6 +144,7 @@ class HttpControlPlane:
         replicas = self._serving.all_replicas()
         if not replicas:
             return []
+        # One request for all running jobs; only ended ones, of which there are few, are requested one by one.
         live = {report.job.id: report.job for report in self._client.jobs(include_final=False)}
         return [_replica_job(each, live.get(each.job_id) or self._ended_job(each.job_id)) for each in replicas]
 
@@ -194,7 +195,7 @@ class HttpControlPlane:
         return self._serving.build(ReplicaAsk(version.function, version.number)).id
 
     def is_built(self, version: Version, job_id: str) -> bool:
-        """Judge an installation that has ended, or that may not go on."""
+        # The caller polls: no thread waits for a job of minutes.
         job = self._client.job(job_id).job
         if job.state.is_final:
             self._judge(version, job)
@@ -235,6 +236,7 @@ def _replica_job(replica: Replica, job: Job | None) -> ReplicaJob:
     if job is None:
         return ReplicaJob(*fields, JobState.FAILED, reason="its job is not known")
     granted = None if job.lease is None else job.lease.granted_at_seconds
+    # A parked job that wants its slice back runs, but its replica waits as a new one does.
     state = job.state if job.wanted_at_seconds is None else JobState.WAITING
     if job.state is JobState.EXITED:
         reason: str | None = f"it ended with exit code {job.exit_code}: pgpu logs {job.id}"
@@ -244,6 +246,8 @@ def _replica_job(replica: Replica, job: Job | None) -> ReplicaJob:
 
 
 _THREADS = 8
+"""At most so many requests to the server at a time."""
+
 _FEED_RETRY_SECONDS = 0.5
 """Before a new attempt to follow changes."""
 
@@ -258,9 +262,9 @@ class BackgroundTasks:
         """Begin without tasks; `problem` starts the line in the log."""
         self._problem = problem
         # asyncio refers to tasks weakly only: without this set the garbage collector could remove a waiting one.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
@@ -269,7 +273,7 @@ class BackgroundTasks:
         for task in self._tasks:
             task.cancel()
 
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
+    def _on_done(self, task: "asyncio.Task[object]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s: %r", self._problem, error)

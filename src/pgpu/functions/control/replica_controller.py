@@ -41,96 +41,6 @@ from pgpu.model import ColdStart, JobState, ReplicaState
 _TICK_SECONDS = 0.05
 """Accuracy of a process's start time: the kernel's clock ticks are 10 ms, rounded down."""
 
-_log = logging.getLogger(__name__)
-
-
-class ReplicaLeases:
-    """Leases of all replicas of one gateway."""
-
-    def __init__(self, control_plane: ControlPlane, threads: ControlPlaneThreads) -> None:
-        self._control_plane, self._threads = control_plane, threads
-        self.clock = ValueClock()
-
-    def mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
-        replica.offered_value = value
-        self._threads.start(self._mark_evictable(replica, value))
-
-    def park(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        replica.become(Phase.PARKED)
-        if router.loads[replica.version].declaration.gpus:
-            replica.offered_value = None  # freed by the gateway, not taken by the engine
-            self._threads.start(self._park(replica))
-        else:
-            replica.send_command("park")
-
-    def reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        self._threads.start(self._reacquire(router, replica))
-
-    def note_end(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        """Record the end of a lease: one that was evictable and was not freed by the gateway was taken by the engine."""
-        if replica.offered_value is not None:
-            self.clock.taken(replica.offered_value, router.loads[replica.version].size_bytes)
-            replica.offered_value = None
-
-    async def _mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
-        async with replica.lease_lock:
-            try:
-                await self._threads.call_strictly(self._control_plane.mark_evictable, replica.job_id, value)
-            except PgpuError as error:
-                _log.info("the lease of %s is not evictable: %s", replica.job_id, error)
-                replica.offered_value = None
-
-    async def _park(self, replica: ReplicaConnection) -> None:
-        async with replica.lease_lock:
-            try:
-                await self._threads.call_strictly(self._control_plane.park, replica.job_id)
-            except PgpuError as error:
-                _log.info("%s is not parked: %s", replica.job_id, error)
-                replica.become(Phase.DRAINING)
-
-    async def _reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
-        async with replica.lease_lock:
-            result = await self._threads.call(self._control_plane.reacquire, replica.job_id)
-            # Inside the lock: the next request about this lease must see the result.
-            router.on_reacquired(replica, result)
-
-
-def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None, answered_seconds: float) -> ColdStart:
-    """Return the phases of a replica's start after its first answer; phases without both ends are left out.
-
-    | phase | from the end of the phase before, until |
-    |---|---|
-    | grant | its job has a lease |
-    | runtime | its first process runs: in a container, or under a supervisor |
-    | interpreter | replica and worker are loaded, without the function's own imports |
-    | imports | the function's module was imported |
-    | restore | for a parked replica, instead of these three: the worker was resumed, or forked from its zygote |
-    | constructor | the handler was constructed and warmed up |
-    | first_call | the call that it was started for was answered |
-    """
-    epoch = time.time() - time.monotonic()
-    granted = job.granted_at_seconds if job is not None else None
-    constructing = replica.hot_since_seconds - replica.load_seconds
-    process: list[tuple[str, float | None]] = [
-        ("runtime", replica.born_seconds or None),
-        ("interpreter", constructing - replica.import_seconds),
-        ("imports", constructing),
-    ]
-    is_new = replica.born_seconds > replica.asked_seconds - _TICK_SECONDS or not replica.born_seconds
-    ends: list[tuple[str, float | None]] = [
-        ("grant", None if granted is None else granted - epoch),
-        *(process if is_new else [("restore", constructing)]),
-        ("constructor", replica.hot_since_seconds),
-        ("first_call", answered_seconds),
-    ]
-    phases, last = [], replica.asked_seconds
-    for name, end in ends:
-        if end is not None:
-            phases.append((name, max(0.0, end - last)))
-            last = max(last, end)
-    return ColdStart(function, replica.version, replica.job_id, epoch + replica.asked_seconds, tuple(phases))
-
-
 _POLL_SECONDS = 1.0
 _STARTING_POLL_SECONDS = 0.25
 """Between two polls of jobs while a replica starts; also between two decisions."""
@@ -143,6 +53,8 @@ _UNKNOWN_JOB = "asked-"
 
 _MEMINFO = Path("/proc/meminfo")
 _LEAST_FREE = 0.1
+"""Part of the host's memory that is left to others: parked replicas hold memory of the host, so they end first."""
+
 _STATES = {
     Phase.HOT: ReplicaState.HOT,
     Phase.PARKED: ReplicaState.PARKED,
@@ -150,6 +62,7 @@ _STATES = {
     Phase.DRAINING: ReplicaState.DRAINING,
     Phase.FAILED: ReplicaState.FAILED,
 }
+_log = logging.getLogger(__name__)
 
 
 class ReplicaController:
@@ -162,8 +75,14 @@ class ReplicaController:
         self._builds = PackageBuilds(control_plane, self._threads, self._update_functions)
         self._feed = ChangeFeed(control_plane, self._on_change)
         self._dirty: set[FunctionRouter] = set()
+        """Functions that need a decision before the next regular one."""
+
         self._woken = asyncio.Event()
+        """Set while `_dirty` has members."""
+
         self._changed = asyncio.Event()
+        """Set when the server reported a change; ends the pause before the next poll."""
+
         self._ids = itertools.count(1)
         self._starting = 0
         """Replicas that were requested, with jobs that are not known yet."""
@@ -183,19 +102,21 @@ class ReplicaController:
         routers.reacquire, routers.on_first_answer = self._leases.reacquire, self._on_first_answer
 
     async def open(self) -> bool:
-        """Learn the functions and replicas before the first decision; False: the server does not answer."""
-        await self._update_functions()
-        if not self._threads.is_away:
+        """Get the functions and replicas before the first decision; False: the server does not answer."""
+        if await self.refresh():
             await self._poll()
         return not self._threads.is_away
 
     async def refresh(self) -> bool:
-        """Learn the server's functions now, for a call of an unknown function; False: the server does not answer."""
+        """Get the server's functions now, for a call of an unknown function; False: the server does not answer."""
         await self._update_functions()
         return not self._threads.is_away
 
     async def run(self) -> None:
-        """Work until cancelled. Three tasks: a slow answer of the server delays no decision about known replicas."""
+        """Poll and decide until cancelled.
+
+        In three tasks, so that a slow answer of the server delays no decision about known replicas.
+        """
         self._feed.start()
         try:
             async with asyncio.TaskGroup() as working:
@@ -208,7 +129,7 @@ class ReplicaController:
 
     async def _keep_polling(self) -> None:
         while True:
-            # Before the poll: a change during it triggers the next one.
+            # Cleared before the poll, so that a change during it triggers the next one.
             self._changed.clear()
             await self._poll()
             self._decide_all()
@@ -259,6 +180,7 @@ class ReplicaController:
             self._builds.start_pending(functions)
 
     async def _poll(self) -> None:
+        # Before the request: a replica that is added during it may be missing in the result, and must not count as ended.
         known = {replica.job_id for router in self._routers for replica in router.replicas.values()}
         is_starting = self._starting > 0
         # Jobs that ended before this poll began cannot be in its result.
@@ -307,9 +229,8 @@ class ReplicaController:
         if job.state is not JobState.WAITING:
             replica.become(Phase.STARTING)
         replica.has_answered = True
-        replica.offered_value = (
-            0.0  # the earlier gateway may have marked it evictable: it is reacquired before its first call
-        )
+        # The earlier gateway may have marked it evictable, so its lease must be reacquired before its first call.
+        replica.offered_value = 0.0
         replica.connect(job.directory)
 
     def _decide_all(self) -> None:
@@ -378,7 +299,8 @@ class ReplicaController:
             _log.info("no replica of %s@%d can be started: %s", router.name, replica.version, error)
         finally:
             self._starting -= 1
-            # Gone if the policy stopped it, or the function was removed, while its job was being submitted.
+            # Absent if the policy stopped it, or the function was removed, while its job was being submitted. Removed here in any
+            # case, since its key changes from the temporary id to that of its job.
             is_needed = router.replicas.pop(replica.job_id, None) is not None
             if job is None:
                 router.loads[replica.version].note_failure()
@@ -387,7 +309,7 @@ class ReplicaController:
             replica.job_id = job.job_id
             router.add(replica)
             replica.connect(job.directory)
-            self._changed.set()  # changes of its job that were reported before were ignored
+            self._changed.set()  # changes of its job before this moment had an unknown id and were ignored
         elif job is not None:
             self._stop(job.job_id)
 
@@ -426,10 +348,97 @@ class ReplicaController:
             self._leases.note_end(router, replica)
         state = _STATES.get(replica.phase)
         if state is not None and not replica.job_id.startswith(_UNKNOWN_JOB):
-            self._threads.start(self._note_state(replica.job_id, state))
+            self._threads.start(self._threads.call(self._control_plane.note_state, replica.job_id, state))
 
-    async def _note_state(self, job_id: str, state: ReplicaState) -> None:
-        await self._threads.call(self._control_plane.note_state, job_id, state)
+
+class ReplicaLeases:
+    """Requests about the leases of all replicas of one gateway; those about one replica are sent one after the other.
+
+    A replica without a GPU has no lease to free: it ends its worker instead, and starts one when it is woken.
+    """
+
+    def __init__(self, control_plane: ControlPlane, threads: ControlPlaneThreads) -> None:
+        self._control_plane, self._threads = control_plane, threads
+        self.clock = ValueClock()
+
+    def mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
+        replica.offered_value = value
+        self._threads.start(self._mark_evictable(replica, value))
+
+    def park(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        replica.become(Phase.PARKED)
+        if router.loads[replica.version].declaration.gpus:
+            replica.offered_value = None  # freed by the gateway, not taken by the engine
+            self._threads.start(self._park(replica))
+        else:
+            replica.send_command("park")
+
+    def reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        self._threads.start(self._reacquire(router, replica))
+
+    def note_end(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        """Record the end of a lease: one that was evictable and was not freed by the gateway was taken by the engine."""
+        if replica.offered_value is not None:
+            self.clock.note_eviction(replica.offered_value, router.loads[replica.version].size_bytes)
+            replica.offered_value = None
+
+    async def _mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
+        async with replica.lease_lock:
+            try:
+                await self._threads.call_strictly(self._control_plane.mark_evictable, replica.job_id, value)
+            except PgpuError as error:
+                _log.info("the lease of %s is not evictable: %s", replica.job_id, error)
+                replica.offered_value = None
+
+    async def _park(self, replica: ReplicaConnection) -> None:
+        async with replica.lease_lock:
+            try:
+                await self._threads.call_strictly(self._control_plane.park, replica.job_id)
+            except PgpuError as error:
+                _log.info("%s is not parked: %s", replica.job_id, error)
+                replica.become(Phase.DRAINING)
+
+    async def _reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        async with replica.lease_lock:
+            result = await self._threads.call(self._control_plane.reacquire, replica.job_id)
+            # Inside the lock: the next request about this lease must see the result.
+            router.on_reacquired(replica, result)
+
+
+def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None, answered_seconds: float) -> ColdStart:
+    """Return the phases of a replica's start after its first answer; phases without both ends are left out.
+
+    | phase | from the end of the phase before, until |
+    |---|---|
+    | grant | its job has a lease |
+    | runtime | its first process runs: in a container, or under a supervisor |
+    | interpreter | replica and worker are loaded, without the function's own imports |
+    | imports | the function's module was imported |
+    | restore | for a parked replica, instead of these three: the worker was resumed, or forked from its zygote |
+    | constructor | the handler was constructed and warmed up |
+    | first_call | the call that it was started for was answered |
+    """
+    epoch = time.time() - time.monotonic()
+    granted = job.granted_at_seconds if job is not None else None
+    constructing = replica.hot_since_seconds - replica.load_seconds
+    process: list[tuple[str, float | None]] = [
+        ("runtime", replica.born_seconds or None),
+        ("interpreter", constructing - replica.import_seconds),
+        ("imports", constructing),
+    ]
+    is_new = replica.born_seconds > replica.asked_seconds - _TICK_SECONDS or not replica.born_seconds
+    ends: list[tuple[str, float | None]] = [
+        ("grant", None if granted is None else granted - epoch),
+        *(process if is_new else [("restore", constructing)]),
+        ("constructor", replica.hot_since_seconds),
+        ("first_call", answered_seconds),
+    ]
+    phases, last = [], replica.asked_seconds
+    for name, end in ends:
+        if end is not None:
+            phases.append((name, max(0.0, end - last)))
+            last = max(last, end)
+    return ColdStart(function, replica.version, replica.job_id, epoch + replica.asked_seconds, tuple(phases))
 
 
 def _is_host_short(meminfo: Path = _MEMINFO) -> bool:

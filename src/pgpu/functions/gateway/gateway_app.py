@@ -329,7 +329,7 @@ def _apply_timeout(request: RoutedRequest, router: FunctionRouter) -> None:
 
 def _model_ready(router: FunctionRouter) -> Reply:
     """Report readiness: a cold function is ready, since its next call starts it."""
-    is_ready = router.hopeless() is None
+    is_ready = router.start_refusal() is None
     state = "hot" if any(load.hot for load in router.loads.values()) else "cold" if is_ready else "failed"
     return Reply(200 if is_ready else 503, JSON, _encode({"name": router.name, "ready": is_ready, "state": state}))
 

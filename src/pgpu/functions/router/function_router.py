@@ -22,7 +22,6 @@ from pgpu.functions.scaling.call_history import ValueClock
 from pgpu.functions.scaling.replica_policy import FunctionView, Phase, TrafficSplit
 from pgpu.model import Function, VersionState
 
-_log = logging.getLogger(__name__)
 WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
 GONE = Refusal(404, "not_found", "the function is not there any more")
 LATE_ANSWER = Refusal(504, "deadline", "the answer did not come in time")
@@ -37,9 +36,13 @@ _CLIENT_GONE = 499
 _UNSEEN = {429, 503}
 """Statuses with which a replica refuses a call that no worker has seen."""
 
-_HOPELESS_FAILURES = 5
+_MOST_START_FAILURES = 5
+"""Failed starts in a row after which requests of a version without replicas are refused at once."""
+
 _ANSWER_GRACE_SECONDS = 1.0
 """A replica watches the deadlines of its own requests and knows more about the cause: the gateway answers only after this."""
+
+_log = logging.getLogger(__name__)
 
 
 class FunctionRouter(RequestQueue[RoutedRequest]):
@@ -49,7 +52,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         """Begin without replicas.
 
         Args:
-            function: As the server knows it.
+            function: In the server's current state.
             metrics: Counts answers.
             wake: Called when the policy should decide about replicas.
         """
@@ -139,10 +142,10 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         """Whether a version gets traffic, and may be named by callers."""
         return version in self._split.percents
 
-    def hopeless(self) -> Refusal | None:
-        """Return why no version can be served now; None: one can."""
+    def start_refusal(self) -> Refusal | None:
+        """Return the refusal for a function that cannot start; None: at least one version can be served."""
         loads = [self.loads[number] for number in self._split.percents]
-        return _hopeless_refusal(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
+        return _start_refusal(loads[0]) if loads and all(self._cannot_start(load) for load in loads) else None
 
     def abandon(self, request: RoutedRequest) -> None:
         """Cancel a request after its caller has left."""
@@ -168,7 +171,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         """Remove a replica and handle its requests."""
         if self.replicas.pop(replica.job_id, None) is not None:
             replica.close()
-            self._cool(replica)
+            self._remove_hot(replica)
             self.on_lost(replica, [*replica.sent.values()])
 
     def close(self) -> None:
@@ -204,7 +207,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             load.hot.append(replica)
             self.pump()
         else:
-            self._cool(replica)
+            self._remove_hot(replica)
             if replica.phase is Phase.FAILED:
                 self.refuse_waiting(load.number)
         self._wake()
@@ -274,11 +277,14 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
     def refuse_waiting(self, version: int) -> None:
         """Refuse the waiting requests of a version if no further attempt to start it can help."""
         load = self.loads[version]
-        if self._is_hopeless(load):
-            self._refuse_queue(load, _hopeless_refusal(load))
+        if self._cannot_start(load):
+            self._refuse_queue(load, _start_refusal(load))
 
     def load_of(self, request: RoutedRequest) -> VersionLoad | None:
-        """Choose a request's version; None: the function has no traffic, or was removed."""
+        """Return the state of a request's version, which is chosen now if its caller named none.
+
+        None: the function has no traffic, or was removed.
+        """
         if self.is_closed:
             return None
         if not request.version:
@@ -307,23 +313,24 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         replica.send(request)
 
     def _refusal(self, load: VersionLoad) -> Refusal | None:
-        """Return why one more request cannot wait; None: it can."""
-        if self._is_hopeless(load):
-            return _hopeless_refusal(load)
+        """Return the refusal of one more request; None: it may wait."""
+        if self._cannot_start(load):
+            return _start_refusal(load)
         replicas = max(1, len(load.hot))
         waiting = len(load.queue) + sum(len(replica.sent) for replica in load.hot) - replicas * load.slots
         if waiting < load.declaration.queue_limit or (not load.hot and len(load.queue) < load.slots):
             return None
+        # Retry after the time in which all waiting requests are served.
         return queue_full(len(load.queue) * load.prefetch.exec_seconds / (replicas * load.slots))
 
-    def _is_hopeless(self, load: VersionLoad) -> bool:
+    def _cannot_start(self, load: VersionLoad) -> bool:
         replicas = [replica for replica in self.replicas.values() if replica.version == load.number]
         has_failed = bool(replicas) and all(replica.phase is Phase.FAILED for replica in replicas)
         if load.version.state is VersionState.FAILED:
             return not load.hot
         if not load.has_been_ready and self._has_fallback:
             return False  # the policy gives the version up in a moment, and another version serves its requests
-        return not load.hot and (has_failed or (not replicas and load.failures >= _HOPELESS_FAILURES))
+        return not load.hot and (has_failed or (not replicas and load.failures >= _MOST_START_FAILURES))
 
     def _late_refusal(self, request: RoutedRequest) -> Refusal:
         if request.replica is not None:
@@ -358,7 +365,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             request.version = self._split.next()
             self.loads[request.version].queue.append(request)
 
-    def _cool(self, replica: ReplicaConnection) -> None:
+    def _remove_hot(self, replica: ReplicaConnection) -> None:
         load = self.loads.get(replica.version)
         if load is not None and replica in load.hot:
             load.hot.remove(replica)
@@ -378,7 +385,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             self.refuse(load.queue.popleft(), refusal)
 
 
-def _hopeless_refusal(load: VersionLoad) -> Refusal:
+def _start_refusal(load: VersionLoad) -> Refusal:
     return _VERSION_FAILED if load.version.state is VersionState.FAILED else _CRASH_LOOP
 
 

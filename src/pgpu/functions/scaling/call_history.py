@@ -16,10 +16,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Histogram of four hours in minutes, and the percentiles of its window, as in Shahrad et al.
 _BIN_SECONDS = 60.0
 _BINS = 240
-_FEWEST_CALLS = 10
 _HEAD, _TAIL = 0.05, 0.99
+# With fewer idle times there is no prediction.
+_FEWEST_CALLS = 10
 # Relative margin at both ends of the window.
 _MARGIN = 0.1
 
@@ -95,13 +97,13 @@ _HALF_LIFE_SECONDS = 600.0
 
 
 class ValueClock:
-    """The common clock of a gateway's functions."""
+    """The common clock of a gateway's functions; only evictions move it."""
 
     def __init__(self) -> None:
         self.worth = 0.0
         """Value per byte of the last evicted replica. Never falls."""
 
-    def taken(self, value: float, size_bytes: int) -> None:
+    def note_eviction(self, value: float, size_bytes: int) -> None:
         """Record that a replica of this value was evicted."""
         self.worth = max(self.worth, value / max(1, size_bytes))
 

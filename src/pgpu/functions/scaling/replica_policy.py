@@ -190,7 +190,7 @@ TOLERABLE_SECONDS = 0.1
 """A queue that is done within this time needs no further replica: people take less for immediate (Nielsen 1993)."""
 
 # A changed value is sent to the engine if it differs by more than this part.
-_WORTH_SAYING = 0.1
+_LEAST_CHANGE = 0.1
 
 _COMING = {Phase.WAITING, Phase.STARTING, Phase.HOT, Phase.FAILED}
 
@@ -200,7 +200,11 @@ def plan_steps(view: FunctionView) -> tuple[Step, ...]:
 
     The caller carries out each step, or skips it, before the next view is made; the next plan starts from the result.
     """
-    given_up = {fail.version: fail for fail in _failures(view)}
+    given_up: dict[int, FailVersion] = {}
+    for version in view.versions:
+        # Without an earlier traffic split there is nothing to return to: the version goes on trying.
+        if view.has_fallback and not version.has_been_ready and (reason := _failure(view, version)) is not None:
+            given_up[version.number] = FailVersion(version.number, reason)
     serving = [version for version in view.versions if version.number not in given_up]
     steps: list[Step] = list(given_up.values())
     for version in serving:
@@ -263,14 +267,8 @@ def _retired(view: FunctionView) -> list[ReplicaView]:
     return [each for each in view.replicas if each.version not in numbers and each.phase in _COMING]
 
 
-def _failures(view: FunctionView) -> Iterator[FailVersion]:
-    """Find new versions that do not come up, if there is an earlier traffic split to return to."""
-    for version in view.versions if view.has_fallback else ():
-        if not version.has_been_ready and (reason := _failure(view, version)) is not None:
-            yield FailVersion(version.number, reason)
-
-
 def _failure(view: FunctionView, version: VersionView) -> str | None:
+    """Return the reason to give up a version that was never ready; None: it may still start."""
     if version.failures >= MOST_FAILURES:
         return "its replicas ended before they were ready"
     for each in _coming(view, version.number):
@@ -289,7 +287,7 @@ def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step
         busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=len(hot)
     )
     if wanted > len(there):
-        yield from _more(view, version, there, wanted - len(there))
+        yield from _added_replicas(view, version, there, wanted - len(there))
         return
     surplus = [each for each in _longest_idle(there) if _may_go(view, version, each)][: len(there) - wanted]
     for each in surplus:
@@ -300,11 +298,13 @@ def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step
     idle = [each for each in _longest_idle(hot) if view.now_seconds - each.idle_since_seconds >= after_seconds]
     for each in idle[: max(0, len(hot) - version.minimum)]:
         before, value = each.offered_value, version.value
-        if before is None or abs(before - value) > _WORTH_SAYING * max(before, value):
+        if before is None or abs(before - value) > _LEAST_CHANGE * max(before, value):
             yield MarkEvictable(each.job_id, value)
 
 
-def _more(view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int) -> Iterator[Step]:
+def _added_replicas(
+    view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int
+) -> Iterator[Step]:
     """Wake parked replicas, the most recently used first, and start the rest."""
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
