@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> BundleStore:
 
 
 def send(store: BundleStore, data: bytes, digest: str, uid: int = ALICE) -> None:
-    with store.receiving(uid) as incoming:
+    with store.receive(uid) as incoming:
         for place in range(0, len(data), 1000):
             incoming.write(data[place : place + 1000])
         incoming.keep(digest)
@@ -125,9 +125,9 @@ def test_what_a_deployment_was_promised_just_now_is_not_swept(store: BundleStore
 def test_one_user_sends_few_bundles_at_a_time(store: BundleStore) -> None:
     with ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(store.receiving(ALICE))
+            stack.enter_context(store.receive(ALICE))
         with pytest.raises(CapacityError, match="being sent"):
-            stack.enter_context(store.receiving(ALICE))
-        stack.enter_context(store.receiving(BOB))
-    with store.receiving(ALICE):
+            stack.enter_context(store.receive(ALICE))
+        stack.enter_context(store.receive(BOB))
+    with store.receive(ALICE):
         pass

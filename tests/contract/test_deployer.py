@@ -27,7 +27,7 @@ def version(deployer: Deployer, tmp_path: Path) -> Version:
     (source / "app.py").write_text("")
     out = io.BytesIO()
     digest = pack_tree(source, out).digest
-    with deployer.receiving(OWNER) as incoming:
+    with deployer.receive(OWNER) as incoming:
         incoming.write(out.getvalue())
         incoming.keep(digest)
     return Version("f", 1, OWNER, "app.py:F", digest, "{}", "docker", "image", "numpy", VersionState.PENDING, None, 1.0)
@@ -127,20 +127,20 @@ def test_byte_code_is_asked_for_once_and_read_by_every_later_replica(deployer: D
 
 def test_a_job_that_fills_a_directory_is_told_by_its_version_and_owner(deployer: Deployer, version: Version) -> None:
     theirs = replace(version, owner_uid=OWNER + 1)
-    installing = deployer.filled_by(deployer.build(version, None).spec)
+    installing = deployer.output_name(deployer.build(version, None).spec)
     needless = replace(version, requirements=None)
     compiling = deployer.bytecode(needless, None)
     assert compiling is not None
     assert installing == deployer.build_name(version)
-    assert installing in deployer.filled_for(version)
-    assert deployer.filled_by(compiling.spec) in deployer.filled_for(needless)
-    assert not {installing, deployer.filled_by(compiling.spec)} & {
-        *deployer.filled_for(theirs),
-        *deployer.filled_for(replace(theirs, requirements=None)),
+    assert installing in deployer.output_names(version)
+    assert deployer.output_name(compiling.spec) in deployer.output_names(needless)
+    assert not {installing, deployer.output_name(compiling.spec)} & {
+        *deployer.output_names(theirs),
+        *deployer.output_names(replace(theirs, requirements=None)),
     }
     replica, _ = deployer.replica(needless, "2" * 12, None)
     assert "/.pgpu-bytecode" in {mount.target for mount in replica.spec.provisions}
-    assert deployer.filled_by(replica.spec) is None
+    assert deployer.output_name(replica.spec) is None
     deployer.forget("2" * 12)
 
 
@@ -154,6 +154,6 @@ def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_
 
 def test_only_what_was_sent_is_deployed(deployer: Deployer, version: Version) -> None:
     asked = Deployment("f", "app.py:F", version.bundle, json.dumps({"timeout": "30s"}))
-    assert json.loads(deployer.checked(asked, OWNER).declaration) == {"timeout": 30.0}
+    assert json.loads(deployer.validate(asked, OWNER).declaration) == {"timeout": 30.0}
     with pytest.raises(RequestError, match="not here"):
-        deployer.checked(asked, OWNER + 1)
+        deployer.validate(asked, OWNER + 1)

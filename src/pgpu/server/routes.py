@@ -209,7 +209,7 @@ async def put_bundle(request: Request, service: FunctionServiceDep, digest: str)
     """Keep a packed source tree; its SHA-256 must be the address that it is sent to."""
     # A version names its bundle by digest, so the bundle comes first: one ledger transaction accepts the version, and a
     # bundle of a client that disconnected belongs to no version and is swept.
-    receiving = await run_in_threadpool(service.receiving)
+    receiving = await run_in_threadpool(service.receive)
     async with contextmanager_in_threadpool(receiving) as upload:
         try:
             async with asyncio.timeout(_BUNDLE_SECONDS):

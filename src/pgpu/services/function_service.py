@@ -59,7 +59,7 @@ class BundleUpload(Protocol):
 class FunctionStore(Protocol):
     """Declarations, bundles and the jobs made from them; implemented above this layer."""
 
-    def checked(self, asked: Deployment, owner_uid: int) -> Deployment:
+    def validate(self, deployment: Deployment, owner_uid: int) -> Deployment:
         """Return a normalized deployment; RequestError for one that can never be served."""
         ...
 
@@ -67,11 +67,11 @@ class FunctionStore(Protocol):
         """Whether a bundle of this user is stored."""
         ...
 
-    def receiving(self, owner_uid: int) -> AbstractContextManager[BundleUpload]:
+    def receive(self, owner_uid: int) -> AbstractContextManager[BundleUpload]:
         """Receive a bundle; on exit a bundle that was not kept is removed."""
         ...
 
-    def trial(self, asked: Deployment, owner_uid: int) -> Submission:
+    def trial_job(self, deployment: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve a deployment."""
         ...
 
@@ -83,7 +83,7 @@ class FunctionStore(Protocol):
         """Remove the socket directory of a replica that has ended."""
         ...
 
-    def left(self) -> Sequence[str]:
+    def jobs_with_sockets(self) -> Sequence[str]:
         """Return the ids of jobs that have a socket directory."""
         ...
 
@@ -103,11 +103,11 @@ class FunctionStore(Protocol):
         """Return the directory name that identifies the job that installs a version's packages."""
         ...
 
-    def filled_for(self, version: Version) -> Collection[str]:
+    def output_names(self, version: Version) -> Collection[str]:
         """Return the names of the directories that jobs fill for a version: packages and byte code."""
         ...
 
-    def filled_by(self, spec: JobSpec) -> str | None:
+    def output_name(self, spec: JobSpec) -> str | None:
         """Return the name of the directory that a job fills; None for any other job."""
         ...
 
@@ -141,7 +141,7 @@ class FunctionHost:
         """
         with contextlib.suppress(LedgerError):
             functions = self.engine.ledger.functions
-            left = set() if self.store is None else set(self.store.left())
+            left = set() if self.store is None else set(self.store.jobs_with_sockets())
             if self.store is not None and (left := left - {each.job_id for each in functions.replicas.all()}):
                 self.end_jobs(sorted(left))
                 for job_id in left:
@@ -153,12 +153,12 @@ class FunctionHost:
         """Return the names of the directories that jobs fill for any version of these functions."""
         if self.store is None:
             return set()
-        return {name for each in functions for version in each.versions for name in self.store.filled_for(version)}
+        return {name for each in functions for version in each.versions for name in self.store.output_names(version)}
 
     def filling(self) -> Iterator[tuple[str, Job]]:
         """Yield (directory name, job) for each live job that fills a directory and was not requested to stop."""
         for entry in self.engine.ledger.entries(include_final=False) if self.store is not None else ():
-            name = None if self.store is None else self.store.filled_by(entry.job.spec)
+            name = None if self.store is None else self.store.output_name(entry.job.spec)
             if name is not None and not entry.job.state.is_final and entry.stop_grace_seconds is None:
                 yield name, entry.job
 
@@ -190,7 +190,7 @@ class FunctionService:
         if not self._store.has(self._caller.uid, digest):
             raise FunctionNotFoundError(f"there is no bundle {digest} of yours", hint="send it: PUT")
 
-    def receiving(self) -> AbstractContextManager[BundleUpload]:
+    def receive(self) -> AbstractContextManager[BundleUpload]:
         """Receive a bundle of the caller's.
 
         Raises:
@@ -198,7 +198,7 @@ class FunctionService:
             CapacityError: The caller has too many bundles already.
         """
         self._caller.check_submits()
-        return self._store.receiving(self._caller.uid)
+        return self._store.receive(self._caller.uid)
 
     def create_version(self, asked: Deployment) -> Version:
         """Keep a new version of a function durably; the first one gets all of the traffic.
@@ -213,8 +213,8 @@ class FunctionService:
             raise RequestError(
                 "on a server functions of its users run in containers", hint="name an image: --runtime docker --image"
             )
-        checked, inherited = self._store.checked(asked, caller.uid), caller.inheritance(None)
-        trial, account = self._store.trial(checked, caller.uid), account_of(inherited, ())
+        checked, inherited = self._store.validate(asked, caller.uid), caller.inheritance(None)
+        trial, account = self._store.trial_job(checked, caller.uid), account_of(inherited, ())
         if (
             trial.request.is_estimated
         ):  # The slice's size is unknown before the first run, so only the command is checked.

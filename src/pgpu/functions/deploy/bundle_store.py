@@ -4,7 +4,7 @@
     bundles/UID/DIGEST/bytes     its size on disk, a block for each file; written last
     layers/UID/DIGEST            packages, installed
 
-The directories belong to the server and are closed to everyone else, so that a user cannot exchange a path while the server
+The directories belong to the server and are closed to all users, so that a user cannot exchange a path while the server
 extracts that user's archive. Users do not share entries: a bundle of one user is never served to another one that has its
 digest. Digests are verified: the store hashes what it receives.
 """
@@ -82,6 +82,7 @@ class BundleStore:
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether this user has a bundle; renews it, so that it stays for the deployment that follows."""
+        # The time is set under the lock: after True, sweep() finds a new time and keeps the bundle.
         with self._guard, contextlib.suppress(OSError):
             os.utime(self._bundle(owner_uid, digest) / "bytes")
             return True
@@ -124,27 +125,27 @@ class BundleStore:
             )
 
     @contextlib.contextmanager
-    def receiving(self, owner_uid: int) -> Iterator["IncomingBundle"]:
+    def receive(self, owner_uid: int) -> Iterator["IncomingBundle"]:
         """Receive a bundle into a temporary file, which is removed at the end; `IncomingBundle.keep` stores the bundle.
 
         Raises:
             CapacityError: The user has no room left, or too many uploads at once.
             NodeError: It cannot be written.
         """
-        shelf = self._directory / "bundles" / str(owner_uid)
+        directory = self._directory / "bundles" / str(owner_uid)
         try:
-            shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
-            held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = sum(int(mark.read_text("ascii") or 0) for mark in directory.glob("*/bytes"))
             if held + MOST_BYTES > self._most_owner_bytes:
                 raise CapacityError(
                     f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB",
                     hint="pgpu function undeploy NAME",
                 )
             # The file has no name, so the kernel frees it even if the server is killed.
-            with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
-                yield IncomingBundle(shelf, cast("BinaryIO", file), self._most_sent_bytes)
+            with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=directory) as file:
+                yield IncomingBundle(directory, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:
-            raise NodeError(f"a bundle cannot be written to {shelf}: {exc.strerror or exc}") from exc
+            raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror or exc}") from exc
 
     def sweep(
         self,
@@ -162,6 +163,7 @@ class BundleStore:
 
     def _hide_if_old(self, found: Path, before_seconds: float) -> Path | None:
         """Rename an entry that was not used since `before_seconds` and return its new path; None: it was used since."""
+        # Renamed in one step, removed afterwards without the lock: an upload of the same bundle finds no partial directory.
         mark, taken = found / "bytes", found.with_name(f".{secrets.token_hex(8)}")
         with self._guard, contextlib.suppress(OSError):
             if (mark if mark.is_file() else found).stat().st_mtime < before_seconds:
@@ -187,10 +189,8 @@ class BundleStore:
 class IncomingBundle:
     """A bundle that is being received."""
 
-    def __init__(self, shelf: Path, file: BinaryIO, most_bytes: int) -> None:
-        self._shelf = shelf
-        self._most_bytes = most_bytes
-        self._file = file
+    def __init__(self, directory: Path, file: BinaryIO, most_bytes: int) -> None:
+        self._directory, self._file, self._most_bytes = directory, file, most_bytes
         self._sum = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
@@ -216,16 +216,18 @@ class IncomingBundle:
             raise RequestError(
                 f"the content is not {digest}: its SHA-256 is {self._sum.hexdigest()}", hint="send it again"
             )
-        made = self._shelf / f".{secrets.token_hex(8)}"
+        made = self._directory / f".{secrets.token_hex(8)}"
         made.mkdir(mode=0o700)
         try:
             unpacked = unpack(self._file, made / "tree")
             size_bytes = unpacked.size_bytes + (unpacked.members + _OWN_FILES) * BLOCK_BYTES
             (made / "bytes").write_text(str(size_bytes), "ascii")
+            # Content before the rename, the rename before the caller's commit: after a power failure a version in the ledger
+            # always has its complete bundle.
             _sync_file_system(made)
             with contextlib.suppress(OSError):  # a parallel upload of the same bundle was first: both are equal
-                made.rename(self._shelf / digest)
-            _sync_file_system(self._shelf)
+                made.rename(self._directory / digest)
+            _sync_file_system(self._directory)
         finally:
             remove_tree(made)
 

@@ -31,12 +31,11 @@ from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Versio
 from pgpu.tmpfs import mount_capped, unmount
 from pgpu.units import KIB, quoted
 
-# Packages that a replica and its worker import, with their dependencies.
+# Packages that a replica and its worker import, with their dependencies; mounted into containers.
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
 
 # Limits of one container's directory: it lies in the machine's memory, which no disk quota counts.
 _SOCKETS_BYTES, _MOST_SOCKETS = 1 << 20, 16
-
 
 _APP = re.compile(r"[\w./-]{1,256}(:[\w.]{1,256})?")
 _MOST_REQUIREMENTS_BYTES = 256 * KIB
@@ -44,7 +43,7 @@ _MOST_DECLARATION_BYTES = 64 * KIB
 _MOST_IMAGE = 512
 
 
-def validate_deployment(asked: Deployment) -> Deployment:
+def validate_deployment(deployment: Deployment) -> Deployment:
     """Check a deployment without its bundle, and return it with its declaration in the form that the ledger stores.
 
     Whether the machine has enough memory for it is the engine's decision.
@@ -52,33 +51,36 @@ def validate_deployment(asked: Deployment) -> Deployment:
     Raises:
         RequestError: It can never be served.
     """
-    check_name(asked.function)
-    path = asked.app.partition(":")[0]
-    if not _APP.fullmatch(asked.app) or asked.app.startswith(("/", "-")) or ".." in path.split("/"):
-        raise RequestError(f"{quoted(asked.app)} names no callable", hint="write it like app.py:Detector")
-    if (asked.runtime == "docker") != (asked.image is not None):
+    check_name(deployment.function)
+    path = deployment.app.partition(":")[0]
+    if not _APP.fullmatch(deployment.app) or deployment.app.startswith(("/", "-")) or ".." in path.split("/"):
+        raise RequestError(f"{quoted(deployment.app)} names no callable", hint="write it like app.py:Detector")
+    if (deployment.runtime == "docker") != (deployment.image is not None):
         raise RequestError("the runtime docker needs an image, and no other takes one")
-    if asked.image is not None and len(asked.image) > _MOST_IMAGE:
+    if deployment.image is not None and len(deployment.image) > _MOST_IMAGE:
         raise RequestError("the image's name is too long")
-    if asked.requirements is not None:
-        if len(asked.requirements.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES or "\0" in asked.requirements:
+    if deployment.requirements is not None:
+        if (
+            len(deployment.requirements.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES
+            or "\0" in deployment.requirements
+        ):
             raise RequestError(f"requirements are text of at most {_MOST_REQUIREMENTS_BYTES // KIB} KiB")
         try:
-            asked.requirements.encode()
+            deployment.requirements.encode()
         except UnicodeEncodeError as exc:
             raise RequestError("the requirements are not UTF-8") from exc
-    return replace(asked, declaration=_plain_declaration(asked.declaration))
+    return replace(deployment, declaration=_plain_declaration(deployment.declaration))
 
 
 def _plain_declaration(declaration: str) -> str:
     try:
-        words = json.loads(declaration)
+        fields = json.loads(declaration)
     except (ValueError, RecursionError) as exc:
         raise RequestError(f"the declaration is no JSON: {exc}") from exc
-    if not isinstance(words, dict) or len(declaration) > _MOST_DECLARATION_BYTES:
+    if not isinstance(fields, dict) or len(declaration) > _MOST_DECLARATION_BYTES:
         raise RequestError(f"a declaration is an object of at most {_MOST_DECLARATION_BYTES // KIB} KiB")
     try:
-        return json.dumps(dump_declaration(parse_declaration(words)), sort_keys=True)
+        return json.dumps(dump_declaration(parse_declaration(fields)), sort_keys=True)
     except (OverflowError, RecursionError) as exc:
         raise RequestError("the declaration holds a number that is out of range") from exc
 
@@ -91,35 +93,35 @@ class Deployer:
     sockets: Path
     """Parent of the replicas' directories, on a tmpfs; a socket's path has at most 107 bytes."""
 
-    def checked(self, asked: Deployment, owner_uid: int) -> Deployment:
+    def validate(self, deployment: Deployment, owner_uid: int) -> Deployment:
         """Validate a deployment; see `validate_deployment`.
 
         Raises:
             RequestError: It can never be served, or its bundle was not sent.
         """
-        plain = validate_deployment(asked)
+        plain = validate_deployment(deployment)
         self.store.tree(owner_uid, plain.bundle)
         return plain
 
-    def trial(self, asked: Deployment, owner_uid: int) -> Submission:
+    def trial_job(self, deployment: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve it, so that the engine can check whether it could ever start."""
-        source = self.store.tree(owner_uid, asked.bundle)
+        source = self.store.tree(owner_uid, deployment.bundle)
         places = ReplicaPaths(source, self.sockets, own=tuple(_own()), user=_own_user(owner_uid))
-        return Submission(replica_spec(asked, places), _request(asked))
+        return Submission(replica_spec(deployment, places), replica_request(declaration_of(deployment)))
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether the store has this bundle of the user."""
         return self.store.has(owner_uid, digest)
 
-    def receiving(self, owner_uid: int) -> AbstractContextManager[IncomingBundle]:
-        """Receive a bundle; see `BundleStore.receiving`."""
-        return self.store.receiving(owner_uid)
+    def receive(self, owner_uid: int) -> AbstractContextManager[IncomingBundle]:
+        """Receive a bundle; see `BundleStore.receive`."""
+        return self.store.receive(owner_uid)
 
     def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
         """Remove the bundles and layers that none of a user's versions uses."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
-        layers |= {_building(version) for version in kept}
+        layers |= {_build_directory(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
@@ -132,7 +134,7 @@ class Deployer:
         sockets = self.sockets / job_id
         places = self._places(version, sockets)
         _make_for(sockets, account, is_capped=version.runtime == "docker")
-        return Submission(replica_spec(version, places), _request(version)), str(sockets)
+        return Submission(replica_spec(version, places), replica_request(declaration_of(version))), str(sockets)
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:
         """Return the job that makes the byte code of a version's image, into a directory that is created for the account.
@@ -154,11 +156,12 @@ class Deployer:
         """Remove the socket directory of a replica whose job ended."""
         # The id becomes a path component.
         if job_id.isalnum():
-            with suppress(OSError):  # a directory that stays mounted stays listed, and the server's next start retries
+            # A directory that stays mounted stays in jobs_with_sockets(), and the server's next start removes it.
+            with suppress(OSError):
                 unmount(self.sockets / job_id)
             remove_tree(self.sockets / job_id)
 
-    def left(self) -> Sequence[str]:
+    def jobs_with_sockets(self) -> Sequence[str]:
         """Return the ids of the jobs that have a socket directory."""
         return [path.name for path in self.sockets.glob("*") if path.name.isalnum()]
 
@@ -182,13 +185,13 @@ class Deployer:
 
     def build_name(self, version: Version) -> str:
         """Return a name of the job that installs a version's packages, unique among all builds."""
-        return f"{version.owner_uid}/{_building(version)}"
+        return f"{version.owner_uid}/{_build_directory(version)}"
 
-    def filled_for(self, version: Version) -> Collection[str]:
+    def output_names(self, version: Version) -> Collection[str]:
         """Return the names of the output directories of a version's jobs: its packages, and byte code."""
         return {self.build_name(version), f"{version.owner_uid}/{bytecode_digest(version)}"}
 
-    def filled_by(self, spec: JobSpec) -> str | None:
+    def output_name(self, spec: JobSpec) -> str | None:
         """Return the name of a job's output directory; None for other jobs."""
         directory = output_directory_of(spec)
         return None if directory is None else "/".join(Path(directory).parts[-2:])
@@ -209,9 +212,10 @@ class Deployer:
             if packages.is_symlink() or not packages.is_dir():
                 raise RequestError(f"the packages of {version.label} were not installed")
             self.store.check_layers(version.owner_uid)
-            # The store's directories are closed to others, so the rename ends the owner's access to these files.
-            with suppress(OSError):  # another version with this lock file was first: both are equal
-                (made / "packages").rename(self.store.layer(version.owner_uid, digest))
+            # The store's directories are closed to others, so the rename ends the owner's access by path. It fails if a version
+            # with the same lock file was first: then both layers are equal.
+            with suppress(OSError):
+                packages.rename(self.store.layer(version.owner_uid, digest))
         finally:
             self.forget_build(version)
 
@@ -231,19 +235,16 @@ class Deployer:
         return ReplicaPaths(source, sockets, packages, own, _own_user(owner_uid), bytecode)
 
     def _beside_layers(self, version: Version) -> Path:
-        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
+        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_build_directory(version))
 
 
-def _building(version: Version) -> str:
+def _build_directory(version: Version) -> str:
     """Return the directory name of a version's build; never a digest, and unique among versions."""
     return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
 
 
-def _request(version: Version | Deployment) -> Request:
-    return replica_request(declaration_of(version))
-
-
 def _own() -> Iterator[Path]:
+    """Find the directories of pgpu's own packages on the server, without importing them."""
     for name in _OWN:
         spec = importlib.util.find_spec(name)
         places: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()

@@ -28,6 +28,10 @@ import pathspec
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import MIB, quoted
 
+IGNORE_FILE = ".pgpuignore"
+DEFAULT_IGNORED = (".*", "__pycache__/", "*.py[co]", "node_modules/", "venv/", "*.egg-info/", "/build/", "/dist/")
+"""Left out unless `.pgpuignore` includes it again with a `!`."""
+
 MOST_BYTES = 100 * MIB
 """Of all files together. Larger weights belong on a volume, or are fetched by the constructor."""
 
@@ -188,94 +192,6 @@ class _HashingWriter(io.RawIOBase):
         return len(data)
 
 
-class UnpackedBundle(NamedTuple):
-    """An extracted bundle."""
-
-    size_bytes: int
-    """Of all files."""
-
-    members: int
-
-
-def unpack(bundle: BinaryIO, directory: Path) -> UnpackedBundle:
-    """Extract an untrusted bundle.
-
-    Each member passes the inspector and then Python's `data` filter before anything of it is written. Compressed archives are
-    rejected, so the counted size is the written size.
-
-    Args:
-        bundle: Seekable.
-        directory: Is created. Other users must not be able to change it or a directory above it.
-
-    Raises:
-        RequestError: It is no valid bundle; the caller discards what was extracted so far.
-        NodeError: It cannot be written.
-    """
-    if not hasattr(tarfile, "data_filter"):
-        raise NodeError("this Python cannot unpack an untrusted archive safely", hint="use Python 3.11.4 or newer")
-    try:
-        return _unpack(bundle, directory)
-    except _BROKEN as exc:
-        raise RequestError(f"this is no bundle: {exc}", hint="pack it with `pgpu function deploy`") from exc
-    except OSError as exc:
-        raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror}") from exc
-
-
-def _unpack(bundle: BinaryIO, directory: Path) -> UnpackedBundle:
-    _make_readable(directory)
-    inspector, size_bytes, members = BundleInspector(), 0, 0
-    bundle.seek(0)
-    with tarfile.open(fileobj=bundle, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
-        for header in archive:
-            member = inspector.admit(_member_of_header(header))
-            tarfile.data_filter(header, str(directory))
-            path = directory / member.path
-            if member.kind is MemberKind.DIRECTORY:
-                _make_readable(path)
-            elif member.kind is MemberKind.LINK:
-                path.symlink_to(member.target)
-            else:
-                _write_file(archive, header, member, path)
-            size_bytes += member.size_bytes
-            members += 1
-            archive.members = []  # type: ignore[attr-defined] # else all headers stay in memory
-    return UnpackedBundle(size_bytes, members)
-
-
-def _member_of_header(header: tarfile.TarInfo) -> BundleMember:
-    if header.isdir():
-        return BundleMember(header.name, MemberKind.DIRECTORY)
-    if header.issym():
-        return BundleMember(header.name, MemberKind.LINK, target=header.linkname)
-    if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE} or header.issparse():
-        raise RequestError(
-            f"{quoted(header.name)} is no file, directory or link", hint="pack it with `pgpu function deploy`"
-        )
-    return BundleMember(header.name, MemberKind.FILE, header.size, is_executable=bool(header.mode & 0o100))
-
-
-def _write_file(archive: tarfile.TarFile, header: tarfile.TarInfo, member: BundleMember, path: Path) -> None:
-    content = archive.extractfile(header)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        os.fchmod(descriptor, 0o755 if member.is_executable else 0o644)
-        if content is not None:
-            shutil.copyfileobj(content, out)
-        if out.tell() != member.size_bytes:
-            raise RequestError(f"the bundle ends within {quoted(member.path)}")
-
-
-def _make_readable(directory: Path) -> None:
-    # chmod, since the umask must not keep the function's user from reading; the directories above restrict access.
-    directory.mkdir(mode=0o700)
-    directory.chmod(0o755)
-
-
-IGNORE_FILE = ".pgpuignore"
-DEFAULT_IGNORED = (".*", "__pycache__/", "*.py[co]", "node_modules/", "venv/", "*.egg-info/", "/build/", "/dist/")
-"""Left out unless `.pgpuignore` includes it again with a `!`."""
-
-
 def pack_tree(root: Path, out: BinaryIO) -> PackedBundle:
     """Write the bundle of a source tree.
 
@@ -350,3 +266,83 @@ def _member_of_entry(entry: "os.DirEntry[str]", path: str) -> BundleMember:
     if not stat.S_ISREG(status.st_mode):
         raise RequestError(f"{quoted(path)} is neither a file nor a directory", hint=f"leave it out by {IGNORE_FILE}")
     return BundleMember(path, MemberKind.FILE, status.st_size, is_executable=bool(status.st_mode & stat.S_IXUSR))
+
+
+class UnpackedBundle(NamedTuple):
+    """An extracted bundle."""
+
+    size_bytes: int
+    """Of all files."""
+
+    members: int
+
+
+def unpack(bundle: BinaryIO, directory: Path) -> UnpackedBundle:
+    """Extract an untrusted bundle.
+
+    Each member passes the inspector and then Python's `data` filter before anything of it is written. Compressed archives are
+    rejected, so the counted size is the written size.
+
+    Args:
+        bundle: Seekable.
+        directory: Is created. Other users must not be able to change it or a directory above it.
+
+    Raises:
+        RequestError: It is no valid bundle; the caller discards what was extracted so far.
+        NodeError: It cannot be written.
+    """
+    if not hasattr(tarfile, "data_filter"):
+        raise NodeError("this Python cannot unpack an untrusted archive safely", hint="use Python 3.11.4 or newer")
+    inspector, size_bytes, members = BundleInspector(), 0, 0
+    try:
+        _make_readable(directory)
+        bundle.seek(0)
+        with tarfile.open(fileobj=bundle, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            for header in archive:
+                member = inspector.admit(_member_of_header(header))
+                tarfile.data_filter(header, str(directory))
+                path = directory / member.path
+                if member.kind is MemberKind.DIRECTORY:
+                    _make_readable(path)
+                elif member.kind is MemberKind.LINK:
+                    path.symlink_to(member.target)
+                else:
+                    _write_file(archive, header, member, path)
+                size_bytes += member.size_bytes
+                members += 1
+                archive.members = []  # type: ignore[attr-defined] # else all headers stay in memory
+    except _BROKEN as exc:
+        raise RequestError(f"this is no bundle: {exc}", hint="pack it with `pgpu function deploy`") from exc
+    except OSError as exc:
+        raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror}") from exc
+    return UnpackedBundle(size_bytes, members)
+
+
+def _member_of_header(header: tarfile.TarInfo) -> BundleMember:
+    if header.isdir():
+        return BundleMember(header.name, MemberKind.DIRECTORY)
+    if header.issym():
+        return BundleMember(header.name, MemberKind.LINK, target=header.linkname)
+    if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE} or header.issparse():
+        raise RequestError(
+            f"{quoted(header.name)} is no file, directory or link", hint="pack it with `pgpu function deploy`"
+        )
+    return BundleMember(header.name, MemberKind.FILE, header.size, is_executable=bool(header.mode & 0o100))
+
+
+def _write_file(archive: tarfile.TarFile, header: tarfile.TarInfo, member: BundleMember, path: Path) -> None:
+    content = archive.extractfile(header)
+    # O_EXCL and O_NOFOLLOW: the name must not exist, not even as a link. fchmod, since the umask would change the mode of open.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        os.fchmod(descriptor, 0o755 if member.is_executable else 0o644)
+        if content is not None:
+            shutil.copyfileobj(content, out)
+        if out.tell() != member.size_bytes:
+            raise RequestError(f"the bundle ends within {quoted(member.path)}")
+
+
+def _make_readable(directory: Path) -> None:
+    # chmod, since the umask must not keep the function's user from reading; the directories above restrict access.
+    directory.mkdir(mode=0o700)
+    directory.chmod(0o755)

@@ -172,6 +172,7 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
     ]
     if places.bytecode is not None:
         provisions.append(Mount(str(places.bytecode), BYTECODE, "ro"))
+    # Only to name it in START's error message, if the image's Python is another one.
     server_python = ".".join(map(str, sys.version_info[:2]))
     arguments = _replica_arguments(version, declaration, Path(SOURCE), Path(SOCKETS))
     return JobSpec(
@@ -210,13 +211,13 @@ def own_mounts(own: Sequence[Path]) -> list[Mount]:
 def _replica_arguments(
     version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path
 ) -> tuple[str, ...]:
-    words = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
-    return (*words, "--declaration", json.dumps(dump_declaration(declaration)))
+    paths = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
+    return (*paths, "--declaration", json.dumps(dump_declaration(declaration)))
 
 
 def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:
-    words = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
-    return tuple(words.items())
+    variables = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
+    return tuple(variables.items())
 
 
 TARGET = "/packages"
