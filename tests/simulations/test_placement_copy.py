@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 from benchmarks.placement.openb import Stream, Trace
+from tests.native_clients import framework_python
 
 PODS = 700
 KINDS = [(0, 1, 330), (1, 1, 500), (2, 1, 810), (3, 1, 1000), (4, 2, 1000), (6, 0, 0), (1, 1, 100), (5, 4, 1000)]
@@ -33,9 +34,9 @@ def stream(seed: int) -> Stream:
 
 
 def test_the_compiled_copy_places_every_pod_where_the_placer_does() -> None:
-    """Uncompiled, in a process of its own: compiling takes longer than the streams."""
+    """Uncompiled, since compiling takes longer than the streams; in the environment that has numba."""
     done = subprocess.run(
-        [sys.executable, __file__],
+        [framework_python("numba"), __file__],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

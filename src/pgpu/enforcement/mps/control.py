@@ -77,7 +77,8 @@ class MpsControl:
             done = self._run("-d", None, _START_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise EnforcementError(f"the MPS control daemon does not start: {exc}") from exc
-        if done.returncode != 0 or self.servers() is None:
+        # On a loaded machine the first answer takes longer than a later one may.
+        if done.returncode != 0 or self.ask("get_server_list", _START_SECONDS) is None:
             said = (done.stdout.strip() or done.stderr.strip()).splitlines()
             raise EnforcementError(
                 f"the MPS control daemon does not start: {said[-1] if said else f'it ended with {done.returncode}'}",
@@ -144,10 +145,10 @@ class MpsControl:
         """Stop the daemon and its servers, with a timeout for those that have clients; return True if the daemon accepted it."""
         return self.ask(f"quit -t {force_after_seconds}") is not None
 
-    def ask(self, line: str) -> str | None:
+    def ask(self, line: str, timeout_seconds: float = _ANSWER_SECONDS) -> str | None:
         """Return the daemon's output for a command; None if it does not respond in time, or the control program cannot run."""
         try:
-            done = self._run(None, f"{line}\n", _ANSWER_SECONDS)
+            done = self._run(None, f"{line}\n", timeout_seconds)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None
