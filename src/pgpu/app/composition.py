@@ -16,14 +16,10 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
-from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import NodeError, RuntimeUnavailableError
-from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
-from pgpu.gpu.products import GpuModel
-from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import ShimEnforcer
     from pgpu.engine.leases.mps_sharing import MpsSharing
+    from pgpu.gpu.products import GpuModel
     from pgpu.runtimes.cgroup_leaf import LimitCgroup
     from pgpu.runtimes.docker.staging import Staging
 
@@ -44,7 +41,7 @@ LEDGER_NAME = "ledger.db"
 class SimulatedGpus:
     """The simulated GPUs of an engine."""
 
-    model: GpuModel
+    model: "GpuModel"
     count: int
     directory: Path
     """The simulated driver keeps their state here."""
@@ -94,6 +91,8 @@ def make_engine(settings: Settings) -> Engine:
     )
     engine.mps = mps
     if settings.checkpoints == "on":
+        from pgpu.enforcement.checkpoints import Checkpoints
+
         engine.checkpoints = Checkpoints(lambda: _cuda_library(simulated), directory)
     return engine
 
@@ -112,6 +111,9 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
     """
     if settings.simulate is None:
         return None
+    from pgpu.gpu.catalog import parse_model
+    from pgpu.gpu.simulated import start_simulated
+
     model, count = parse_model(settings.simulate)
     parent = runtime_path / "simulated"
     parent.mkdir(mode=0o700, exist_ok=True)

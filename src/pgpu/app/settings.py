@@ -7,13 +7,10 @@ names the file and the key.
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-import platformdirs
 
 from pgpu.client.address import parse_host
 from pgpu.errors import NodeError, PgpuError, RequestError
@@ -25,6 +22,12 @@ SYSTEM_FILE = Path("/etc/pgpu/config.toml")
 ENVIRONMENT_PREFIX = "PGPU_"
 _MOST_DIGITS = 8
 _MOST_OVERSUBSCRIBED = 4
+
+
+def _default_state_dir() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("pgpu")
 
 
 def _path(text: str) -> Path:
@@ -91,7 +94,7 @@ def _duration_or(word: str) -> Callable[[str], float | None]:
 class Settings:
     """Every setting. The field names are the keys of the files and, in capitals behind `PGPU_`, the variables."""
 
-    state_dir: Path = field(default_factory=lambda: platformdirs.user_state_path("pgpu"), metadata={"read": _path})
+    state_dir: Path = field(default_factory=_default_state_dir, metadata={"read": _path})
     """Directory of the ledger and the jobs' logs. Default: `$XDG_STATE_HOME/pgpu`, since both must survive a
     reboot. Flag: `--state-dir`."""
 
@@ -268,11 +271,15 @@ def _file_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as exc:
         raise NodeError(f"{path} cannot be read: {exc}") from exc
+    import tomllib  # most machines have no settings file
+
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise NodeError(f"{path} is not TOML: {exc}") from exc
 

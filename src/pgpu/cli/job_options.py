@@ -37,6 +37,10 @@ class Kind(Enum):
     """The words behind the options; not an option itself."""
 
 
+LISTS = {Kind.TEXTS, Kind.VARIABLES}
+"""Kinds of options that can be given several times."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobOption:
     """One row of the table."""

@@ -3,12 +3,14 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.job_options import TABLE, JobOption, JobOptions, Kind
+
+if TYPE_CHECKING:
+    from pgpu.cli.job_options import JobOption
 
 
 def note_json(context: typer.Context, *, value: bool) -> bool:
@@ -37,8 +39,6 @@ Command = Annotated[
 ]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
 
-_LISTS = {Kind.TEXTS, Kind.VARIABLES}
-
 
 def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a verb's parameter `job`, a `JobOptions`, by the table's options for that verb.
@@ -50,13 +50,15 @@ def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., Non
         verb: Name in the table's column `used_by`.
         defaults: Values by row name that differ from the table's.
     """
+    from pgpu.cli.job_options import LISTS, TABLE, JobOptions
+
     rows = [row for row in TABLE if verb in row.used_by]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**values: Any) -> None:
             given = {row.name: values.pop(row.name) for row in rows}
-            lists = {row.name: tuple(given[row.name] or ()) for row in rows if row.kind in _LISTS}
+            lists = {row.name: tuple(given[row.name] or ()) for row in rows if row.kind in LISTS}
             function(job=JobOptions(**{**given, **lists}), **values)
 
         def parameters() -> Iterator[inspect.Parameter]:
@@ -73,11 +75,13 @@ def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., Non
     return decorate
 
 
-def _parameter(row: JobOption, default: Any) -> inspect.Parameter:
+def _parameter(row: "JobOption", default: Any) -> inspect.Parameter:
+    from pgpu.cli.job_options import LISTS, Kind
+
     text = row.help if row.variable is None else f"{row.help[:-1]} ({row.variable})."
     option = typer.Option(*row.flags, metavar=row.metavar, help=text)
     kind: Any = {Kind.NUMBER: int, Kind.FLAG: bool}.get(row.kind, str)
-    if row.kind in _LISTS:
+    if row.kind in LISTS:
         kind, default = list[str] | None, None
     elif default is None:
         kind = kind | None
