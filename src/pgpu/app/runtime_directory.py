@@ -59,30 +59,25 @@ def _folder(parent: Path, state_directory: Path) -> Path:
 
 def _link_folder(link: Path, folder: Path) -> Path:
     """Link the folder in the state directory; if another process did so meanwhile, its folder is used."""
+    elsewhere = "name another with --state-dir or PGPU_STATE_DIR"
     try:
         link.parent.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        # A reboot empties the tmpfs and leaves a link to a folder that is gone.
         if link.is_symlink() and not link.exists():
             link.unlink()
         link.symlink_to(folder)
     except FileExistsError:
-        return _follow_link(link)
+        if not link.parent.is_dir():
+            raise NodeError(f"{link.parent} is not a directory", hint=elsewhere) from None
+        # Two first commands of a user race here: symlink_to is atomic, and the loser takes the winner's folder.
+        if not is_usable(link):
+            raise NodeError(
+                f"{link} is not on a tmpfs that allows programs", hint="move it away, or choose another --state-dir"
+            ) from None
+        return link.resolve()
     except OSError as exc:
-        raise NodeError(
-            f"{link.parent} cannot be written: {exc.strerror}", hint="name another with --state-dir or PGPU_STATE_DIR"
-        ) from exc
+        raise NodeError(f"{link.parent} cannot be written: {exc.strerror}", hint=elsewhere) from exc
     return folder
-
-
-def _follow_link(link: Path) -> Path:
-    if not link.parent.is_dir():
-        raise NodeError(
-            f"{link.parent} is not a directory", hint="name another with --state-dir or PGPU_STATE_DIR"
-        ) from None
-    if not is_usable(link):
-        raise NodeError(
-            f"{link} is not on a tmpfs that allows programs", hint="move it away, or choose another --state-dir"
-        ) from None
-    return link.resolve()
 
 
 def _exists(path: Path) -> bool:
@@ -117,11 +112,16 @@ def _mounts() -> Iterator[tuple[Path, str, str]]:
         raise NodeError(f"/proc/self/mounts cannot be read: {exc}", hint="mount /proc") from exc
     for line in lines:
         _, point, kind, options, *_ = line.split(" ")
+        # The kernel writes a space in a path as \\040, so that columns can be split at spaces.
         yield Path(point.replace("\\040", " ")), kind, options
 
 
 def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
-    candidates = list(_candidates(environment))
+    candidates = [Path(f"/dev/shm/pgpu-{os.geteuid()}")]  # noqa: S108 - owner and mode are verified below
+    if os.geteuid() == 0:
+        candidates.insert(0, Path("/run/pgpu"))
+    elif environment.get("XDG_RUNTIME_DIR"):
+        candidates.insert(0, Path(environment["XDG_RUNTIME_DIR"]) / "pgpu")
     for path in candidates:
         # After `su` the environment may still name another user's directory.
         if os.access(path.parent, os.W_OK | os.X_OK) and is_usable(path):
@@ -132,17 +132,10 @@ def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
     )
 
 
-def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
-    if os.geteuid() == 0:
-        yield Path("/run/pgpu")
-    elif environment.get("XDG_RUNTIME_DIR"):
-        yield Path(environment["XDG_RUNTIME_DIR"]) / "pgpu"
-    yield Path(f"/dev/shm/pgpu-{os.geteuid()}")  # noqa: S108 - owner and mode are verified below
-
-
 def _make_ours(path: Path, forbidden: int) -> None:
     """Create a directory, and check that it is this user's and has no forbidden mode bits."""
     try:
+        # lstat after mkdir: a link or a directory that another user made first is found here, and refused.
         path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as exc:

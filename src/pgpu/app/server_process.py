@@ -23,10 +23,8 @@ from pgpu.client.address import GATEWAY_SOCKET
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
     from pgpu.functions.deploy import Deployer
-    from pgpu.server.health import Maintenance
     from pgpu.server.listeners import Tcp
     from pgpu.services.access import AccessRules
-    from pgpu.services.engine_pool import EnginePool
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 10.0
 _LIVED_SECONDS = 1.0
@@ -51,60 +49,35 @@ def serve(
         PgpuError: An address is not free, or this machine lacks something that the settings name.
     """
     from pgpu.server import listeners
+    from pgpu.server.application import create_app
     from pgpu.server.connection_limits import raise_descriptor_limit
     from pgpu.server.health import Maintenance
-
-    usual_descriptors = raise_descriptor_limit()
-    with listeners.only_server(settings.state_dir / "server.lock"):
-        engine = make_engine(settings)
-        gateway_supervisor = _gateway(settings, unix, gateway)
-        services = _services(settings, engine, usual_descriptors)
-        _listen(
-            settings,
-            unix,
-            tcp,
-            announce,
-            (*services, Maintenance(engine, lambda: sweep_volumes(settings)), gateway_supervisor),
-        )
-
-
-def _services(
-    settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]
-) -> "tuple[EnginePool, AccessRules]":
-    from pgpu.services.access import AccessRules
-    from pgpu.services.administration import uid_of_token
     from pgpu.services.engine_pool import EnginePool
 
-    rules = AccessRules(
-        lambda token: uid_of_token(engine.ledger.tokens, token),
-        settings.submitters,
-        limits=(("RLIMIT_NOFILE", *usual_descriptors),),
-    )
-    return EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True), rules
-
-
-def _listen(
-    settings: Settings,
-    unix: Path,
-    tcp: "Tcp | None",
-    announce: Callable[[str], None],
-    parts: "tuple[EnginePool, AccessRules, Maintenance, GatewaySupervisor | None]",
-) -> None:
-    from pgpu.server import listeners
-    from pgpu.server.application import create_app
-
-    maintenance, gateway = parts[2:]
-
-    def on_ready() -> None:
-        if gateway is not None:
-            gateway.start()
-            stack.callback(gateway.stop)
-        for address in _addresses(unix, tcp):
-            announce(f"listening at {address}")
-
-    with listeners.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
+    usual_descriptors = raise_descriptor_limit()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(listeners.only_server(settings.state_dir / "server.lock"))
+        engine = make_engine(settings)
+        gateway_supervisor = None
+        if gateway is not None and _has_functions():
+            socket_path, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"
+            gateway_supervisor = GatewaySupervisor(unix, socket_path, state, gateway or None, settings.build_timeout)
+        engines = EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True)
+        maintenance = Maintenance(engine, lambda: sweep_volumes(settings))
+        socket = stack.enter_context(listeners.listening_unix(unix, settings.submitters))
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
-        app = create_app(*parts[:3], _deployer(settings))
+        app = create_app(engines, _access_rules(settings, engine, usual_descriptors), maintenance, _deployer(settings))
+
+        def on_ready() -> None:
+            if gateway_supervisor is not None:
+                # Only now: the gateway connects to the socket at once. It ends before the sockets are closed.
+                gateway_supervisor.start()
+                stack.callback(gateway_supervisor.stop)
+            announce(f"listening at unix://{unix}")
+            if tcp is not None:
+                scheme = "http" if tcp.certificate is None else "https"
+                announce(f"listening at {scheme}://{tcp.host}:{tcp.port}")
+
         maintenance.start()
         try:
             listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=on_ready)
@@ -112,12 +85,16 @@ def _listen(
             maintenance.stop()
 
 
-def _gateway(settings: Settings, unix: Path, address: str | None) -> "GatewaySupervisor | None":
-    """Return the gateway's supervisor; None without an address or without the extra `functions`."""
-    if address is None or not _has_functions():
-        return None
-    socket, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"
-    return GatewaySupervisor(unix, socket, state, address or None, settings.build_timeout)
+def _access_rules(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "AccessRules":
+    from pgpu.services.access import AccessRules
+    from pgpu.services.administration import uid_of_token
+
+    return AccessRules(
+        lambda token: uid_of_token(engine.ledger.tokens, token),
+        settings.submitters,
+        # For callers with a token: the limit from before the server raised its own.
+        limits=(("RLIMIT_NOFILE", *usual_descriptors),),
+    )
 
 
 def _has_functions() -> bool:
@@ -132,12 +109,6 @@ def _deployer(settings: Settings) -> "Deployer | None":
 
     runtime = runtime_directory(settings.runtime_dir, settings.state_dir)
     return Deployer(BundleStore(settings.state_dir / "functions"), runtime / "replicas")
-
-
-def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:
-    if tcp is None:
-        return [f"unix://{unix}"]
-    return [f"unix://{unix}", f"{'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}"]
 
 
 class GatewaySupervisor:
@@ -173,6 +144,7 @@ class GatewaySupervisor:
     def stop(self) -> None:
         """End the gateway, after the calls in progress, or by SIGKILL after the grace time."""
         self._ending.set()
+        # The end of the pipe is the signal to the child: it finishes the calls in progress and exits.
         os.close(self._held)
         with self._lock:
             process = self._process
@@ -194,6 +166,7 @@ class GatewaySupervisor:
 
     def _run_once(self) -> None:
         command = [sys.executable, "-P", "-m", "pgpu.functions.gateway", *self._words, "--parent", str(self._life)]
+        # Under the lock, so that `stop` either sees the new process or prevents its start.
         with self._lock:
             if self._ending.is_set():
                 return

@@ -39,19 +39,15 @@ def _path(text: str) -> Path:
 def _headroom(text: str) -> Headroom:
     if text == "0":
         return Headroom(0, 0.0)
-    if text.endswith("%"):
-        return Headroom(0, _percentage(text[:-1]))
-    return Headroom(parse_memory_bytes(text), 0.0)
-
-
-def _percentage(number: str) -> float:
+    if not text.endswith("%"):
+        return Headroom(parse_memory_bytes(text), 0.0)
     try:
-        fraction = float(number) / 100
+        fraction = float(text[:-1]) / 100
     except ValueError:
         fraction = -1.0
     if not 0 <= fraction < 1:
-        raise RequestError(f"'{number}%' is not a share of a GPU", hint="write 0, 3% or 512MiB")
-    return fraction
+        raise RequestError(f"'{text}' is not a share of a GPU", hint="write 0, 3% or 512MiB")
+    return Headroom(0, fraction)
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -208,7 +204,8 @@ class Settings:
     longer than the first steps of a training. Seconds in the program."""
 
 
-NAMES = tuple(setting.name for setting in dataclasses.fields(Settings))
+_READERS: dict[str, Callable[[str], Any]] = {each.name: each.metadata["read"] for each in dataclasses.fields(Settings)}
+NAMES = tuple(_READERS)
 
 
 def load_settings(
@@ -230,10 +227,18 @@ def load_settings(
     texts: dict[str, tuple[str, str]] = {}
     for path in (system_file, user_file(environment)):
         texts.update({name: (text, f"{path}: {name}") for name, text in _file_texts(path)})
-    texts.update(_environment_texts(environment))
-    values = {name: _read(name, text, place) for name, (text, place) in texts.items()}
-    given = {name: text for name, text in flags.items() if text is not None}
-    values.update({name: _readers()[name](text) for name, text in given.items()})
+    for name in NAMES:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if text := environment.get(variable):  # an empty variable counts as unset
+            texts[name] = text, variable
+    values = {}
+    for name, (text, place) in texts.items():
+        try:
+            values[name] = _READERS[name](text)
+        except PgpuError as exc:
+            raise NodeError(f"{place}: {exc}", hint=exc.hint) from exc
+    # The error of a flag names the flag itself, and blames the caller instead of the machine.
+    values.update({name: _READERS[name](text) for name, text in flags.items() if text is not None})
     return Settings(**values)
 
 
@@ -254,10 +259,6 @@ def user_file(environment: Mapping[str, str]) -> Path:
     """Return the path of this user's settings."""
     home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "/")) / ".config")
     return Path(home) / "pgpu" / "config.toml"
-
-
-def _readers() -> dict[str, Callable[[str], Any]]:
-    return {setting.name: setting.metadata["read"] for setting in dataclasses.fields(Settings)}
 
 
 def _file_texts(path: Path) -> Iterator[tuple[str, str]]:
@@ -282,15 +283,3 @@ def _parsed(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise NodeError(f"{path} is not TOML: {exc}") from exc
-
-
-def _environment_texts(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    found = {name: environment.get(ENVIRONMENT_PREFIX + name.upper()) for name in NAMES}
-    return {name: (text, ENVIRONMENT_PREFIX + name.upper()) for name, text in found.items() if text}
-
-
-def _read(name: str, text: str, place: str) -> Any:
-    try:
-        return _readers()[name](text)
-    except PgpuError as exc:
-        raise NodeError(f"{place}: {exc}", hint=exc.hint) from exc

@@ -38,7 +38,13 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
             finally:
                 os.close(writer)
             try:
-                _await_end(running.fileno(), job)
+                poll = select.poll()
+                poll.register(running.fileno(), select.POLLIN)  # readable once the job ended
+                if not poll.poll(_TIMEOUT_SECONDS * 1000):
+                    raise EnforcementError(
+                        f"the self-test for job {job.id} did not end in {_TIMEOUT_SECONDS:.0f} s",
+                        hint="see `pgpu doctor`",
+                    )
                 return _read_now(output.fileno())
             finally:
                 running.kill()
@@ -91,15 +97,6 @@ def _read_until_ready(descriptor: int, job: Job) -> str:
 
 def _ignore_holder(_holder: object) -> None:
     """The holder is not recorded: the job ends before this process goes on."""
-
-
-def _await_end(descriptor: int, job: Job) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    if not poll.poll(_TIMEOUT_SECONDS * 1000):
-        raise EnforcementError(
-            f"the self-test for job {job.id} did not end in {_TIMEOUT_SECONDS:.0f} s", hint="see `pgpu doctor`"
-        )
 
 
 def _read_now(descriptor: int) -> str:

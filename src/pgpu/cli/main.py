@@ -80,7 +80,7 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base of Typer's usage errors, which Typer exports only through this subclass."""
 
 
-def _print_version(*, is_given: bool) -> None:
+def _print_version(is_given: bool) -> None:
     if is_given:
         from pgpu.distribution import installed_version
 
@@ -105,9 +105,7 @@ def _global_options(
     ] = None,
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=lambda value: _print_version(is_given=value), is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Run programs in hard slices of GPU memory; a job that does not fit waits instead of failing."""
@@ -149,20 +147,19 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
         console.silence_output()
         return exits.READER_GONE
     except Exception as exc:  # noqa: BLE001 - the edge: users get one line and a file with details, never a traceback
-        return _fail(_explain(exc), as_json=called.as_json)
+        if console.is_full(exc):
+            # The buffer still holds what could not be written; Python's flush at exit would fail on it again.
+            console.silence_output()
+            error: PgpuError = NodeError(f"the output cannot be written: {exc.strerror}")
+        else:
+            error = record_bug(exc)
+        return _fail(error, as_json=called.as_json)
     return result if isinstance(result, int) else exits.OK
 
 
 def _fail(error: PgpuError, *, as_json: bool) -> int:
     console.print_error(error, as_json=as_json)
     return exits.of_error(error)
-
-
-def _explain(exc: Exception) -> PgpuError:
-    if console.is_full(exc):
-        console.silence_output()
-        return NodeError(f"the output cannot be written: {exc.strerror}")
-    return record_bug(exc)
 
 
 def record_bug(error: Exception) -> PgpuBug:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgpu.cli.invocation import invocation_of
+from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.cli.job_options import JobOption
@@ -18,6 +19,8 @@ def note_json(context: typer.Context, *, value: bool) -> bool:
     invocation_of(context).as_json = value
     return value
 
+
+MOST_PORT = 65_535
 
 Json = Annotated[
     bool,
@@ -38,6 +41,18 @@ Command = Annotated[
     typer.Argument(metavar="[--] COMMAND", help="The command; with --image the image's own by default."),
 ]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
+
+
+def read_address(option: str, words: str, hint: str) -> tuple[str, int]:
+    """Read ADDRESS:PORT; an IPv6 address stands in brackets, which are removed.
+
+    Raises:
+        RequestError: It is nothing of the kind.
+    """
+    address, _, port = words.rpartition(":")
+    if not (address and port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
+        raise RequestError(f"{option} {words!r} is not ADDRESS:PORT", hint=hint)
+    return address.strip("[]"), int(port)
 
 
 def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -138,7 +138,11 @@ def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> Neigh
     [job] = client.submit_all([neighbour.submission(beside, _ALONE_SECONDS)])
     ended = client.wait(job.id)
     _check(client, ended)
-    return NeighbourAlone(measurement_of(client, job.id), _bytes_per_second(client, job.id))
+    try:
+        rate = read_result(client, job.id)["bytes_per_second"]
+    except (ValueError, KeyError, TypeError):  # an antagonist without a bandwidth of its own
+        rate = None
+    return NeighbourAlone(measurement_of(client, job.id), float(rate) if isinstance(rate, int | float) else None)
 
 
 def longest_seconds(runs_alone_seconds: float) -> int:
@@ -176,18 +180,18 @@ class NeighbourRuns:
 
 
 def contest_with(
-    runs_alone: Sequence[Measurement], jobs: Sequence[Measurement], neighbour: Neighbour, met: NeighbourRuns
+    runs_alone: Sequence[Measurement], jobs: Sequence[Measurement], neighbour: Neighbour, runs: NeighbourRuns
 ) -> Contest | None:
     """Compare command and antagonist alone and together; None if their kernels never overlapped."""
-    alone = met.alone
-    could = alone.measurement.memory_bytes_per_second
-    rate = None if could is None or alone.bytes_per_second is None else alone.bytes_per_second / could
+    alone = runs.alone
+    possible = alone.measurement.memory_bytes_per_second
+    rate = None if possible is None or alone.bytes_per_second is None else alone.bytes_per_second / possible
     beside = Beside(
         antagonist=neighbour.kind,
         swept_bytes=neighbour.swept_bytes,
         sm_fraction=neighbour.sm_percent / 100,
         jobs=tuple(jobs),
-        neighbour=met.together,
+        neighbour=runs.together,
         alone=alone.measurement,
         fraction=fraction_of(neighbour, alone.measurement.l2_bytes, rate),
     )
@@ -223,14 +227,6 @@ def read_result(client: Client, job_id: str) -> Any:
     """
     output = b"".join(piece for stream, piece in client.logs(job_id, follow=False) if stream == "stdout")
     return json.loads((output.splitlines() or [b""])[-1])
-
-
-def _bytes_per_second(client: Client, job_id: str) -> float | None:
-    try:
-        value = read_result(client, job_id)["bytes_per_second"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _check(client: Client, job: Job) -> None:
@@ -369,27 +365,27 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], note
     found = []
     for neighbour in neighbours_for(alone[-1].measurement.l2_bytes):
         try:
-            met = _contest(plan, runs, alone, neighbour)
+            result = _contest(plan, runs, alone, neighbour)
         except PgpuError as exc:
             notes.append(f"arithmetic, room, the L2 cache and the memory's bandwidth, which need MPS: {exc}")
             break
-        if met is None:
+        if result is None:
             notes.append(f"{neighbour.description}: its kernels and the job's never overlapped")
         else:
-            found.append(met)
+            found.append(result)
     return found
 
 
 def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neighbour: Neighbour) -> Contest | None:
-    alone_too = run_alone(plan.client, neighbour, plan.submission)
+    neighbour_alone = run_alone(plan.client, neighbour, plan.submission)
     plan_under_mps = replace(plan, submission=under_mps(plan.submission))
     limit_seconds = longest_seconds(sum(_seconds(each.job) for each in alone))
     with running(plan.client, neighbour, plan.submission, limit_seconds) as neighbour_id:
         beside = _repeat(plan_under_mps, runs, None)
     if (failed := beside[-1].failed) is not None:
         raise NodeError(f"the command ended with {failed.exit_code} under MPS")
-    met = NeighbourRuns(alone_too, measurement_of(plan.client, neighbour_id))
-    return contest_with(_measurements(alone), _measurements(beside), neighbour, met)
+    neighbour_runs = NeighbourRuns(neighbour_alone, measurement_of(plan.client, neighbour_id))
+    return contest_with(_measurements(alone), _measurements(beside), neighbour, neighbour_runs)
 
 
 def _seconds(job: Job) -> float:

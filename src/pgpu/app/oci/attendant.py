@@ -22,7 +22,7 @@ from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.host.process_identity import open_pidfd
-from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.model import DOCKER_UID, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
 from pgpu.runtimes.oci.record import RECORD, Gate
 from pgpu.units import format_duration
@@ -66,7 +66,14 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
             attend(engine, job_id)
             _wait_for_grant(engine, container, gate, job_id)
             supervise(engine, job_id)
-            _report_end(engine.ledger.job(job_id), container, gate)
+            job = engine.ledger.job(job_id)
+            # A container that got its memory has ended with its job; one that never did is ended here.
+            if job.wait_timed_out:
+                waited = format_duration((job.finished_at_seconds or time.time()) - job.created_at_seconds)
+                _end(container, gate, f"no GPU memory was free for {waited}: given up", 124)
+            elif job.state in _EXIT_CODES:
+                reason = job.error or "its request for GPU memory was cancelled"
+                _end(container, gate, reason, _EXIT_CODES[job.state])
         except PgpuError as exc:
             _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
             _LOG.warning("%s", exc)
@@ -172,15 +179,6 @@ class _GrantWait:
             return
         self._reported, self._next_report_seconds = reason, now_seconds + REPEAT_SECONDS
         self._gate.say(f"=job {self._id} {reason if reason.startswith('waits') else f'waits: {reason}'}")
-
-
-def _report_end(job: Job, container: Container, gate: Gate) -> None:
-    """End a container that never got its memory; one that did has ended with its job."""
-    if job.wait_timed_out:
-        waited = format_duration((job.finished_at_seconds or time.time()) - job.created_at_seconds)
-        _end(container, gate, f"no GPU memory was free for {waited}: given up", 124)
-    elif job.state in _EXIT_CODES:
-        _end(container, gate, job.error or "its request for GPU memory was cancelled", _EXIT_CODES[job.state])
 
 
 def _end(container: Container, gate: Gate, reason: str, code: int) -> None:

@@ -9,7 +9,7 @@ Source: Container Device Interface specification 0.5 to 1.0, `containerEdits`.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,13 @@ def gpu_edits(
     Raises:
         NodeError: There is no description of a GPU, or it cannot be read.
     """
-    for path in _files(folders):
-        content = _read(path)
-        if content.get("kind") == _KIND:
-            return _joined(content, gpu_uuids), [path]
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.suffix in {".json", ".yaml", ".yml"} and (content := _read(path)).get("kind") == _KIND:
+                return _joined(content, gpu_uuids), [path]
     raise NodeError(
         f"no description of the machine's GPUs for containers is in {' or '.join(map(str, folders))}", hint=_HINT
     )
-
-
-def _files(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        if folder.is_dir():
-            yield from (path for path in sorted(folder.iterdir()) if path.suffix in {".json", ".yaml", ".yml"})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -76,11 +70,12 @@ def _joined(content: dict[str, Any], gpu_uuids: Sequence[str]) -> dict[str, list
     everything = [device for device in devices if str(device.get("name")) == _ALL] or devices
     chosen = named if named and len(named) == len(gpu_uuids) else everything
     parts = [content.get("containerEdits") or {}, *(device.get("containerEdits") or {} for device in chosen)]
-    return {name: _distinct(each for part in parts for each in part.get(name) or ()) for name in _LISTS}
-
-
-def _distinct(found: Iterator[Any]) -> list[Any]:
-    return [json.loads(text) for text in dict.fromkeys(json.dumps(each, sort_keys=True) for each in found)]
+    edits: dict[str, list[Any]] = {}
+    for name in _LISTS:
+        # Edits are unhashable; as JSON with sorted keys, equal ones are equal texts.
+        texts = dict.fromkeys(json.dumps(each, sort_keys=True) for part in parts for each in part.get(name) or ())
+        edits[name] = [json.loads(text) for text in texts]
+    return edits
 
 
 def parse_block_yaml(text: str) -> Any:
@@ -89,20 +84,18 @@ def parse_block_yaml(text: str) -> Any:
     Raises:
         ValueError: It uses other features of YAML; the message names the line.
     """
-    lines = [line for number, raw in enumerate(text.splitlines(), 1) if (line := _parse_line(number, raw)) is not None]
+    lines: list[_Line] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        content = raw.strip()
+        if not content or content.startswith("#") or content == "---":
+            continue
+        if "\t" in raw:
+            raise _unknown_yaml((number, 0, raw))
+        lines.append((number, len(raw) - len(raw.lstrip()), content))
     value, rest = _parse_node(lines, 0)
     if rest:
         raise _unknown_yaml(rest[0])
     return value
-
-
-def _parse_line(number: int, raw: str) -> _Line | None:
-    content = raw.strip()
-    if not content or content.startswith("#") or content == "---":
-        return None
-    if "\t" in raw:
-        raise _unknown_yaml((number, 0, raw))
-    return number, len(raw) - len(raw.lstrip()), content
 
 
 def _parse_node(lines: list[_Line], least: int) -> tuple[Any, list[_Line]]:

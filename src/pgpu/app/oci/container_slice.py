@@ -188,15 +188,14 @@ def _bind(source: str, target: str, access: str = "ro") -> dict[str, Any]:
 
 
 def _places(files: Rootfs, standard: list[str], others: list[str], name: str) -> list[str]:
-    landings = [_landing(files, directory, name) for directory in standard]
-    existing = [found for directory in others if (found := files.resolve(f"{directory}/{name}"))]
-    return list(dict.fromkeys(landings + existing))
-
-
-def _landing(files: Rootfs, directory: str, name: str) -> str:
-    """Return the target of a mount at directory/name: the file that a symbolic link names, else a new file there."""
-    found = files.resolve(f"{directory}/{name}")
-    return found or posixpath.join(files.resolve(directory) or directory, name)
+    """Return where a library is mounted: always in the standard directories, elsewhere only over an existing file."""
+    found: list[str] = []
+    for directory in standard:
+        # A mount on a symbolic link would land outside of the root: the file that it names is taken instead.
+        landing = files.resolve(f"{directory}/{name}")
+        found.append(landing or posixpath.join(files.resolve(directory) or directory, name))
+    found += [existing for directory in others if (existing := files.resolve(f"{directory}/{name}"))]
+    return list(dict.fromkeys(found))
 
 
 def add_devices(configuration: dict[str, Any], edits: dict[str, list[Any]]) -> None:
@@ -213,7 +212,15 @@ def add_devices(configuration: dict[str, Any], edits: dict[str, list[Any]]) -> N
     process["env"] += edits["env"]
     if edits["additionalGids"]:
         process.setdefault("user", {}).setdefault("additionalGids", []).extend(edits["additionalGids"])
-    configuration.setdefault("mounts", []).extend(_edit_mount(mount) for mount in edits["mounts"])
+    for mount in edits["mounts"]:
+        configuration.setdefault("mounts", []).append(
+            {
+                "type": mount.get("type") or "bind",
+                "source": mount["hostPath"],
+                "destination": mount["containerPath"],
+                "options": mount.get("options") or _MOUNT_OPTIONS,
+            }
+        )
     for hook in edits["hooks"]:
         words = {name: hook[name] for name in ("path", "args", "env", "timeout") if hook.get(name)}
         configuration.setdefault("hooks", {}).setdefault(hook["hookName"], []).append(words)
@@ -224,15 +231,6 @@ def add_devices(configuration: dict[str, Any], edits: dict[str, list[Any]]) -> N
         linux.setdefault("devices", []).append(device)
         numbers = {"type": device["type"], "major": device["major"], "minor": device["minor"]}
         allowed.append({"allow": True, **numbers, "access": node.get("permissions") or "rwm"})
-
-
-def _edit_mount(mount: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": mount.get("type") or "bind",
-        "source": mount["hostPath"],
-        "destination": mount["containerPath"],
-        "options": mount.get("options") or _MOUNT_OPTIONS,
-    }
 
 
 def _device(node: dict[str, Any]) -> dict[str, Any]:

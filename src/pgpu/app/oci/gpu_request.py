@@ -130,22 +130,19 @@ def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
 
 def _read(words: dict[str, str]) -> GpuRequest:
     try:
-        wait = words.get("wait-timeout")
+        wait, count = words.get("wait-timeout"), words.get("gpus", "1")
+        memory_bytes = parse_memory_bytes(words["memory"])
+        if not count.isdecimal() or not 1 <= int(count) <= _MOST_GPUS:
+            raise RefusedError(f"PGPU_GPUS={count!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
         return GpuRequest(
-            parse_memory_bytes(words["memory"]),
-            _read_gpu_count(words.get("gpus", "1")),
+            memory_bytes,
+            int(count),
             None if wait in {None, "forever"} else parse_duration_seconds(str(wait)),
             has_timeout=wait is not None,
             **_read_compute(words),
         )
     except PgpuError as exc:
         raise RefusedError(str(exc), hint=exc.hint) from exc
-
-
-def _read_gpu_count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
-        raise RefusedError(f"PGPU_GPUS={text!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
-    return int(text)
 
 
 def _read_compute(words: dict[str, str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgpu.app.composition import SimulatedGpus, simulated_gpus
+from pgpu.app.composition import simulated_gpus
 from pgpu.app.oci.cdi import gpu_edits
 from pgpu.app.oci.runc_call import FORMAT, NAME, RUNC, stamp
 from pgpu.app.runtime_directory import runtime_directory
@@ -77,18 +77,18 @@ class Change:
     after: str
 
     @property
-    def is_none(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the file has the entry already."""
         return self.before == self.after
 
-    def shown(self) -> str:
+    def diff(self) -> str:
         """Return the change as `diff -u` would."""
         lines = difflib.unified_diff(
             self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), lineterm=""
         )
         return "\n".join(lines)
 
-    def make(self) -> None:
+    def write(self) -> None:
         """Write the file.
 
         Raises:
@@ -134,15 +134,6 @@ def plan_uninstall(path: Path, name: str) -> Change:
     return _change(path, before, content)
 
 
-def check_machine(installation: Installation) -> None:
-    """Check that containers can be created on this machine.
-
-    Raises:
-        PgpuError: Something is missing, such as a driver.
-    """
-    prepare(str(installation.settings), str(installation.state_dir))
-
-
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -174,17 +165,26 @@ def prepare(config: str, state_dir: str) -> None:
     """Gather the facts and write them to the state directory.
 
     Raises:
-        PgpuError: Something is missing.
+        PgpuError: Something is missing, such as a driver.
     """
+
+    def no_context(_gpu: Gpu) -> int:
+        raise PgpuBug("the size of a context is not measured here")
+
     settings = load_machine_settings(config, state_dir)
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     simulated = simulated_gpus(settings, runtime_path)
-    libraries = _libraries(runtime_path, simulated)
+    enforcer = ShimEnforcer(runtime_path, no_context, simulated.directory if simulated else None)
+    libraries = {name: str(copy) for name, copy in enforcer.libraries().items()}
+    libraries[HOLD] = str(enforcer.copy_of(library_path(HOLD)))
     driver: dict[str, str] = {}
     if simulated is None:
         libraries_of_driver = find_driver()
         driver = dict(zip(DRIVER_FILES, (str(libraries_of_driver.cuda), str(libraries_of_driver.nvml)), strict=True))
     edits, descriptions = (None, []) if simulated else gpu_edits()
+    # A change of one of these files makes the facts stale. Our own modules are among them: a version may need others.
+    sources = [library_path(name) for name in (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)]
+    sources += [*Path(__file__).parent.glob("*.py"), *descriptions]
     needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
     found = {
         "format": FORMAT,
@@ -194,7 +194,7 @@ def prepare(config: str, state_dir: str) -> None:
         "simulated": str(simulated.directory) if simulated else None,
         "cdi": edits,
         "images_may_ask": settings.image_requests == "allow",
-        "stamps": {path: stamp(path) for path in (config, *map(str, _sources()), *map(str, descriptions))},
+        "stamps": {path: stamp(path) for path in (config, *map(str, sources))},
         "needed": needed,
     }
     path = settings.state_dir / NAME
@@ -203,22 +203,6 @@ def prepare(config: str, state_dir: str) -> None:
         write_atomically(path, json.dumps(found, indent=1).encode(), 0o600)
     except OSError as exc:
         raise NodeError(f"{path} cannot be written: {exc.strerror}") from exc
-
-
-def _libraries(runtime_path: Path, simulated: SimulatedGpus | None) -> dict[str, str]:
-    enforcer = ShimEnforcer(runtime_path, _no_context, simulated.directory if simulated else None)
-    copies = {name: str(copy) for name, copy in enforcer.libraries().items()}
-    return {**copies, HOLD: str(enforcer.copy_of(library_path(HOLD)))}
-
-
-def _no_context(_gpu: Gpu) -> int:
-    raise PgpuBug("the size of a context is not measured here")
-
-
-def _sources() -> list[Path]:
-    """Return the files whose change makes the facts stale; our own modules are among them, since a version may need others."""
-    names = (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)
-    return [*(library_path(name) for name in names), *Path(__file__).parent.glob("*.py")]
 
 
 if __name__ == "__main__":

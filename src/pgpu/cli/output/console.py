@@ -85,10 +85,25 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
         print_note(f"hint: {error.hint}")
 
 
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    import pwd
+
+    from pgpu.model import OWNER_NAMES
+
+    if uid in OWNER_NAMES:
+        return OWNER_NAMES[uid]
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def print_table(table: Any) -> None:
     """Print a rich table: as wide as the terminal, or uncut into a pipe."""
     from rich.console import Console
 
+    # A pipe gets whole lines: a program that reads them could not join wrapped ones.
     is_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if is_terminal else 240, highlight=False)
     console.print(table, soft_wrap=not is_terminal)
@@ -96,20 +111,16 @@ def print_table(table: Any) -> None:
 
 def prepare_streams() -> None:
     """Open closed streams on /dev/null, and let stdout replace characters that it cannot encode."""
-    _replace_closed()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A command may hold bytes that are not UTF-8; unreplaced, they would make invalid JSON.
-        sys.stdout.reconfigure(errors="replace")
-
-
-def _replace_closed() -> None:
-    """Without this, the next opened file would get the number of a closed stream."""
+    # The kernel gives the lowest free number: the ledger or a socket would become descriptor 1, and output go into it.
     if sys.stdin is None:
         sys.stdin = open(_null(0), encoding="utf-8")  # noqa: SIM115 - to the end of the process
     if sys.stdout is None:
         sys.stdout = open(_null(1), "w", encoding="utf-8")  # noqa: SIM115 - to the end of the process
     if sys.stderr is None:
         sys.stderr = open(_null(2), "w", encoding="utf-8")  # noqa: SIM115 - to the end of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A command may hold bytes that are not UTF-8; unreplaced, they would make invalid JSON.
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _null(number: int) -> int:

@@ -124,12 +124,11 @@ def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
 
 def _declares(version: Version) -> str:
     """Format a declaration with units: `memory 2 GiB, timeout 30s`."""
-    words = json.loads(version.declaration)
-    return ", ".join(f"{name} {_FORMATS.get(name, _plain)(value)}" for name, value in words.items())
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    parts = []
+    for name, value in json.loads(version.declaration).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        parts.append(f"{name} {_FORMATS[name](value) if name in _FORMATS else text}")
+    return ", ".join(parts)
 
 
 def _duration(seconds: float) -> str:

@@ -4,7 +4,6 @@ Cells are plain text: markup and control characters in them are shown, never int
 import this module, since it loads rich.
 """
 
-import pwd
 import shlex
 import statistics
 import time
@@ -16,9 +15,9 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from pgpu.cli.output.console import visible
+from pgpu.cli.output.console import user_name, visible
 from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
-from pgpu.model import OWNER_NAMES, Job, JobSpec, JobState, Outsider, SharingMode
+from pgpu.model import Job, JobSpec, JobState, Outsider, SharingMode
 from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory, format_share
 
@@ -400,16 +399,6 @@ def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
     return sum(each.reserved_bytes * scale for each, scale in ended), sum(
         each.peak_bytes * scale for each, scale in ended
     )
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number of a user without one."""
-    if uid in OWNER_NAMES:
-        return OWNER_NAMES[uid]
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _advice(each: Waste) -> str:

@@ -2,7 +2,7 @@
 
 import pwd
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +11,11 @@ from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.errors import RequestError
-from pgpu.model import OWNER_NAMES, OWNER_UIDS
+from pgpu.model import OWNER_UIDS
 from pgpu.units import format_memory, parse_memory_bytes
 
 if TYPE_CHECKING:
     from pgpu.services.administration import AdministrationService
-    from pgpu.services.messages import UserQuota
 
 verbs = typer.Typer(
     cls=Group,
@@ -165,7 +164,7 @@ def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> Non
         return
     for each in found:
         day = time.strftime("%Y-%m-%d", time.localtime(each.created_at_seconds))
-        print(f"{each.id}  {_name(each.uid)}  {day}")
+        print(f"{each.id}  {console.user_name(each.uid)}  {day}")
 
 
 @_tokens.command("revoke")
@@ -186,18 +185,18 @@ def _administration(context: typer.Context) -> "AdministrationService":
 def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> None:
     found = administration.quotas()
     if as_json:
-        console.print_json({"quotas": [_quota_document(each) for each in found]})
+        quotas = [
+            {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
+            for each in found
+        ]
+        console.print_json({"quotas": quotas})
         return
     for each in found:
         memory = "any memory" if each.memory_bytes is None else format_memory(each.memory_bytes)
         jobs = "any number of jobs" if each.jobs is None else f"{each.jobs} jobs"
-        print(f"{_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
+        print(f"{console.user_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
     if not found:
         console.print_note("no user has a quota")
-
-
-def _quota_document(each: "UserQuota") -> dict[str, Any]:
-    return {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
 
 
 def _show_closed(administration: "AdministrationService", *, as_json: bool) -> None:
@@ -221,12 +220,3 @@ def _uid(user: str) -> int:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
         raise RequestError(f"this machine has no user {user!r}") from None
-
-
-def _name(uid: int) -> str:
-    if uid in OWNER_NAMES:
-        return OWNER_NAMES[uid]
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

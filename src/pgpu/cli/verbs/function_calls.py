@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import typer
 
-from pgpu.cli import exits
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import console
 from pgpu.distribution import extra_hint
@@ -37,8 +37,6 @@ _BAD_REQUEST_STATUSES = {400, 406, 413, 415, 422}
 """The request itself is wrong, as found by gateway or replica; a handler reports the same with the code `refused`."""
 
 _LIBRARIES = ("msgspec", "uvicorn", "httptools", "prometheus_client")
-_MOST_PORT = 65_535
-
 _START_FAILURES = {"crash_loop", "starting_timeout"}
 
 _ERRORS: dict[int, type[PgpuError]] = {
@@ -180,7 +178,7 @@ def dev(
     *,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=_MOST_PORT, help="Port; 0 takes a free one.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=options.MOST_PORT, help="Port; 0 takes a free one.")
     ] = 8000,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Name of the function [from the callable's name].")

@@ -5,7 +5,6 @@ The user's code is never imported in this process: another process imports it an
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
@@ -19,10 +18,9 @@ from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.client.remote_service import HttpFunctions
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev import FunctionSource
-    from pgpu.model import ColdStart, Deployment, Function
+    from pgpu.model import Deployment, Function
 
 _WHOLE_PERCENT = 100
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
@@ -203,7 +201,11 @@ def functions(
     if cold_starts:
         if name is None:
             raise RequestError("--cold-starts needs a function", hint="pgpu function ls NAME --cold-starts")
-        _print_cold_starts(client.cold_starts(name), as_json=as_json)
+        starts = client.cold_starts(name)
+        if as_json:
+            console.print_json(function_tables.document_of_starts(starts))
+        else:
+            console.print_table(function_tables.of_starts(starts))
         return
     found = client.functions() if name is None else [client.function(name)]
     served = [(each, client.replicas(each.name)) for each in found]
@@ -213,15 +215,6 @@ def functions(
         console.print_table(function_tables.of_functions(served))
     else:
         console.print_table(function_tables.of_versions(*served[0]))
-
-
-def _print_cold_starts(starts: "Sequence[ColdStart]", *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables
-
-    if as_json:
-        console.print_json(function_tables.document_of_starts(starts))
-    else:
-        console.print_table(function_tables.of_starts(starts))
 
 
 def rollout(
@@ -305,18 +298,14 @@ def token(
         else:
             print(created.text)
     elif action == "list":
-        _print_tokens(client, name, as_json=as_json)
+        from pgpu.cli.output import function_tables
+
+        found = client.tokens(name)
+        if as_json:
+            console.print_json(function_tables.document_of_tokens(found))
+        elif found:
+            console.print_table(function_tables.of_tokens(found))
     elif token_id is not None:
         client.revoke_token(name, token_id)
     else:
         raise RequestError(f"{action!r} is not an action on tokens", hint="create, list or revoke")
-
-
-def _print_tokens(client: "HttpFunctions", name: str, *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables
-
-    found = client.tokens(name)
-    if as_json:
-        console.print_json(function_tables.document_of_tokens(found))
-    elif found:
-        console.print_table(function_tables.of_tokens(found))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgpu.cli import options
 from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
@@ -22,7 +23,6 @@ verbs = typer.Typer(
     cls=Group, help="Give slices to the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None
 )
 
-_MOST_PORT = 65_535
 _SCORER_LIBRARIES = ("lightkube", "uvicorn")
 
 
@@ -63,7 +63,7 @@ def driver(
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz on this address."),
+        typer.Option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and /readyz on this address."),
     ] = None,
     default_memory: Annotated[
         str | None,
@@ -92,25 +92,28 @@ def driver(
 
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}
     settings = invocation_of(context).settings(**{name: text for name, text in flags.items() if text is not None})
-    options = NodeOptions(
+    if metrics is not None:
+        options.read_address("--metrics", metrics, "write --metrics 0.0.0.0:9410")
+    node = NodeOptions(
         node_name,
         _mode(mode),
         kubelet_dir.absolute(),
         cdi_dir.absolute(),
         kubeconfig,
-        _metrics(metrics),
+        metrics,
         None if default_memory is None else parse_memory_bytes(default_memory),
         oversubscribe,
     )
     console.print_log("pgpu.kubernetes")
-    drive(_of_node(settings), options)
+    drive(_of_node(settings), node)
 
 
 @verbs.command()
 def score(
     *,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Address for the scheduler; port 0 takes a free one.")
+        str,
+        typer.Option("--listen", metavar="ADDRESS:PORT", help="Address for the scheduler; port 0 takes a free one."),
     ] = "127.0.0.1:9411",
     kubeconfig: Annotated[
         Path | None,
@@ -137,7 +140,7 @@ def score(
         raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
     from pgpu.kubernetes.extender.extender_server import ListenOptions, run
 
-    host, port = _address(listen)
+    host, port = options.read_address("--listen", listen, "write --listen 127.0.0.1:9411")
     console.print_log("pgpu.kubernetes")
     run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca))
 
@@ -158,17 +161,3 @@ def _mode(words: str) -> "Mode":
     if words not in {*Mode}:
         raise RequestError(f"--mode {words!r} is not a mode", hint=f"write {' or '.join(Mode)}")
     return Mode(words)
-
-
-def _metrics(words: str | None) -> str | None:
-    address, _, port = (words or "").rpartition(":")
-    if words is not None and not (address and port.isdecimal() and int(port) <= _MOST_PORT):
-        raise RequestError(f"--metrics {words!r} is not HOST:PORT", hint="write --metrics 0.0.0.0:9410")
-    return words
-
-
-def _address(words: str) -> tuple[str, int]:
-    host, _, port = words.rpartition(":")
-    if not (host and port.isascii() and port.isdecimal() and int(port) <= _MOST_PORT):
-        raise RequestError(f"--listen {words!r} is not HOST:PORT", hint="write --listen 127.0.0.1:9411")
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.client.address import SYSTEM_SOCKET, UnixAddress, address_of
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pgpu.server.listeners import Tcp
 
 _SYSTEM_STATE = Path("/var/lib/pgpu")
-_MOST_PORT = 65_535
 _GATEWAY = "127.0.0.1:8080"
 _NO_GATEWAY = "none"
 
@@ -84,10 +84,8 @@ def _gateway(words: str) -> str | None:
 
     if words == _NO_GATEWAY:
         return None
-    address, _, port = words.rpartition(":")
-    if not address or not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
-        raise RequestError(f"--gateway {words!r} is not ADDRESS:PORT", hint=f"write --gateway {_GATEWAY}, or none")
-    if not is_loopback(address.strip("[]")):
+    address, _ = options.read_address("--gateway", words, f"write --gateway {_GATEWAY}, or none")
+    if not is_loopback(address):
         raise RequestError(
             f"a token would be read on its way to {address}", hint="put a proxy with TLS before 127.0.0.1"
         )
@@ -119,10 +117,8 @@ def _tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp 
         if certificate is not None or key is not None:
             raise RequestError("a certificate is for TCP", hint="add --tcp ADDRESS:PORT")
         return None
-    address, _, port = words.rpartition(":")
-    if not address or not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
-        raise RequestError(f"--tcp {words!r} is not ADDRESS:PORT", hint="write --tcp 127.0.0.1:7878")
-    return Tcp(address.strip("[]"), int(port), certificate, key)
+    address, port = options.read_address("--tcp", words, "write --tcp 127.0.0.1:7878")
+    return Tcp(address, port, certificate, key)
 
 
 def install_runtime(
@@ -148,20 +144,20 @@ def install_runtime(
     Then `docker run -e PGPU_MEMORY=4GiB` and Compose files get slices. Prints the change to the engine's configuration
     and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
     """
-    from pgpu.app.oci.installation import Installation, check_machine, plan_install, plan_uninstall
+    from pgpu.app.oci.installation import Installation, plan_install, plan_uninstall, prepare
 
     state_dir = invocation_of(context).flags.get("state_dir") or "/var/lib/pgpu"
     installation = Installation(name, settings.absolute(), Path(state_dir).absolute(), engine)
     change = plan_uninstall(config, name) if uninstall else plan_install(config, installation)
-    if change.is_none:
+    if change.is_empty:
         console.print_note(f"{config} needs no change")
         return
-    print(change.shown())
+    print(change.diff())
     if dry_run:
         return
     if not uninstall:
-        check_machine(installation)
-    change.make()
+        prepare(str(installation.settings), str(installation.state_dir))
+    change.write()
     console.print_note(
         f"{config} is written; the engine reads it on `systemctl reload docker`, containers go on running"
     )
