@@ -218,7 +218,7 @@ class _Day:
         tenancies = dict.fromkeys(granted, IDLE)
         for each in held:
             for part in each.slices:
-                tenancies[part.gpu_uuid] = tenancies[part.gpu_uuid].joined(each.mode, each.owner_uid)
+                tenancies[part.gpu_uuid] = tenancies[part.gpu_uuid].with_job(each.mode, each.owner_uid)
         return [
             GpuRoom(gpu, self._headroom.of(gpu), 0, granted[gpu.uuid], compute[gpu.uuid], tenancies[gpu.uuid])
             for gpu in self._gpus
@@ -338,23 +338,21 @@ def makespan_objective(
     effort_again: int,
     *,
     slowdown: Slowdown | None = None,
-    stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
+    curves: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
     doubt: float = 0.0,
 ) -> Policy:
     """Return a policy that plans anew at each arrival and each end, from the plan before on and with less effort."""
 
     def plan(*situation: Any, last: BatchPlan, **known: Any) -> BatchPlan:
         spend = effort_again if last.order else effort
-        return plan_waiting(
-            *situation, slowdown=slowdown, stretches=stretches, doubt=doubt, last=last, effort=spend, **known
-        )
+        return plan_waiting(*situation, slowdown=slowdown, curves=curves, doubt=doubt, last=last, effort=spend, **known)
 
     return _planning_anew(plan)
 
 
-def as_the_engine(stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN) -> Policy:
+def as_the_engine(curves: Mapping[str, SlowdownCurve] = NOTHING_KNOWN) -> Policy:
     """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
-    return _planning_anew(partial(queue_plan.plan_queue, stretches=stretches))
+    return _planning_anew(partial(queue_plan.plan_queue, curves=curves))
 
 
 def _planning_anew(plan: Callable[..., BatchPlan]) -> Policy:

@@ -62,11 +62,11 @@ Rows = dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]
 """By σ, kind, seed and policy: end and mean response in seconds."""
 
 
-def policies(sigma: float, stretches: Mapping[str, SlowdownCurve]) -> Mapping[str, Callable[[], Policy]]:
+def policies(sigma: float, curves: Mapping[str, SlowdownCurve]) -> Mapping[str, Callable[[], Policy]]:
     """Return how to make each policy: one may remember a plan."""
     planned: dict[str, Callable[[], Policy]] = {"planned": lambda: makespan_objective(EFFORT, EFFORT_AGAIN)}
     return ({} if sigma else planned) | {
-        ENGINE: lambda: as_the_engine(stretches),
+        ENGINE: lambda: as_the_engine(curves),
         "default": lambda: default_objective,
         "first come, first served": lambda: fifo,
         "EASY": lambda: easy,

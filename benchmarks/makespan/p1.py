@@ -84,8 +84,8 @@ def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[f
             )
             for number in range(JOBS)
         ]
-        stretches = {each.candidate.job_id: known for each in arrivals} if known else {}
-        fates = replay(cards(1, CARD_MIB * MIB), arrivals, as_the_engine(stretches), slowdown=slowdown)
+        curves = {each.candidate.job_id: known for each in arrivals} if known else {}
+        fates = replay(cards(1, CARD_MIB * MIB), arrivals, as_the_engine(curves), slowdown=slowdown)
         runs += [(fate.ended_seconds - fate.started_seconds, fate.together) for fate in fates.values()]
         yield round(max(fate.ended_seconds for fate in fates.values()), 3)
 

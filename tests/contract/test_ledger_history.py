@@ -68,7 +68,7 @@ def test_neither_another_user_s_runs_nor_another_gpu_s_tell_how_long_a_call_last
         assert view.history.durations([MINE], ["RTX 3090"], 10) == {MINE: [12.5]}
         assert view.history.durations([MINE], ["RTX 3090", "simulated RTX 3090"], 10) == {MINE: [2.0, 12.5]}
         assert view.history.company(MINE, ["RTX 3090"], 10) == [(12.5, 1.0)]
-        assert view.history.need_of_call(MINE, "simulated RTX 3090") == [1_000]
+        assert view.history.peaks_of_call(MINE, "simulated RTX 3090") == [1_000]
 
 
 def test_the_oldest_runs_are_forgotten(ledger: Ledger) -> None:

@@ -106,7 +106,7 @@ def there(seconds_ago: float) -> Entry:
     return Entry(Job("e" * 12, spec, AUTO, JobState.RUNNING, began, lease=lease, **words))  # type: ignore[arg-type]
 
 
-IN_TIME_SLICES = GpuRoom(GPU, 0, 0, GIB, tenancy=IDLE.joined(SharingMode.TIME_SLICE, 0))
+IN_TIME_SLICES = GpuRoom(GPU, 0, 0, GIB, tenancy=IDLE.with_job(SharingMode.TIME_SLICE, 0))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch_simulation import BatchJob, RunningBatchJob, SimulatedBatch, simulate
-from pgpu.scheduling.forecast import KNOWN, is_surely_less, possible_left_seconds
+from pgpu.scheduling.forecast import KNOWN, is_significantly_less, sample_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.order import BatchPlan
 from pgpu.units import GIB, MIB
@@ -131,7 +131,7 @@ def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> N
         batch, places = SimulatedBatch.of(jobs, [CARD_BYTES]), range(len(jobs))
         places_of = {job.job_id: place for place, job in enumerate(jobs)}
         plan = plan_batch(jobs, [CARD_BYTES], doubt=0.5, effort=3000)
-        futures = batch.as_it_may_be(0.5, 64, random.Random(1000 + seed))
+        futures = batch.sample_worlds(0.5, 64, random.Random(1000 + seed))
         orders = {
             "largest memory-time first": sorted(places, key=lambda job: -batch.work[job]),
             "longest first": sorted(places, key=lambda job: -batch.duration_seconds[job]),
@@ -158,10 +158,10 @@ def test_under_doubt_nothing_replaces_largest_memory_time_first_without_being_su
 def test_chance_is_not_taken_for_an_advantage() -> None:
     dice = random.Random(2)
     ends = [dice.lognormvariate(3, 0.3) for _ in range(64)]
-    assert not is_surely_less(ends, ends)
-    assert not is_surely_less([end * dice.lognormvariate(0, 0.1) for end in ends], ends)
-    assert is_surely_less([0.97 * end * dice.lognormvariate(0, 0.03) for end in ends], ends)
-    assert not is_surely_less(ends, [0.97 * end for end in ends])
+    assert not is_significantly_less(ends, ends)
+    assert not is_significantly_less([end * dice.lognormvariate(0, 0.1) for end in ends], ends)
+    assert is_significantly_less([0.97 * end * dice.lognormvariate(0, 0.03) for end in ends], ends)
+    assert not is_significantly_less(ends, [0.97 * end for end in ends])
 
 
 def random_jobs(seed: int, count: int) -> list[BatchJob]:
@@ -215,7 +215,7 @@ def test_effort_bounds_the_search() -> None:
 def test_what_may_be_left_of_a_run_is_never_negative_and_has_its_prediction_in_the_middle(
     duration: float, elapsed: float, doubt: float
 ) -> None:
-    draws = possible_left_seconds(duration, elapsed, doubt, 9, random.Random(1))
+    draws = sample_left_seconds(duration, elapsed, doubt, 9, random.Random(1))
     assert len(draws) == 9
     assert min(draws) >= 0
     if not elapsed:

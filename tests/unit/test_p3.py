@@ -5,7 +5,7 @@ import pytest
 from pgpu.cli.verbs.lab import _parts, _sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
-from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, p3_result, size_job, what_is_imaginary
+from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, imaginary_findings, p3_result, size_job
 from pgpu.lab.p3_overhead import Timings, TwoWays, sentence, table
 from pgpu.lab.p3_sharing_modes import P3_TABLE, Alone, Pair
 
@@ -76,8 +76,8 @@ def test_a_card_that_never_was_is_told_so() -> None:
     imaginary, _ = parse_model("GTX 980 Ti paging")
     real, _ = parse_model("GTX 980 Ti")
 
-    assert "a real NVIDIA GeForce GTX 980 Ti cannot" in what_is_imaginary(imaginary.name)[0]
-    assert not what_is_imaginary(real.name)
+    assert "a real NVIDIA GeForce GTX 980 Ti cannot" in imaginary_findings(imaginary.name)[0]
+    assert not imaginary_findings(real.name)
 
 
 BARE = TwoWays("process", "pgpu run")

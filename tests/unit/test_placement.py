@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
-from pgpu.scheduling.placement import Placement, PlacementPreference, Placer, fuller_first, place, rate
+from pgpu.scheduling.placement import Placement, PlacementPreference, Placer, place, prefer_fuller_nodes, rate
 from pgpu.units import GIB
 
 MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]
@@ -122,11 +122,11 @@ def test_of_nodes_that_lose_nearly_as_little_as_the_best_the_fuller_costs_less()
     """In billionths of a GPU, then in thousandths of what stays free."""
     best, fuller, worse = 500_000_000 * 100_000 + 8000, 500_900_000 * 100_000 + 2000, 600_000_000 * 100_000
 
-    costs = fuller_first([best, None, fuller, worse], 0.001)
+    costs = prefer_fuller_nodes([best, None, fuller, worse], 0.001)
 
     assert costs == [best, None, 500_000_000 * 100_000 + 2000, worse]
-    assert fuller_first([best, fuller], 0.0008) == [best, fuller]
-    assert fuller_first([None], 0.001) == [None]
+    assert prefer_fuller_nodes([best, fuller], 0.0008) == [best, fuller]
+    assert prefer_fuller_nodes([None], 0.001) == [None]
 
 
 @given(st.lists(shapes, min_size=1, max_size=30))

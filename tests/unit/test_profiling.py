@@ -19,12 +19,12 @@ from pgpu.model import Antagonist, Evidence, Job, JobSpec, JobState, Profile, Re
 from pgpu.profiling.measurement import (
     Measurement,
     covered,
+    downsample,
     length,
     overlap,
     peak,
     profile_of,
     summarise_log,
-    thinned,
     timeline,
     union,
     with_metrics,
@@ -174,7 +174,7 @@ class TestMemory:
     def test_a_thinned_timeline_keeps_its_peak_and_ends(self, sizes: list[tuple[Memory, int]], most: int) -> None:
         records = trace.read(log([memory(at, kind, size) for at, (kind, size) in enumerate(sizes, 1)])).records
         points = timeline(records, 0)
-        kept = thinned(points, most)
+        kept = downsample(points, most)
         assert len(kept) <= max(most, min(len(points), most))
         assert (kept[:1], kept[-1:]) == (points[:1], points[-1:])
         assert max((p.total_bytes for p in kept), default=0) == max((p.total_bytes for p in points), default=0)

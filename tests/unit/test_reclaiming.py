@@ -10,7 +10,7 @@ from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, Quota, admit
 from pgpu.scheduling.admission_round import Admission
 from pgpu.scheduling.capacity import IDLE, Tenancy
-from pgpu.scheduling.preemption import EvictableLease, Play, ReclaimedRound, reclaim_leases
+from pgpu.scheduling.preemption import DecideRound, EvictableLease, ReclaimedRound, reclaim_leases
 from pgpu.units import GIB
 
 NOW = 10_000.0
@@ -47,7 +47,7 @@ def decide(
     return reclaim_leases(rooms_of(gpus, held), queue, held, offers, playing(quotas, most_without_gpu))
 
 
-def playing(quotas: dict[int, Quota] | None = None, most_without_gpu: int = 128) -> Play:
+def playing(quotas: dict[int, Quota] | None = None, most_without_gpu: int = 128) -> DecideRound:
     def play(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
         return admit(rooms, queue, NOW, held=held, quotas=quotas, most_without_gpu=most_without_gpu)
 

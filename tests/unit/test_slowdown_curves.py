@@ -82,7 +82,7 @@ def test_a_plan_takes_a_job_s_length_from_its_own_program_and_what_ran_slowly_fo
     ]
     queue = [Candidate("new", Request(16 * GIB), duration_seconds=30)]
     known = dict.fromkeys(("old0", "old1", "new"), SlowdownCurve(10.0, ((1, 1.0), (2, 3.0)), 1e-9))
-    plan = plan_waiting([GpuRoom(gpu, 0, 0, 16 * GIB)], queue, 1000.0, held=held, stretches=known, effort=0)
+    plan = plan_waiting([GpuRoom(gpu, 0, 0, 16 * GIB)], queue, 1000.0, held=held, curves=known, effort=0)
     assert plan.end_seconds == pytest.approx(15 + 10, abs=0.1)
 
 
@@ -92,6 +92,6 @@ def test_a_call_s_history_tells_how_many_fit_well() -> None:
     assert known is not None
     gpu = Gpu("GPU-0", "Test", 0, 24_265 * MIB, "1.0", is_simulated=False)
     queue = [Candidate(f"job{number}", Request(1205 * MIB), duration_seconds=16) for number in range(25)]
-    stretches = {each.job_id: known for each in queue}
-    plan = plan_waiting([GpuRoom(gpu, 0, 0, 0)], queue, 0.0, stretches=stretches, doubt=PRIOR, effort=1000)
+    curves = {each.job_id: known for each in queue}
+    plan = plan_waiting([GpuRoom(gpu, 0, 0, 0)], queue, 0.0, curves=curves, doubt=PRIOR, effort=1000)
     assert 11 <= plan.most_at_once <= 14

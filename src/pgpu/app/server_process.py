@@ -56,7 +56,7 @@ def serve(
 
     usual_descriptors = raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(listeners.only_server(settings.state_dir / "server.lock"))
+        stack.enter_context(listeners.hold_server_lock(settings.state_dir / "server.lock"))
         engine = make_engine(settings)
         gateway_supervisor = None
         if gateway is not None and _has_functions():
@@ -64,7 +64,7 @@ def serve(
             gateway_supervisor = GatewaySupervisor(unix, socket_path, state, gateway or None, settings.build_timeout)
         engines = EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True)
         maintenance = Maintenance(engine, lambda: sweep_volumes(settings))
-        socket = stack.enter_context(listeners.listening_unix(unix, settings.submitters))
+        socket = stack.enter_context(listeners.listen_unix(unix, settings.submitters))
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
         app = create_app(engines, _access_rules(settings, engine, usual_descriptors), maintenance, _deployer(settings))
 

@@ -118,11 +118,11 @@ def run_wall(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
         trials.append(each)
         bed.progress(_sentence(each))
     table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_row, trials)))
-    findings_of_trials = (*map(_sentence, trials), *findings, *what_is_imaginary(bed.device_name))
+    findings_of_trials = (*map(_sentence, trials), *findings, *imaginary_findings(bed.device_name))
     return ReportPart(table, findings_of_trials, tuple(_files(bed, trials, table, directory)))
 
 
-def what_is_imaginary(device_name: str) -> Sequence[str]:
+def imaginary_findings(device_name: str) -> Sequence[str]:
     """Return a finding if no such card exists."""
     if not device_name.endswith(IMAGINARY):
         return ()

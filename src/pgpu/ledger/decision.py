@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.ledger.rows import Entry, columns_of_arrival, columns_of_life
+from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
 from pgpu.model import Gpu, Lease
 from pgpu.scheduling import Admission, Quota
@@ -72,7 +72,7 @@ class Decision(LedgerView):
         # An array's elements share one environment object: it is serialised and looked up once.
         if environment is not self._environment[0]:
             self._environment = (environment, self._put_environment(environment) if environment else None)
-        columns = columns_of_arrival(entry, self._environment[1], inherited) | columns_of_life(entry)
+        columns = immutable_columns(entry, self._environment[1], inherited) | mutable_columns(entry)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
         try:
@@ -83,7 +83,7 @@ class Decision(LedgerView):
 
     def put(self, entry: Entry) -> None:
         """Write the mutable columns of an existing job."""
-        columns = columns_of_life(entry)
+        columns = mutable_columns(entry)
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
         self._connection.execute(statement, [*columns.values(), entry.job.id])

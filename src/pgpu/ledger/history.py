@@ -121,7 +121,7 @@ class History:
         """Return the newest runs of one user, or of all, oldest first."""
         return [_run_of(row) for row in self._connection.execute(_ALL, (owner_uid, most))][::-1]
 
-    def need_of_call(self, call: Call, gpu_name: str) -> list[int]:
+    def peaks_of_call(self, call: Call, gpu_name: str) -> list[int]:
         """Return the peaks of a call's runs on one model of GPU, in bytes, without runs that took all memory they saw."""
         rows = self._connection.execute(
             "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND gpu_name = ?"

@@ -78,7 +78,7 @@ FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
 
-def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
+def immutable_columns(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
     """Return the immutable columns."""
     job = entry.job
     return {
@@ -102,7 +102,7 @@ def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str 
     }
 
 
-def columns_of_life(entry: Entry) -> Columns:
+def mutable_columns(entry: Entry) -> Columns:
     """Return the mutable columns."""
     job = entry.job
     return {

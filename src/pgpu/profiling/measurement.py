@@ -95,7 +95,7 @@ def peak(points: Iterable[MemoryPoint]) -> MemoryPoint | None:
     return max(points, key=lambda point: point.total_bytes, default=None)
 
 
-def thinned(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[MemoryPoint]:
+def downsample(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[MemoryPoint]:
     """Return at most `most` points, including the first, the last and the peak."""
     if len(points) <= most:
         return points

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pgpu.enforcement.trace import Direction, Kind, Record
-from pgpu.profiling.measurement import GpuUse, Measurement, thinned
+from pgpu.profiling.measurement import GpuUse, Measurement, downsample
 
 _MOST_MEMORY_POINTS = 20_000
 
@@ -132,7 +132,7 @@ def _counters(measurement: Measurement) -> Iterator[_Event]:
     origin_ns = _origin_ns(measurement)
     for use in measurement.gpus:
         kinds = _kinds(use)
-        for point in thinned(list(use.memory), _MOST_MEMORY_POINTS):
+        for point in downsample(list(use.memory), _MOST_MEMORY_POINTS):
             yield {
                 "ph": "C",
                 "name": "memory in bytes",

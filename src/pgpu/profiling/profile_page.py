@@ -10,7 +10,7 @@ from html import escape
 from pgpu.enforcement.trace import Memory
 from pgpu.model import Job, Profile
 from pgpu.profiling.counters import KernelCounters
-from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, covered, length, thinned
+from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, covered, downsample, length
 from pgpu.profiling.sensitivity import Loss
 from pgpu.units import format_duration, format_memory
 
@@ -173,7 +173,7 @@ def busy_plot(busy: Sequence[Interval], window: Interval) -> str:
 
 def memory_plot(points: Sequence[MemoryPoint]) -> str:
     """Draw memory by kind over time as an SVG stacked step chart with a legend."""
-    shown = thinned(list(points))
+    shown = downsample(list(points))
     begin_ns, end_ns = shown[0].at_ns, max(shown[-1].at_ns, shown[0].at_ns + 1)
     most_bytes = max(1, *(point.total_bytes for point in shown))
     kinds = sorted({kind for point in shown for kind in point.bytes_by_kind})

@@ -27,10 +27,10 @@ from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.free_capacity import (
     FreeCapacity,
     GpuChoice,
+    explain_compute,
+    explain_memory,
+    explain_sharing,
     places_with_one_more,
-    waits_for_company,
-    waits_for_compute,
-    waits_for_memory,
 )
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, FairOrder, Machine, OrderRules, OverdueJobs, PlannedOrder
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE, QuotaLimit, QuotaUsage, admit_without_gpu, split_queue
@@ -83,7 +83,7 @@ def admit(
     round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
     round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
-    for part in round_.in_turn(round_.let_overdue_go_first(line, precedence)):
+    for part in round_.in_turn(round_.consider_overdue(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
     without_gpu = admit_without_gpu(rest, held, quotas, allowances, now_seconds, most_at_once=most_without_gpu)
@@ -96,7 +96,7 @@ def admit(
 
 
 @dataclass(frozen=True, slots=True)
-class _For:
+class _JobReservation:
     candidate: Candidate
     reservation: Reservation
 
@@ -132,19 +132,21 @@ class _Round:
         # Grants may change places until an attempt found no solution, or until one is bound to its GPU.
         self._may_move = True
         # Of the overdue job that GPUs are reserved for, and of the first job of the order that does not fit.
-        self._reservations: list[_For] = []
+        self._reservations: list[_JobReservation] = []
         self._has_first = False
         self._allowances = allowances
         self.planned = PlannedOrder(plan, held)
         self._machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
         self.turns = FairOrder(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
 
-    def let_overdue_go_first(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
+    def consider_overdue(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
         """Consider the oldest overdue job of each user, and return the jobs that are still to be considered."""
         heads = OverdueJobs(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
         planned = {candidate.job_id for candidate in queue if self.planned.knows(candidate)} if self.planned else set()
         answered = {
-            each.job_id for each in heads.of(queue, planned) if self._go_first(each, heads, precedence.reservation)
+            each.job_id
+            for each in heads.of(queue, planned)
+            if self._consider_overdue_job(each, heads, precedence.reservation)
         }
         return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
 
@@ -161,17 +163,19 @@ class _Round:
     def consider(self, candidate: Candidate) -> None:
         """Grant one candidate, or add it to those that wait or have expired."""
         cause = self._hindrance(candidate)
-        if cause is Cause.MEMORY and self._makes_room(candidate):
+        if cause is Cause.MEMORY and self._make_room(candidate):
             cause = None
         slices = None if cause else self._place(candidate)
         if slices is not None:
             self._grant(candidate, slices)
-        elif self._is_late(candidate):
+        elif self._is_expired(candidate):
             self.expired.append(candidate.job_id)
         else:
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
-    def _go_first(self, candidate: Candidate, heads: OverdueJobs, before: OverdueReservation | None) -> bool:
+    def _consider_overdue_job(
+        self, candidate: Candidate, heads: OverdueJobs, before: OverdueReservation | None
+    ) -> bool:
         """Grant an overdue candidate if it may go first, or reserve GPUs for it; return whether it is dealt with.
 
         Its owner's quota is reserved too if any GPU could host it.
@@ -180,22 +184,22 @@ class _Round:
         if limit is None and heads.may_go_first(candidate):
             slices = self._place(candidate, is_planned=False)
             if slices is not None:
-                heads.granted(candidate.asking(slices[0].memory_bytes))
+                heads.note_grant(candidate.with_memory(slices[0].memory_bytes))
                 self._grant(candidate, slices, went_first=True)
                 return True
-            if not self._is_late(candidate) and self.reservation is None:  # at most one job has reserved GPUs
+            if not self._is_expired(candidate) and self.reservation is None:  # at most one job has reserved GPUs
                 moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
                 found = renew_reservation(before, candidate, moment)
                 if found is not None:
                     self.reservation, reservation = found
-                    self._reservations += [_For(candidate, reservation)] if reservation is not None else []
-        if self._is_late(candidate):
+                    self._reservations += [_JobReservation(candidate, reservation)] if reservation is not None else []
+        if self._is_expired(candidate):
             return False
         self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
         if not self._has_reservation(candidate):
             return False
         if self.planned:
-            self.planned.kept_waiting(candidate)
+            self.planned.note_wait(candidate)
         self.waits.append((candidate, Cause.MEMORY))
         return True
 
@@ -207,7 +211,7 @@ class _Round:
     def _has_reservation(self, candidate: Candidate) -> bool:
         return self.reservation is not None and self.reservation.job_id == candidate.job_id
 
-    def _is_late(self, candidate: Candidate) -> bool:
+    def _is_expired(self, candidate: Candidate) -> bool:
         return candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds
 
     def explain(self, candidate: Candidate, cause: Cause) -> str:
@@ -220,21 +224,21 @@ class _Round:
             return "waits its turn: its batch ends sooner if it starts later"
         if cause is Cause.TURN:
             # The first reservation that keeps it from a GPU where it fits.
-            fitting, end_seconds = self._fitting(candidate), candidate.end_seconds(self._now_seconds)
+            fitting, end_seconds = self._fitting_gpus(candidate), candidate.end_seconds(self._now_seconds)
             for each in self._reservations:
                 if not all(each.reservation.admits(gpu, candidate, end_seconds) for gpu in fitting):
                     return self._explain_turn(candidate, each)
         own = [each for each in self._reservations if each.candidate == candidate and self._has_reservation(candidate)]
         if cause is Cause.COMPUTE:
-            shortage = waits_for_compute(candidate, self._rooms, self._space)
+            shortage = explain_compute(candidate, self._rooms, self._space)
         elif cause is Cause.SHARING:
-            shortage = waits_for_company(candidate, self._rooms, self._space)
+            shortage = explain_sharing(candidate, self._rooms, self._space)
         else:
             free_bytes = self._space.free_bytes
-            shortage = waits_for_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
+            shortage = explain_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
         return shortage + "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
 
-    def _explain_turn(self, candidate: Candidate, reserved: _For) -> str:
+    def _explain_turn(self, candidate: Candidate, reserved: _JobReservation) -> str:
         first = reserved.candidate
         whose = f"job {first.job_id}" if first.owner_uid == candidate.owner_uid else "another user's job"
         needs_more_than_memory = any(
@@ -243,7 +247,7 @@ class _Round:
         what = "what" if needs_more_than_memory else "the memory that"
         return f"waits its turn: {what} is free{self._on_gpus(reserved)} is kept for {whose}"
 
-    def _on_gpus(self, reserved: _For) -> str:
+    def _on_gpus(self, reserved: _JobReservation) -> str:
         """Name the reserved GPUs, unless all GPUs are reserved."""
         places = [self._gpus[uuid].place for uuid in reserved.reservation.spare_bytes]
         if len(places) == len(self._rooms):
@@ -261,7 +265,7 @@ class _Round:
             return Cause.MEMORY
         return self._space.hindrance(candidate)
 
-    def _makes_room(self, candidate: Candidate) -> bool:
+    def _make_room(self, candidate: Candidate) -> bool:
         # None of this round's grants has started, so they may move to other GPUs if one more job fits then.
         if not (self._may_move and self.grants) or candidate.gpu_uuid or self._reservations or self.planned:
             return False
@@ -290,14 +294,14 @@ class _Round:
 
         It gets its request alone if more would exceed a quota or delay a job with a reservation.
         """
-        larger = self._enlarge_to_free(candidate) if candidate.takes_free else candidate
+        larger = self._enlarge_request(candidate) if candidate.takes_free else candidate
         if larger != candidate and self._allowances.limit_on(larger) is None:
-            slices = self._place_as_asked(larger, is_planned=is_planned)
+            slices = self._place_request(larger, is_planned=is_planned)
             if slices is not None:
                 return slices
-        return self._place_as_asked(candidate, is_planned=is_planned)
+        return self._place_request(candidate, is_planned=is_planned)
 
-    def _enlarge_to_free(self, candidate: Candidate) -> Candidate:
+    def _enlarge_request(self, candidate: Candidate) -> Candidate:
         count = candidate.request.gpu_count
         able = [
             room.gpu for room in self._rooms if candidate.can_use(room.gpu) and self._space.admits(room.gpu, candidate)
@@ -307,13 +311,13 @@ class _Round:
             return candidate
         left_bytes = self._allowances.left_bytes(candidate.owner_uid)
         amount = free[count - 1] if left_bytes is None else min(free[count - 1], left_bytes // count)
-        return candidate.asking(max(candidate.request.memory_bytes, amount))
+        return candidate.with_memory(max(candidate.request.memory_bytes, amount))
 
-    def _place_as_asked(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
+    def _place_request(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
         request, end_seconds = candidate.request, candidate.end_seconds(self._now_seconds)
         fitting = [
             gpu
-            for gpu in self._fitting(candidate, is_planned=is_planned)
+            for gpu in self._fitting_gpus(candidate, is_planned=is_planned)
             if all(each.reservation.admits(gpu, candidate, end_seconds) for each in self._reservations)
         ]
         if len(fitting) < request.gpu_count:
@@ -321,7 +325,7 @@ class _Round:
         chosen = self._choice.choose(candidate, fitting, self._space)
         return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
-    def _fitting(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
+    def _fitting_gpus(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
         return [
             room.gpu
             for room in self._rooms
@@ -329,18 +333,18 @@ class _Round:
         ]
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
-        candidate = candidate.asking(slices[0].memory_bytes)
+        candidate = candidate.with_memory(slices[0].memory_bytes)
         end_seconds = candidate.end_seconds(self._now_seconds)
         for part in slices:
             for each in self._reservations:
-                each.reservation.let_in(self._gpus[part.gpu_uuid], candidate, end_seconds)
+                each.reservation.subtract(self._gpus[part.gpu_uuid], candidate, end_seconds)
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._space.take(self._held[-1], self._gpus)
         self._most_free = max(self._space.free_bytes.values())
         self._may_move = self._may_move and candidate.gpu_uuid is None
-        self._allowances.granted(candidate, self._held[-1])
-        self.turns.granted(candidate)
-        self.planned.granted(slices)
+        self._allowances.note_grant(candidate, self._held[-1])
+        self.turns.note_grant(candidate)
+        self.planned.note_grant(slices)
         self.grants.append(Grant(candidate.job_id, slices, went_first, candidate.mode))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
@@ -349,7 +353,7 @@ class _Round:
         free = self._space.free_bytes
         if any(self.planned.has_enough(uuid) and amount >= memory_bytes for uuid, amount in free.items()):
             return Cause.PLAN
-        if len(self._fitting(candidate)) >= count:
+        if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
         able = [room.gpu for room in self._rooms if candidate.can_use(room.gpu) and free[room.gpu.uuid] >= memory_bytes]
         if len(able) < count:
@@ -358,7 +362,7 @@ class _Round:
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
-            self.planned.kept_waiting(candidate)
+            self.planned.note_wait(candidate)
         if cause in _LIMITS:
             self._keep_quota(candidate)
         elif not self._has_first and not self.planned.knows(candidate):
@@ -380,7 +384,7 @@ class _Round:
         found = reserve(candidate, gpus, space, ends, now_seconds)
         if found is not None:
             self._has_first = True
-            self._reservations.append(_For(candidate, found))
+            self._reservations.append(_JobReservation(candidate, found))
 
 
 def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -> Held:

@@ -53,7 +53,7 @@ class Candidate:
         """Return when it is expected to end if it starts now; infinity without history."""
         return math.inf if self.duration_seconds is None else now_seconds + self.duration_seconds
 
-    def asking(self, memory_bytes: int) -> "Candidate":
+    def with_memory(self, memory_bytes: int) -> "Candidate":
         """Return the same job with a request for `memory_bytes` on each of its GPUs."""
         if memory_bytes == self.request.memory_bytes:
             return self

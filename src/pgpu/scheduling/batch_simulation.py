@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 
-from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, possible_left_seconds
+from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, sample_left_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ class SimulatedBatch:
             (1.0, *(1.0 if slowdown is None else slowdown(count) for count in counts)),
         )
 
-    def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[SimulatedBatch, ...]":
+    def sample_worlds(self, doubt: float, count: int, generator: random.Random) -> "tuple[SimulatedBatch, ...]":
         """Return sampled worlds: copies with drawn durations; only itself if all durations are known.
 
         Args:
-            doubt: For jobs without one of their own; as for `possible_left_seconds`.
+            doubt: For jobs without one of their own; as for `sample_left_seconds`.
             count: Number of copies.
-            dice: As for `possible_left_seconds`.
+            generator: As for `sample_left_seconds`.
         """
         doubts = [doubt if each is None else each for each in (*self.doubts, *(busy.doubt for busy in self.busy))]
         if max(doubts, default=0.0) <= KNOWN:
@@ -120,7 +120,7 @@ class SimulatedBatch:
         runs = [(seconds, 0.0) for seconds in self.duration_seconds]
         runs += [(busy.duration_seconds, busy.elapsed_seconds) for busy in self.busy]
         draws = [
-            possible_left_seconds(lasts, elapsed, each, count, dice)
+            sample_left_seconds(lasts, elapsed, each, count, generator)
             for (lasts, elapsed), each in zip(runs, doubts, strict=True)
         ]
         waiting, running = draws[: len(self.duration_seconds)], draws[len(self.duration_seconds) :]
@@ -213,7 +213,7 @@ def simulate(
     machine = _Machine(batch, holds, most_at_once or len(batch.pace))
     waiting = list(order)
     while waiting := machine.start_what_fits(waiting):
-        machine.go_on()
+        machine.advance()
     machine.finish()
     ends = machine.ends_seconds
     starts = tuple(machine.starts_seconds)
@@ -224,7 +224,7 @@ def simulate(
 
 
 @dataclass(slots=True)
-class _PlayedGpu:
+class _SimulatedGpu:
     """One GPU at one moment of the simulation.
 
     All its jobs run at the same pace, which depends on their number. So the GPU has a clock of its own that counts work, and a
@@ -258,7 +258,7 @@ class _Machine:
         self._batch, self._holds, self._most_at_once = batch, holds, most_at_once
         self._memory_bytes = batch.memory_bytes + tuple(busy.memory_bytes for busy in batch.busy)
         self._compute_share = batch.compute_share + tuple(busy.compute_share for busy in batch.busy)
-        self._gpus = [_PlayedGpu(free) for free in batch.capacity_bytes]
+        self._gpus = [_SimulatedGpu(free) for free in batch.capacity_bytes]
         self._releases = sorted({seconds for seconds in batch.release_seconds if seconds > 0}, reverse=True)
         for place, (busy, left_seconds) in enumerate(
             zip(batch.busy, batch.busy_left_seconds, strict=True), start=count
@@ -282,7 +282,7 @@ class _Machine:
         self._smallest_bytes = min((memory_bytes[job] for job in kept), default=0)
         return kept
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Advance to the next end or release."""
         gpu = min(self._gpus, key=lambda gpu: gpu.next_end_seconds)
         if self._releases and self._releases[-1] < gpu.next_end_seconds:
@@ -313,7 +313,7 @@ class _Machine:
             self._occupy(self._gpus[best], job, self._batch.duration_seconds[job])
         return best >= 0
 
-    def _occupy(self, gpu: _PlayedGpu, job: int, seconds: float) -> None:
+    def _occupy(self, gpu: _SimulatedGpu, job: int, seconds: float) -> None:
         # Bring the clock of work up to now at the old pace, before the number of jobs changes.
         pace = self._batch.pace
         gpu.work_seconds += (self._now_seconds - gpu.since_seconds) / pace[len(gpu.running)]
@@ -323,7 +323,7 @@ class _Machine:
         heapq.heappush(gpu.running, (gpu.work_seconds + seconds, job))
         self._predict_end(gpu)
 
-    def _end_next(self, gpu: _PlayedGpu) -> None:
+    def _end_next(self, gpu: _SimulatedGpu) -> None:
         self._now_seconds = gpu.since_seconds = gpu.next_end_seconds
         gpu.work_seconds, job = heapq.heappop(gpu.running)
         gpu.free_bytes += self._memory_bytes[job]
@@ -332,7 +332,7 @@ class _Machine:
             self.ends_seconds[job] = self._now_seconds
         self._predict_end(gpu)
 
-    def _predict_end(self, gpu: _PlayedGpu) -> None:
+    def _predict_end(self, gpu: _SimulatedGpu) -> None:
         if not gpu.running:
             gpu.next_end_seconds = math.inf
             return

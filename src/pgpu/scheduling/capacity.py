@@ -57,11 +57,11 @@ class Tenancy:
             return False
         return mode is not SharingMode.MPS or (self.owner_uid == owner_uid and self.jobs < most_clients)
 
-    def joined(self, mode: SharingMode, owner_uid: int) -> "Tenancy":
+    def with_job(self, mode: SharingMode, owner_uid: int) -> "Tenancy":
         """Return the tenancy with one more job."""
         return Tenancy(mode, owner_uid if mode is SharingMode.MPS else None, self.jobs + 1)
 
-    def left(self) -> "Tenancy":
+    def without_job(self) -> "Tenancy":
         """Return the tenancy with one job less."""
         return replace(self, jobs=self.jobs - 1) if self.jobs > 1 else IDLE
 

@@ -60,8 +60,8 @@ def expected_left_seconds(duration_seconds: float, elapsed_seconds: float) -> fl
     return duration_seconds - elapsed_seconds if duration_seconds > elapsed_seconds else elapsed_seconds
 
 
-def possible_left_seconds(
-    duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, dice: random.Random
+def sample_left_seconds(
+    duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, generator: random.Random
 ) -> list[float]:
     """Draw remaining run times of a job at evenly spaced quantiles of its distribution, in random order.
 
@@ -70,7 +70,7 @@ def possible_left_seconds(
         elapsed_seconds: Run so far.
         doubt: Standard deviation of the logarithm of true over predicted duration; 0 if it is known.
         count: Number of draws.
-        dice: Shuffles them.
+        generator: Shuffles them.
     """
     if doubt <= 0:
         return [expected_left_seconds(duration_seconds, elapsed_seconds)] * count
@@ -83,11 +83,11 @@ def possible_left_seconds(
     # Stratified: one draw in the middle of each of `count` equal parts of the probability that is left.
     quantiles = (passed + (1 - passed) * (draw + 0.5) / count for draw in range(count))
     left = [math.exp(error.inv_cdf(min(quantile, _LONGEST))) - elapsed_seconds for quantile in quantiles]
-    dice.shuffle(left)
+    generator.shuffle(left)
     return [max(0.0, seconds) for seconds in left]
 
 
-def is_surely_less(these: Sequence[float], those: Sequence[float]) -> bool:
+def is_significantly_less(these: Sequence[float], those: Sequence[float]) -> bool:
     """Whether one quantity is smaller than another on average, by more than chance explains (paired samples).
 
     Args:
@@ -141,7 +141,9 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
     seen = [(log, count) for count, logs in logs_by_count.items() for log in logs]
     if not seen:
         return None
-    levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
+    levels = (
+        _fit_ascending_levels(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
+    )
     base = levels[0][1]
     curve = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
     off = sum((log - base - math.log(curve.slowdown(count))) ** 2 for log, count in seen)
@@ -167,7 +169,7 @@ def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdow
     return lambda count: 1.0 + sum(weight * (curve.slowdown(count) - 1.0) for curve, weight in known) / total
 
 
-def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
+def _fit_ascending_levels(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
     # Pool adjacent violators: medians of each number, pooled with their neighbours until none falls.
     by_count: dict[int, list[float]] = {}
     for log, count in seen:
@@ -240,7 +242,7 @@ def expected_starts(
         future.start_what_fits(quotas or {}, plan)
         if not future.ends:
             break
-        future.go_on()
+        future.advance()
     return future.starts
 
 
@@ -289,7 +291,7 @@ class _Future:
             self._change(started, 1)
         self.waiting = list(known.values())
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Jump to the next end, and let the jobs that awaited it join the queue."""
         self.ends.sort(key=lambda end: end[0])
         self._now_seconds = self.ends[0][0]
@@ -325,7 +327,7 @@ class _Future:
             if room is not None:
                 granted_bytes = room.granted_bytes + sign * taken_bytes(room.gpu, part.memory_bytes)
                 granted_compute = room.granted_compute + sign * held.compute_share
-                tenancy = room.tenancy.joined(held.mode, held.owner_uid) if sign > 0 else room.tenancy.left()
+                tenancy = room.tenancy.with_job(held.mode, held.owner_uid) if sign > 0 else room.tenancy.without_job()
                 self._rooms[part.gpu_uuid] = replace(
                     room, granted_bytes=granted_bytes, granted_compute=granted_compute, tenancy=tenancy
                 )

@@ -91,7 +91,7 @@ class FreeCapacity:
             if part.gpu_uuid in gpus:
                 self.free_bytes[part.gpu_uuid] -= taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
                 self.free_compute[part.gpu_uuid] -= held.compute_share
-                self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].joined(held.mode, held.owner_uid)
+                self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].with_job(held.mode, held.owner_uid)
 
     def give(self, held: Held, gpus: Mapping[str, Gpu]) -> None:
         """Add back a job that ends; arguments as for `take`."""
@@ -100,10 +100,10 @@ class FreeCapacity:
             if part.gpu_uuid in gpus:
                 self.free_bytes[part.gpu_uuid] += taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
                 self.free_compute[part.gpu_uuid] += held.compute_share
-                self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].left()
+                self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].without_job()
 
 
-def waits_for_memory(
+def explain_memory(
     request: Request, rooms: Sequence[GpuRoom], free_bytes: Mapping[str, int], *, closed_gpus: int = 0
 ) -> str:
     """Format requested and free memory: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB`.
@@ -132,7 +132,7 @@ def waits_for_memory(
     return f"waits for {format_memory(request.memory_bytes)} on {where}: {free}{closed}"
 
 
-def waits_for_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
+def explain_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
     """Format requested and free compute share: `waits for 30% of a GPU's time: 20% are free`."""
     request = candidate.request
     share = request.compute_share or 0.0
@@ -163,7 +163,7 @@ _IN_USE = {
 }
 
 
-def waits_for_company(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
+def explain_sharing(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
     """Format the sharing mode that a job needs, and those of the GPUs that have memory for it."""
     tenants = [space.tenants[uuid] for uuid in _with_memory(candidate, rooms, space)]
     words = list(dict.fromkeys(_mode_text(each, candidate) for each in tenants if not _is_open(each, candidate)))
@@ -341,9 +341,9 @@ class _Search:
             if total < 0 or free - total > left_over:
                 return
             reachable ^= 1 << total
-            yield self._adding_up_to(total, fitting, sums), free - total
+            yield self._subset_of_sum(total, fitting, sums), free - total
 
-    def _adding_up_to(self, total: int, fitting: Sequence[str], sums: Sequence[int]) -> set[str]:
+    def _subset_of_sum(self, total: int, fitting: Sequence[str], sums: Sequence[int]) -> set[str]:
         chosen = set()
         for job, of_smaller in zip(fitting, reversed(sums[:-1]), strict=True):
             if self.wanted[job] <= total and of_smaller >> (total - self.wanted[job]) & 1:

@@ -20,7 +20,7 @@ from pgpu.model import SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
 from pgpu.scheduling.batch_simulation import NO_HOLDS, BatchJob, RunningBatchJob, SimulatedBatch, SimulatedRun, simulate
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.forecast import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
+from pgpu.scheduling.forecast import Slowdown, SlowdownCurve, is_significantly_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
 # Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`.
@@ -57,7 +57,7 @@ def plan_waiting(
     held: Sequence[Held] = (),
     rules: OrderRules | None = None,
     slowdown: Slowdown | None = None,
-    stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
+    curves: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
     doubt: float = 0.0,
     last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
@@ -74,8 +74,8 @@ def plan_waiting(
         now_seconds: Seconds since the epoch.
         held: Every job with slices in the granted amounts of the rooms.
         rules: Give the duration of jobs without history.
-        slowdown: Slowdown of each job by number of jobs on its GPU; None for the mean of `stretches`.
-        stretches: By job id: run times and slowdowns of jobs of known programs.
+        slowdown: Slowdown of each job by number of jobs on its GPU; None for the mean of `curves`.
+        curves: By job id: run times and slowdowns of jobs of known programs.
         doubt: As for `plan_batch`.
         last: As for `plan_batch`.
         effort: As for `plan_batch`.
@@ -84,8 +84,8 @@ def plan_waiting(
     if slowdown is None:
         jobs_now: tuple[Candidate | Held, ...] = (*queue, *held)
         lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs_now)
-        slowdown = mean_slowdown(zip((stretches.get(each.job_id) for each in jobs_now), lasting, strict=True))
-    known = _Durations(rules, stretches, slowdown)
+        slowdown = mean_slowdown(zip((curves.get(each.job_id) for each in jobs_now), lasting, strict=True))
+    known = _Durations(rules, curves, slowdown)
     busy = list(known.running({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
     capacity_bytes = [room.free_bytes for room in rooms]
     for each in busy:
@@ -107,7 +107,7 @@ class _Durations:
     """Predicted durations, and jobs of the queue as jobs of a batch."""
 
     rules: OrderRules
-    stretches: Mapping[str, SlowdownCurve]
+    curves: Mapping[str, SlowdownCurve]
     slowdown: Slowdown | None
 
     def waiting(self, candidate: Candidate) -> BatchJob:
@@ -129,7 +129,7 @@ class _Durations:
                     yield RunningBatchJob(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
 
     def _alone(self, job: Candidate | Held) -> tuple[float, float | None]:
-        curve = self.stretches.get(job.job_id)
+        curve = self.curves.get(job.job_id)
         if curve is not None:
             return curve.alone_seconds, curve.doubt
         return job.duration_seconds or self.rules.default_duration_seconds, None
@@ -170,7 +170,7 @@ def plan_batch(
     batch = SimulatedBatch.of(jobs, capacity_bytes, busy, slowdown)
     ids = [job.job_id for job in jobs]
     guesses = [*_rest_of_plan(last, ids), *_first_guesses(batch)]
-    best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best().played
+    best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best().run
     return BatchPlan(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
@@ -229,7 +229,7 @@ def _rest_of_plan(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    played: SimulatedRun
+    run: SimulatedRun
     """In the first world."""
 
     value: tuple[float, float]
@@ -237,51 +237,51 @@ class _Trial:
 
     @property
     def guess(self) -> _Guess:
-        return self.played.order, self.played.holds, self.played.most_at_once
+        return self.run.order, self.run.holds, self.run.most_at_once
 
 
 class _Search:
     """Local search from the best of the first guesses: a change is kept if the batch ends no later.
 
-    Limited to `plays` simulations. Sixteen worlds are quickly overfitted, so the result is checked in others.
+    Limited to so many simulations (`_simulations`). Sixteen worlds are quickly overfitted, so the result is checked in others.
     """
 
-    def __init__(self, batch: SimulatedBatch, doubt: float, guesses: Sequence[_Guess], plays: int) -> None:
-        self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
+    def __init__(self, batch: SimulatedBatch, doubt: float, guesses: Sequence[_Guess], simulations: int) -> None:
+        self._generator = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
-        self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice)
+        self._worlds = batch.sample_worlds(doubt, _WORLDS, self._generator)
         self._least_seconds = [world.least_seconds() for world in self._worlds]
-        self._plays = plays
-        checks = max(_WORLDS, min(_MOST_CHECKS, plays // max(1, len(guesses))))
-        self._checks = batch.as_it_may_be(doubt, checks, self._dice)
+        self._simulations = simulations
+        checks = max(_WORLDS, min(_MOST_CHECKS, simulations // max(1, len(guesses))))
+        self._checks = batch.sample_worlds(doubt, checks, self._generator)
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
         self._is_doubtful = len(self._worlds) > 1
-        best = self._start = self._best_of([self._choose_trusted(guesses)] if self._is_doubtful else guesses)
-        fewer = sorted(_fewer_at_once(batch, best.played.order), key=lambda guess: simulate(batch, *guess).value)
+        best = self._start = self._best_of([self._choose_start(guesses)] if self._is_doubtful else guesses)
+        fewer = sorted(_fewer_at_once(batch, best.run.order), key=lambda guess: simulate(batch, *guess).value)
         self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
     def best(self) -> _Trial:
         """Return the best plan found by local changes; with uncertain durations only if it is significantly better."""
-        for _ in range(self._plays // len(self._worlds)):
-            if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.played.order) <= 1:
+        for _ in range(self._simulations // len(self._worlds)):
+            if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.run.order) <= 1:
                 break
             order, holds = self._change()
-            trial = self._try(order, holds, self._best.played.most_at_once, self._best.value[0])
+            trial = self._try(order, holds, self._best.run.most_at_once, self._best.value[0])
             if trial is not None and trial.value <= self._best.value:
                 self._keep(trial)
         if not self._is_doubtful or self._best is self._start:
             return self._best
         found, start = self._ends(self._best.guess), self._ends(self._start.guess)
-        return self._best if is_surely_less(found, start) else self._start
+        return self._best if is_significantly_less(found, start) else self._start
 
-    def _choose_trusted(self, guesses: Sequence[_Guess]) -> _Guess:
+    def _choose_start(self, guesses: Sequence[_Guess]) -> _Guess:
         """Return the default order, unless another one ends significantly earlier on average."""
         # Largest memory-time first: of the plain orders the one that suffers least from wrong durations.
         work = self._batch.work
         usual: _Guess = sorted(range(len(work)), key=lambda job: -work[job]), NO_HOLDS, 0
         ends = [self._ends(guess) for guess in guesses]
         soonest = min(range(len(guesses)), key=lambda place: sum(ends[place]))
-        return guesses[soonest] if is_surely_less(ends[soonest], self._ends(usual)) else usual
+        return guesses[soonest] if is_significantly_less(ends[soonest], self._ends(usual)) else usual
 
     def _ends(self, guess: _Guess) -> list[float]:
         return [simulate(world, *guess).end_seconds for world in self._checks]
@@ -300,10 +300,10 @@ class _Search:
         first: SimulatedRun | None = None
         ends, lateness, to_come = 0.0, 0.0, sum(self._least_seconds)
         for world, least_seconds in zip(self._worlds, self._least_seconds, strict=True):
-            played = simulate(world, order, holds, most)
-            first = first or played
-            ends += played.value[0]
-            lateness += played.value[1]
+            run = simulate(world, order, holds, most)
+            first = first or run
+            ends += run.value[0]
+            lateness += run.value[1]
             to_come -= least_seconds
             if ends + to_come > enough_seconds * (1 + 1e-9):
                 return None
@@ -311,22 +311,22 @@ class _Search:
 
     def _keep(self, trial: _Trial) -> None:
         self._best = trial
-        ends_seconds = trial.played.ends_seconds
-        self._latest = sorted(trial.played.order, key=lambda job: -ends_seconds[job])
+        ends_seconds = trial.run.ends_seconds
+        self._latest = sorted(trial.run.order, key=lambda job: -ends_seconds[job])
 
     def _change(self) -> tuple[list[int], Mapping[int, int]]:
         """Return a random neighbour of the best plan: other holds, a late job moved forward, or two jobs swapped or shifted."""
-        order, holds = list(self._best.played.order), self._best.played.holds
-        kind = self._dice.random()
+        order, holds = list(self._best.run.order), self._best.run.holds
+        kind = self._generator.random()
         if kind < self._hold_odds:
             return self._hold_back(order, dict(holds))
         if kind < (1 + self._hold_odds) / 2:
             place = order.index(self._one_of_the_latest(6))
             if place:
-                order.insert(self._dice.randrange(place), order.pop(place))
+                order.insert(self._generator.randrange(place), order.pop(place))
             return order, holds
-        first, second = self._dice.randrange(len(order)), self._dice.randrange(len(order))
-        if self._dice.random() < 1 / 2:
+        first, second = self._generator.randrange(len(order)), self._generator.randrange(len(order))
+        if self._generator.random() < 1 / 2:
             order[first], order[second] = order[second], order[first]
         else:
             order.insert(second, order.pop(first))
@@ -334,16 +334,16 @@ class _Search:
 
     def _hold_back(self, order: list[int], holds: dict[int, int]) -> tuple[list[int], Mapping[int, int]]:
         # Some jobs that run before a late one are held until it has started, or one hold is dropped.
-        if holds and self._dice.random() < self._hold_odds:
-            del holds[self._dice.choice(list(holds))]
+        if holds and self._generator.random() < self._hold_odds:
+            del holds[self._generator.choice(list(holds))]
             return order, holds
         late = self._one_of_the_latest(4)
-        starts, ends = self._best.played.starts_seconds, self._best.played.ends_seconds
+        starts, ends = self._best.run.starts_seconds, self._best.run.ends_seconds
         release_seconds = self._batch.release_seconds[late]
         in_the_way = [job for job in order if starts[job] < starts[late] and ends[job] > release_seconds]
         if in_the_way:
             most = min(_MOST_HOLDS_AT_A_TIME, len(in_the_way))
-            held = self._dice.sample(in_the_way, self._dice.randint(1, most))
+            held = self._generator.sample(in_the_way, self._generator.randint(1, most))
             holds.update(dict.fromkeys(held, late))
             # A hold is effective only on jobs behind the late one in the order.
             place, now = min(order.index(job) for job in held), order.index(late)
@@ -352,4 +352,4 @@ class _Search:
         return order, holds
 
     def _one_of_the_latest(self, count: int) -> int:
-        return self._latest[self._dice.randrange(min(count, len(self._latest)))]
+        return self._latest[self._generator.randrange(min(count, len(self._latest)))]

@@ -80,7 +80,7 @@ class FairOrder:
         self._rules = rules
         self._now_seconds = now_seconds
 
-    def granted(self, candidate: Candidate) -> None:
+    def note_grant(self, candidate: Candidate) -> None:
         """Add a grant to its user's share."""
         request = candidate.request
         self._shares[candidate.owner_uid] += self._machine.dominant_share(
@@ -184,7 +184,7 @@ class OverdueJobs:
         entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
         return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
 
-    def granted(self, candidate: Candidate) -> None:
+    def note_grant(self, candidate: Candidate) -> None:
         """Count a job that goes first now."""
         self._count(candidate.owner_uid, candidate.request.memory_bytes * candidate.request.gpu_count)
 
@@ -250,10 +250,10 @@ class PlannedOrder:
         """Whether one more job on a GPU would delay the end of the batch."""
         return 0 < self._plan.most_at_once <= self._jobs_on[gpu_uuid]
 
-    def granted(self, slices: Sequence[Slice]) -> None:
+    def note_grant(self, slices: Sequence[Slice]) -> None:
         """Count a job that starts."""
         self._jobs_on.update(part.gpu_uuid for part in slices)
 
-    def kept_waiting(self, candidate: Candidate) -> None:
+    def note_wait(self, candidate: Candidate) -> None:
         """Note a job that was considered and waits."""
         self._waiting.add(candidate.job_id)

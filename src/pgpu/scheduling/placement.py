@@ -74,14 +74,14 @@ class Placement:
 
 
 def rate(
-    shape: JobShape, node: NodeResources, outlook: Outlook, wish: PlacementPreference = NO_PREFERENCE
+    shape: JobShape, node: NodeResources, outlook: Outlook, preference: PlacementPreference = NO_PREFERENCE
 ) -> Rating | None:
     """Rate the best GPUs that one node has for a job; None if it cannot host it."""
-    return rate_state(shape, NodeState(node, outlook), wish)
+    return rate_state(shape, NodeState(node, outlook), preference)
 
 
 def place(
-    shape: JobShape, nodes: Sequence[NodeResources], outlook: Outlook, wish: PlacementPreference = NO_PREFERENCE
+    shape: JobShape, nodes: Sequence[NodeResources], outlook: Outlook, preference: PlacementPreference = NO_PREFERENCE
 ) -> Placement | None:
     """Choose node and GPUs for a job; None if no node can host it.
 
@@ -91,9 +91,9 @@ def place(
         shape: What the job asks for.
         nodes: The candidates. Their order decides ties: keep it the same from job to job.
         outlook: Jobs that are likely to come.
-        wish: Sharing mode and predicted slowdowns.
+        preference: Sharing mode and predicted slowdowns.
     """
-    return best_of(nodes, [rate(shape, node, outlook, wish) for node in nodes])
+    return best_of(nodes, [rate(shape, node, outlook, preference) for node in nodes])
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class NodeState:
         )
 
 
-def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO_PREFERENCE) -> Rating | None:
+def rate_state(shape: JobShape, state: NodeState, preference: PlacementPreference = NO_PREFERENCE) -> Rating | None:
     """Rate as `rate` does."""
     if (
         shape.cpu_milli > state.cpu_milli
@@ -210,9 +210,12 @@ def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO
     ):
         return None
     if shape.gpu_count == 1:
-        return _rate_one(shape, state, wish)
+        return _rate_one(shape, state, preference)
     if shape.gpu_count:
-        return min((_rate_set(shape, state, wish, chosen) for chosen in _seat_sets(shape, state, wish)), default=None)
+        return min(
+            (_rate_set(shape, state, preference, chosen) for chosen in _seat_sets(shape, state, preference)),
+            default=None,
+        )
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
         gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
@@ -220,7 +223,7 @@ def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO
     return Rating(0, round(state.worth - left, 9), gaps.share, 0.0, 0, 1.0, ())
 
 
-def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Rating | None:
+def _rate_one(shape: JobShape, state: NodeState, preference: PlacementPreference) -> Rating | None:
     # The same figures as `_rate_set`, with what the gaps share computed once.
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
@@ -229,7 +232,7 @@ def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> R
     for gap in gaps.alike:
         if gap.free_compute_milli < compute_milli or gap.free_memory_bytes < memory_bytes:
             continue
-        if not (gap.is_idle or gap.gpu.admits(wish.sharing_mode)):
+        if not (gap.is_idle or gap.gpu.admits(preference.sharing_mode)):
             continue
         taken = gap.gpu.share_of(compute_milli, memory_bytes)
         node_left = gaps.share - taken
@@ -242,9 +245,9 @@ def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> R
         lost = round(state.worth - kept, 9)
         if best is None or lost <= best[0]:
             # Of GPUs that are alike the first with the lowest predicted slowdown.
-            calm = ((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
-            slowdown, index = min(calm) if wish.slowdowns else (1.0, gap.indexes[0])
-            rated = (lost, node_left, gap.share - taken, gap.gpu.changes_mode(wish.sharing_mode), slowdown, index)
+            calm = ((preference.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
+            slowdown, index = min(calm) if preference.slowdowns else (1.0, gap.indexes[0])
+            rated = (lost, node_left, gap.share - taken, gap.gpu.changes_mode(preference.sharing_mode), slowdown, index)
             best = rated if best is None else min(best, rated)
     return None if best is None else Rating(0, *best[:5], (best[5],))
 
@@ -263,12 +266,12 @@ def _worth_change(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node
     return worth(cell, gap.share - taken) - before
 
 
-def _seat_sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
+def _seat_sets(shape: JobShape, state: NodeState, preference: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
     # Of sets that are rated alike only the first: combinations of equal GPUs would be rated again and again.
     seats = sorted(
-        _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
+        _Seat(preference.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
         for number, gap in enumerate(state.gaps.alike)
-        if gap.gpu.can_host(shape, wish.sharing_mode)
+        if gap.gpu.can_host(shape, preference.sharing_mode)
         for index in gap.indexes
     )
     if len({seat.gap_number for seat in seats}) == 1 and not state.node.nvlinks:
@@ -288,7 +291,7 @@ def _count_unlinked(chosen: Sequence[_Seat], state: NodeState) -> int:
     return sum(frozenset(pair) not in links for pair in pairs)
 
 
-def _rate_set(shape: JobShape, state: NodeState, wish: PlacementPreference, chosen: Sequence[_Seat]) -> Rating:
+def _rate_set(shape: JobShape, state: NodeState, preference: PlacementPreference, chosen: Sequence[_Seat]) -> Rating:
     cpu_milli = state.cpu_milli - shape.cpu_milli
     gpus = [seat.gap.gpu for seat in chosen]
     taken = [gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus]
@@ -305,7 +308,7 @@ def _rate_set(shape: JobShape, state: NodeState, wish: PlacementPreference, chos
         lost=round(state.worth - kept, 9),
         node_left=node_left,
         gpus_left=sum(gpu.free_share for gpu in gpus) - gpus_share,
-        mode_changes=sum(gpu.changes_mode(wish.sharing_mode) for gpu in gpus),
+        mode_changes=sum(gpu.changes_mode(preference.sharing_mode) for gpu in gpus),
         slowdown=max(seat.slowdown for seat in chosen),
         gpu_indexes=tuple(sorted(seat.gpu_index for seat in chosen)),
     )
@@ -340,7 +343,7 @@ class _Rated:
     """Cost of hosting one shape, by the states that nodes are in."""
 
     shape: JobShape
-    wish: PlacementPreference
+    preference: PlacementPreference
     changes_seen: int = -1
     """Length of the log of changes when it was last updated; -1 before the first update."""
 
@@ -352,7 +355,7 @@ class _Rated:
 
     in_heap: set[int] = field(default_factory=set)
 
-    def learn(self, numbers: Iterable[int], states: Sequence[NodeState]) -> None:
+    def rate_states(self, numbers: Iterable[int], states: Sequence[NodeState]) -> None:
         """Rate states that a node came into."""
         cpu_milli = self.shape.cpu_milli
         compute_milli = self.shape.compute_milli if self.shape.gpu_count else 0
@@ -361,14 +364,14 @@ class _Rated:
             if cpu_milli <= state.cpu_milli and compute_milli <= state.gaps.most_compute_milli:
                 cost = self.cost_by_state.get(number)
                 if cost is None:
-                    rating = rate_state(self.shape, state, self.wish)
+                    rating = rate_state(self.shape, state, self.preference)
                     if rating is None:
                         continue
-                    self.cost_by_state[number] = cost = _encode(rating)
+                    self.cost_by_state[number] = cost = _encode_cost(rating)
                 self.in_heap.add(number)
                 heappush(self.cheapest, (cost, number))
 
-    def least(self, nodes_in: Sequence[Sequence[int]]) -> list[int]:
+    def cheapest_states(self, nodes_in: Sequence[Sequence[int]]) -> list[int]:
         """Return the states of least cost; none if none can host the shape."""
         found: list[tuple[int, int]] = []
         while self.cheapest and (not found or self.cheapest[0][0] == found[0][0]):
@@ -389,12 +392,12 @@ class Placer:
         """Take the jobs that are likely to come, and the nodes in the order that decides ties."""
         self._outlook = outlook
         self._nodes = list(nodes)
-        self._forget()
+        self._clear_caches()
 
     def change(self, index: int, node: NodeResources) -> None:
         """Replace the node at this place in the order."""
         if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
-            self._forget()
+            self._clear_caches()
         self._nodes[index] = node
         former = self._nodes_in[self._state_of[index]]
         del former[bisect_left(former, index)]
@@ -403,25 +406,25 @@ class Placer:
         insort(self._nodes_in[number], index)
         self._changes.append(index)
 
-    def place(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> Placement | None:
+    def place(self, shape: JobShape, preference: PlacementPreference = NO_PREFERENCE) -> Placement | None:
         """Choose node and GPUs for a job; None if no node can host it. The same result as `place`."""
-        if wish.slowdowns:
-            return place(shape, self._nodes, self._outlook, wish)
-        rated = self._rated(shape, wish)
-        cheapest = rated.least(self._nodes_in)
+        if preference.slowdowns:
+            return place(shape, self._nodes, self._outlook, preference)
+        rated = self._ratings_of(shape, preference)
+        cheapest = rated.cheapest_states(self._nodes_in)
         if not cheapest:
             return None
         indexes = sorted(self._nodes_in[number][0] for number in cheapest)
         nodes = [self._nodes[index] for index in indexes]
-        return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
+        return best_of(nodes, [rate_state(shape, self._state_at(index), preference) for index in indexes])
 
-    def costs(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> list[int | None]:
+    def costs(self, shape: JobShape, preference: PlacementPreference = NO_PREFERENCE) -> list[int | None]:
         """Return the cost of hosting a job on each node, in their order, smaller is better; None if a node cannot host it.
 
         The first figures of the rating as one number: `place` may still prefer one of several nodes of equal cost. Predicted
         slowdowns are ignored.
         """
-        cost_by_state = self._rated(shape, wish).cost_by_state
+        cost_by_state = self._ratings_of(shape, preference).cost_by_state
         return list(map(cost_by_state.get, self._state_of))
 
     def _state_at(self, index: int) -> NodeState:
@@ -429,7 +432,7 @@ class Placer:
         state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
         return state if state.gaps is gaps else NodeState(self._nodes[index], self._outlook, gaps)
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         self._states: list[NodeState] = []
         self._nodes_in: list[list[int]] = []
         self._gaps_by_kinds: dict[tuple[object, ...], FreeParts] = {}
@@ -460,13 +463,13 @@ class Placer:
             gaps = self._gaps_by_kinds[kinds] = FreeParts(node.gpus, self._outlook)
         return gaps
 
-    def _rated(self, shape: JobShape, wish: PlacementPreference) -> _Rated:
-        rated = self._rated_by_shape.get((shape, wish.sharing_mode))
+    def _ratings_of(self, shape: JobShape, preference: PlacementPreference) -> _Rated:
+        rated = self._rated_by_shape.get((shape, preference.sharing_mode))
         if rated is None:
             if len(self._rated_by_shape) >= MOST_SHAPES:
                 del self._rated_by_shape[next(iter(self._rated_by_shape))]
-            rated = self._rated_by_shape[shape, wish.sharing_mode] = _Rated(shape, wish)
-        rated.learn(self._states_since(rated.changes_seen) - rated.in_heap, self._states)
+            rated = self._rated_by_shape[shape, preference.sharing_mode] = _Rated(shape, preference)
+        rated.rate_states(self._states_since(rated.changes_seen) - rated.in_heap, self._states)
         rated.changes_seen = len(self._changes)
         return rated
 
@@ -476,14 +479,14 @@ class Placer:
         return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
 
-def _encode(rating: Rating) -> int:
+def _encode_cost(rating: Rating) -> int:
     # The first three figures in the same order, up to the resolution: steps of 1e-9 GPUs of worth (no node loses a thousand
     # GPUs), then thousandths of the GPUs that stay free.
     lost = round((rating.unlinked_pairs * 1000 + rating.lost) * _PER_GPU)
     return lost * _LEFT + round(rating.node_left * 1000)
 
 
-def fuller_first(costs: Sequence[int | None], alike: float) -> list[int | None]:
+def prefer_fuller_nodes(costs: Sequence[int | None], alike: float) -> list[int | None]:
     """Treat nodes that lose nearly as little as the best one as equal in that figure, so that the fuller ones cost less.
 
     Args:

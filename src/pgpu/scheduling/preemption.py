@@ -78,12 +78,12 @@ def preempt(
     Returns:
         The same admission if no job is suspended.
     """
-    asking = {each.job_id: each for each in queue if each.request.preempts}
-    if not asking or not victims:
+    preempting = {each.job_id: each for each in queue if each.request.preempts}
+    if not preempting or not victims:
         return admission
     free = _free_in_time_slices(rooms, admission.grants)
     for wait in admission.waits:
-        candidate = asking.get(wait.job_id)
+        candidate = preempting.get(wait.job_id)
         found = (
             None if candidate is None or wait.cause not in _ROOM else _choose_gpu(candidate, free, victims, now_seconds)
         )
@@ -158,7 +158,7 @@ def _choose_victims(
 
 
 # Decides a round for given rooms, queue and held jobs.
-Play = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admission]
+DecideRound = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admission]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def reclaim_leases(
     queue: Sequence[Candidate],
     held: Sequence[Held],
     offers: Sequence[EvictableLease],
-    play: Play,
+    decide: DecideRound,
 ) -> ReclaimedRound:
     """Decide a round, and take as few and as cheap evictable leases as let more of the queue start.
 
@@ -198,52 +198,52 @@ def reclaim_leases(
         queue: Waiting jobs, oldest first.
         held: Jobs that hold leases, evictable ones included.
         offers: Leases that may be taken.
-        play: Decides a round.
+        decide: Decides a round.
     """
-    machine = _Machine(rooms, queue, {each.job_id: each for each in held}, play)
-    before = machine.played(frozenset())
-    taken, admission = _choose_leases(machine, offers, before)
+    search = _ReclaimSearch(rooms, queue, {each.job_id: each for each in held}, decide)
+    before = search.decide_without(frozenset())
+    taken, admission = _choose_leases(search, offers, before)
     # Several steps can undo each other's gains. A lease of a higher priority than every job that gains must not be taken.
     while taken:
         gained = _started_ids(admission) - _started_ids(before)
-        priorities = [each.request.priority for each in machine.queue if each.job_id in gained]
-        dear = frozenset(each.job_id for each in offers if not priorities or each.priority > max(priorities))
-        if not dear & taken:
+        priorities = [each.request.priority for each in search.queue if each.job_id in gained]
+        excluded = frozenset(each.job_id for each in offers if not priorities or each.priority > max(priorities))
+        if not excluded & taken:
             break
-        offers = [each for each in offers if each.job_id not in dear]
-        taken, admission = _choose_leases(machine, offers, before)
-    return ReclaimedRound(replace(admission, reclaimed=tuple(sorted(taken))), machine.rooms_without(taken))
+        offers = [each for each in offers if each.job_id not in excluded]
+        taken, admission = _choose_leases(search, offers, before)
+    return ReclaimedRound(replace(admission, reclaimed=tuple(sorted(taken))), search.rooms_without(taken))
 
 
 def _choose_leases(
-    machine: "_Machine", offers: Sequence[EvictableLease], admission: Admission
+    search: "_ReclaimSearch", offers: Sequence[EvictableLease], admission: Admission
 ) -> tuple[frozenset[str], Admission]:
     """Return the leases to take and the round without them; `admission` is the round with all of them."""
     taken, steps = frozenset[str](), 0
-    while offers and (more := machine.next_leases(offers, taken, admission)):
+    while offers and (more := search.next_leases(offers, taken, admission)):
         taken, steps = taken | more, steps + 1
-        admission = machine.played(taken)
+        admission = search.decide_without(taken)
     if steps > 1:  # a later step may make leases of an earlier one unnecessary
-        cheapest = machine.cheapest_first([each for each in offers if each.job_id in taken])
+        cheapest = search.cheapest_first([each for each in offers if each.job_id in taken])
         started = _started_ids(admission)
         taken = frozenset(
-            _drop_unneeded(cheapest, lambda some: started <= _started_ids(machine.played(frozenset(some))))
+            _drop_unneeded(cheapest, lambda some: started <= _started_ids(search.decide_without(frozenset(some))))
         )
-        admission = machine.played(taken)
+        admission = search.decide_without(taken)
     return taken, admission
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class _ReclaimSearch:
     rooms: Sequence[GpuRoom]
     queue: Sequence[Candidate]
     held: Mapping[str, Held]
-    play: Play
+    decide: DecideRound
 
-    def played(self, gone: frozenset[str], queue: Sequence[Candidate] | None = None) -> Admission:
+    def decide_without(self, gone: frozenset[str], queue: Sequence[Candidate] | None = None) -> Admission:
         """Decide a round without some leases."""
         rest = [each for job_id, each in self.held.items() if job_id not in gone]
-        return self.play(self.rooms_without(gone), self.queue if queue is None else queue, rest)
+        return self.decide(self.rooms_without(gone), self.queue if queue is None else queue, rest)
 
     def rooms_without(self, gone: frozenset[str]) -> Sequence[GpuRoom]:
         """Return the rooms without some leases."""
@@ -257,7 +257,7 @@ class _Machine:
                         room,
                         granted_bytes=room.granted_bytes - taken_bytes(room.gpu, part.memory_bytes),
                         granted_compute=room.granted_compute - held.compute_share,
-                        tenancy=room.tenancy.left(),
+                        tenancy=room.tenancy.without_job(),
                     )
         return list(left.values())
 
@@ -291,7 +291,7 @@ class _Machine:
         if not cheapest:
             return frozenset()
         priorities = {each.job_id: each.request.priority for each in self.queue}
-        started = _started_ids(self.played(taken | set(cheapest)))
+        started = _started_ids(self.decide_without(taken | set(cheapest)))
         served = {job_id for job_id in started if priorities[job_id] >= priority}
         higher = {job_id for job_id in _started_ids(before) if priorities[job_id] > priority}
         if served <= _started_ids(before) or not higher <= started:
@@ -301,10 +301,10 @@ class _Machine:
 
             def is_enough(some: Sequence[str], line: Sequence[Candidate] = queue) -> bool:
                 gone = taken | set(some)
-                return self._has_memory_for(served, gone) and served <= _started_ids(self.played(gone, line))
+                return self._has_memory_for(served, gone) and served <= _started_ids(self.decide_without(gone, line))
 
             found = frozenset(_find_fewest(cheapest, is_enough))
-            if served <= _started_ids(self.played(taken | found)):
+            if served <= _started_ids(self.decide_without(taken | found)):
                 break
         return found
 
@@ -349,7 +349,7 @@ def _drop_unneeded(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]],
 
 
 def jobs_to_restart_elsewhere(
-    admission: Admission, queue: Sequence[Candidate], play: Callable[[Sequence[Candidate]], Admission]
+    admission: Admission, queue: Sequence[Candidate], decide: Callable[[Sequence[Candidate]], Admission]
 ) -> tuple[str, ...]:
     """Return the ids of parked jobs that wait for their own GPU, and would start now if they could use any.
 
@@ -358,11 +358,11 @@ def jobs_to_restart_elsewhere(
     Args:
         admission: Result of the round.
         queue: Its candidates.
-        play: Decides the same round for another queue.
+        decide: Decides the same round for another queue.
     """
     started = _started_ids(admission)
     bound = {each.job_id for each in queue if each.gpu_uuid is not None and each.job_id not in started}
     if not bound:
         return ()
-    found = play([replace(each, gpu_uuid=None) if each.job_id in bound else each for each in queue])
+    found = decide([replace(each, gpu_uuid=None) if each.job_id in bound else each for each in queue])
     return tuple(grant.job_id for grant in found.grants if grant.job_id in bound)

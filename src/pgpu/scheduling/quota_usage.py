@@ -113,7 +113,7 @@ class QuotaUsage:
         if kept is not None:
             self._kept[candidate.owner_uid] = kept
 
-    def granted(self, candidate: Candidate, held: Held) -> None:
+    def note_grant(self, candidate: Candidate, held: Held) -> None:
         """Count a grant."""
         self._owned[candidate.owner_uid].add(held)
         self._held.append(held)
@@ -228,8 +228,8 @@ def admit_without_gpu(
             cause = None if limit is None else _CAUSES[limit]
         if cause is None:
             started = Held(candidate.job_id, candidate.owner_uid, (), now_seconds, 0.0, candidate.duration_seconds)
-            allowances.granted(candidate, started)
-            line.started(candidate.owner_uid)
+            allowances.note_grant(candidate, started)
+            line.note_start(candidate.owner_uid)
             found.grants.append(Grant(candidate.job_id, ()))
         elif candidate.deadline_seconds is not None and candidate.deadline_seconds <= now_seconds:
             found.expired.append(candidate.job_id)
@@ -245,9 +245,9 @@ class _CpuQueue:
         self._running: defaultdict[int, int] = defaultdict(int)
         for each in held:
             if not each.slices:
-                self.started(each.owner_uid)
+                self.note_start(each.owner_uid)
 
-    def started(self, uid: int) -> None:
+    def note_start(self, uid: int) -> None:
         self.count += 1
         self._running[uid] += 1
 

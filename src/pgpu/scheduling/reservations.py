@@ -57,7 +57,7 @@ class Reservation:
             and self.tenancy.admits(candidate.mode, candidate.owner_uid)
         )
 
-    def let_in(self, gpu: Gpu, candidate: Candidate, end_seconds: float) -> None:
+    def subtract(self, gpu: Gpu, candidate: Candidate, end_seconds: float) -> None:
         """Subtract a slice that was granted before the reserved job starts."""
         if gpu.uuid in self.spare_bytes and end_seconds > self.start_seconds:
             self.spare_bytes[gpu.uuid] -= taken_bytes(gpu, candidate.request.memory_bytes)
@@ -101,7 +101,7 @@ def reserve(
                 start_seconds,
                 {uuid: then.free_bytes[uuid] - taken_bytes(known[uuid], request.memory_bytes) for uuid in chosen},
                 {uuid: then.free_compute[uuid] - candidate.compute_share for uuid in chosen},
-                IDLE.joined(candidate.mode, candidate.owner_uid),
+                IDLE.with_job(candidate.mode, candidate.owner_uid),
             )
     return None
 

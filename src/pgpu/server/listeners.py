@@ -51,7 +51,7 @@ class Tcp:
 
 
 @contextlib.contextmanager
-def only_server(lock_path: Path) -> Iterator[None]:
+def hold_server_lock(lock_path: Path) -> Iterator[None]:
     """Hold the lock of the one server of a ledger.
 
     Raises:
@@ -70,7 +70,7 @@ def only_server(lock_path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
+def listen_unix(path: Path, group: str) -> Iterator[socket.socket]:
     """Listen at `path`, accessible to root and to a group if it exists; replaces a socket without a server.
 
     The socket is removed at the end: a client takes one that is left for a server that was killed. One that systemd passed,

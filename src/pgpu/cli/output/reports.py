@@ -16,7 +16,7 @@ from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.tables import PlainTable
 from pgpu.gpu.catalog import model_named
 from pgpu.model import Bandwidths, Gpu, SharingMode
-from pgpu.profiling.measurement import GpuUse, Measurement, MemoryPoint, thinned
+from pgpu.profiling.measurement import GpuUse, Measurement, MemoryPoint, downsample
 from pgpu.profiling.perfetto import trace_events
 from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
 from pgpu.units import format_memory
@@ -84,7 +84,7 @@ def _gpu(use: GpuUse) -> dict[str, Any]:
         "index": use.gpu,
         "busy_fraction": use.busy_fraction,
         "peak_bytes_by_kind": {} if use.peak is None else _by_kind(use.peak),
-        "memory": [{"at_ns": point.at_ns, "bytes_by_kind": _by_kind(point)} for point in thinned(list(use.memory))],
+        "memory": [{"at_ns": point.at_ns, "bytes_by_kind": _by_kind(point)} for point in downsample(list(use.memory))],
     }
 
 

@@ -83,13 +83,11 @@ def plan_queue(
     now_seconds: float,
     *,
     held: Sequence[Held],
-    stretches: Mapping[str, SlowdownCurve],
+    curves: Mapping[str, SlowdownCurve],
     last: BatchPlan,
 ) -> BatchPlan:
     """Plan a queue with a keeper's effort; arguments as of `plan_waiting`."""
-    return plan_waiting(
-        rooms, queue, now_seconds, held=held, stretches=stretches, doubt=DOUBT, last=last, effort=EFFORT
-    )
+    return plan_waiting(rooms, queue, now_seconds, held=held, curves=curves, doubt=DOUBT, last=last, effort=EFFORT)
 
 
 def read_plan(path: Path) -> BatchPlan:
@@ -108,14 +106,12 @@ class QueuePlanner:
         self._path = path
         self._planned_for: tuple[object, ...] | None = None
 
-    def plan_if_changed(
-        self, situation: "Situation", stretches: Mapping[str, SlowdownCurve], now_seconds: float
-    ) -> None:
+    def plan_if_changed(self, situation: "Situation", curves: Mapping[str, SlowdownCurve], now_seconds: float) -> None:
         """Write a plan for the jobs of a situation, unless the last plan was made for the same ones.
 
         Args:
             situation: Of this round.
-            stretches: By job id, as of `plan_waiting`.
+            curves: By job id, as of `plan_waiting`.
             now_seconds: Seconds since the epoch.
         """
         queue, held = split_queue(situation.queue)[0], [each for each in situation.held if each.slices]
@@ -126,7 +122,7 @@ class QueuePlanner:
         if jobs == self._planned_for:
             return
         last = read_plan(self._path)
-        plan = plan_queue(situation.rooms, queue, now_seconds, held=held, stretches=stretches, last=last)
+        plan = plan_queue(situation.rooms, queue, now_seconds, held=held, curves=curves, last=last)
         with suppress(OSError):  # a full disk keeps the last plan
             fields = [plan.order, plan.most_at_once, dict(plan.holds)]
             write_atomically(self._path, json.dumps(fields).encode(), 0o644)

@@ -64,7 +64,7 @@ class Snapshot:
                 amount = amount if part.resident_bytes is None else part.resident_bytes
                 granted[uuid] = granted.get(uuid, 0) + amount
                 compute[uuid] = compute.get(uuid, 0.0) + compute_of(entry.job)
-                tenancies[uuid] = tenancies.get(uuid, IDLE).joined(lease.sharing, entry.job.owner_uid)
+                tenancies[uuid] = tenancies.get(uuid, IDLE).with_job(lease.sharing, entry.job.owner_uid)
         metered: dict[str, int] = {}
         for (_, uuid), held_bytes in self.held_bytes.items():
             metered[uuid] = metered.get(uuid, 0) + held_bytes

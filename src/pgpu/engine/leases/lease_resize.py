@@ -343,5 +343,7 @@ class Autoshrink:
         uuids = {part.gpu_uuid for part in job.lease.slices} if job.lease is not None else set()
         names = {history_name(gpu) for gpu in self._context.gpus.gpus() if gpu.uuid in uuids}
         with self._context.ledger.view() as view:
-            peaks = [peak for name in names for peak in view.history.need_of_call((job.signature, job.owner_uid), name)]
+            peaks = [
+                peak for name in names for peak in view.history.peaks_of_call((job.signature, job.owner_uid), name)
+            ]
         return max(peaks, default=0)

@@ -14,7 +14,7 @@ from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.pod_demand import DemandMix, PodDemand, demand_of
 from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, ClaimState, ConsumedGpu, PodState
 from pgpu.scheduling.outlook import NodeResources, Outlook
-from pgpu.scheduling.placement import Placer, fuller_first
+from pgpu.scheduling.placement import Placer, prefer_fuller_nodes
 
 BEST = 10
 NOT_AT_ALL = 0
@@ -167,7 +167,7 @@ class Scorer:
     def _scores(self, demand: PodDemand, nodes: Sequence[str]) -> list[int]:
         costs = self._placer.costs(demand.shape, demand.preference)
         indexes = [self._index.get(name) for name in nodes]
-        known = fuller_first([None if index is None else costs[index] for index in indexes], ALIKE)
+        known = prefer_fuller_nodes([None if index is None else costs[index] for index in indexes], ALIKE)
         least = min((cost for cost in known if cost is not None), default=None)
         if least is None:
             return [NOT_AT_ALL] * len(nodes)
