@@ -23,7 +23,7 @@ CONTAINERS = 3
 
 
 def main() -> int:
-    """Run every storm; 1 if one of them went wrong."""
+    """Run every storm; 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kills", type=int, nargs="?", default=2000, help="in each storm")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def storm_in_one(source: str, kills: int) -> dict[str, Any]:
-    """One container; its storm compares the count with the sum of the living every few kills."""
+    """One container; its storm compares the count with the sum of the live processes every few kills."""
     began = time.perf_counter()
     with usage_file() as usage:
         result = run_container(Path(usage.name), source, kills, is_shared=False)
@@ -46,7 +46,7 @@ def storm_in_one(source: str, kills: int) -> dict[str, Any]:
 
 
 def storm_over_three(source: str, kills: int) -> dict[str, Any]:
-    """Several at once on one file: the limit holds for all together, and nothing remains of them at the end."""
+    """Several at once on one file: the limit holds for their sum, and none of their usage remains at the end."""
     began = time.perf_counter()
     with usage_file() as usage, ThreadPoolExecutor(CONTAINERS) as pool:
         path = Path(usage.name)

@@ -40,7 +40,7 @@ Estimator = Callable[[float, Peaks], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How an estimator did."""
+    """Result of an estimator."""
 
     predicted: int
     declined: int

@@ -1,9 +1,10 @@
 """Micro-batching: a handler that takes 5 ms and 0.2 ms for each request of a batch (`python -m benchmarks.function_batching`).
 
-A batch starts as soon as the lane is free, with what has come meanwhile. wrk asks front and worker over 1 and 64 connections.
-At most 32 are put together. Ideal: at 1 connection a request takes as long as the handler alone, called here beside the run
-(5.2 ms and what this machine oversleeps); at 64 every batch is full and the next one waits for its end, so 32 take 11.4 ms. Bars, from the project's design: at 1 connection less than 10 % added to the median, at 64 at least 90 % of the ideal throughput. `--without` leaves
-batching out, for scale. Writes one JSON file and prints a table; exits 1 where a bar is missed.
+A batch starts as soon as the executor is free, with the requests that arrived meanwhile, at most 32. wrk calls front and worker
+over 1 and 64 connections. Ideal: at 1 connection a request takes as long as the handler alone, called here beside the run
+(5.2 ms and this machine's oversleep); at 64 every batch is full and the next one waits for its end, so 32 requests take 11.4 ms.
+Bars, from the project's design: at 1 connection less than 10 % added to the median, at 64 at least 90 % of the ideal throughput.
+`--without` turns batching off, for comparison. Writes one JSON file and prints a table; exits 1 where a bar is missed.
 """
 
 import argparse
@@ -67,14 +68,14 @@ def alone_ms(together: int) -> float:
 
 
 def ideal(connections: int) -> dict[str, float]:
-    """Return what no server can beat: every batch is as full as can be, and nothing but the handler takes time."""
+    """Return the upper bound for any server: every batch is as full as possible, and only the handler takes time."""
     together = min(connections, MOST_TOGETHER)
     per_second = together / alone_ms(together) * 1000
     return {"p50_ms": connections / per_second * 1000, "requests_per_second": per_second}
 
 
 def measure(connections: int, seconds: int, *, is_batched: bool) -> dict[str, Any]:
-    """Ask over some connections, after a second that does not count."""
+    """Send requests over some connections, after a second of warm-up."""
     with running(server(is_batched=is_batched), Path(sys.executable), PORT) as found:
         load(found.url, found.server.body, connections, 1)
         return shown(load(found.url, found.server.body, connections, seconds), connections)

@@ -1,14 +1,15 @@
-"""How long a function scaled to zero takes to its first answer (`python -m benchmarks.function_cold_starts`).
+"""Time of a function scaled to zero until its first answer (`python -m benchmarks.function_cold_starts`).
 
-A real `pgpu serve` with its gateway. Each start is measured by the caller, from its request at the gateway to the answer, and
-taken apart into the phases that `pgpu functions NAME --cold-starts` shows; then the replica is ended, and the next one is
-cold again. Two ways: as a process, and in a sealed container (`--image`, with DOCKER_HOST as usual). Beside them stands
-what the machine asks for two bare interpreters, one after the other. A function on the simulated GPU that imports torch
-(`--torch` names a directory of packages with it) and holds 115 MiB there, as P5's detector does, is scaled to zero by being
-parked: `frozen` has its worker restored by the driver, `zygote` has lost it and forks another one that has torch imported.
-`idle` is the same of a function without a GPU, whose worker ends after it was idle for a second; `worker` is where a worker is
-killed that served; `torch` starts from zero without any of it. Writes one
-JSON file and prints a table; exits 1 where a bar is missed by the median.
+A real `pgpu serve` with its gateway. The caller measures each start, from its request at the gateway to the answer, and splits it into the phases that `pgpu
+functions NAME --cold-starts` shows; then the replica is ended, so that the next start is cold again. Two ways: as a process,
+and in a sealed container (`--image`, with DOCKER_HOST as usual). For comparison, the machine's time for two bare interpreters,
+one after the other, is measured too.
+
+A function on the simulated GPU that imports torch (`--torch` names a directory of packages with it) and holds 115 MiB there,
+as P5's detector does, is scaled to zero by being parked. `frozen`: the driver restores its worker. `zygote`: the worker is
+gone, and the zygote forks another one that has imported torch. `idle`: the same for a function without a GPU; its worker ends
+after a second without calls. `worker`: a serving worker is killed. `torch`: a start from zero without a zygote. Writes one
+JSON file and prints a table; exits 1 if a median misses its bar.
 """
 
 import argparse
@@ -75,7 +76,7 @@ class Noop:
     def __call__(self, x: int) -> dict[str, int]:
         return {{"x": x, "pid": os.getpid()}}
 """
-"""Its weights need not be what P5's are: what moving them takes is modelled by their size."""
+"""The weights need not equal P5's: the time to move them is modelled from their size."""
 
 
 class Served:
@@ -120,14 +121,14 @@ class Served:
         return answer.value["pid"], milliseconds
 
     def answers(self) -> int:
-        """Return which worker answers now; 0 where none does."""
+        """Return the PID of the worker that answers now; 0 if none does."""
         try:
             return self.call()[0]
         except OSError:
             return 0
 
     def leave(self) -> None:
-        """Leave no container behind."""
+        """Remove all containers."""
         for job_id in self.functions.undeploy(NAME):
             self.client.wait(job_id)
 
@@ -146,7 +147,7 @@ class Served:
         time.sleep(REST_SECONDS)  # noqa: TID251 - likewise
 
     def starts(self, most: int) -> Sequence[ColdStart]:
-        """Return the last starts, taken apart; the first of all was the deployment's."""
+        """Return the phases of the last starts; the very first start was the deployment's."""
         until(lambda: len(self.functions.cold_starts(NAME)) > most)
         return self.functions.cold_starts(NAME)[:most]
 
@@ -182,7 +183,7 @@ def taken_apart(served: Served, seen: Sequence[float]) -> dict[str, Any]:
 
 
 def started(served: Served) -> float:
-    """Have it start cold; the caller's milliseconds."""
+    """Start it cold; returns the caller's milliseconds."""
     served.cool()
     return served.call()[1]
 
@@ -209,7 +210,7 @@ def woken(served: Served, *, is_frozen: bool) -> float:
 
 
 def from_idle(times: int, packages: Path | None) -> dict[str, Any]:
-    """Call a function without a GPU that was idle for longer than it stays."""
+    """Call a function without a GPU after its worker has ended for being idle."""
     with serving_functions() as served:
         served.deploy("" if packages is None else "import torch", None, packages, idle=1)
         seen = [rested(served) for _ in range(times)]
@@ -243,7 +244,7 @@ def killed(served: Served) -> float:
 
 
 def bare(times: int, words: str = "pass") -> dict[str, float]:
-    """Start an interpreter that does as little as one can."""
+    """Start an interpreter that does as little as possible."""
     seen = []
     for _ in range(times):
         began = time.perf_counter()

@@ -1,10 +1,10 @@
 """200 functions on one machine that has room for four of them (`python -m benchmarks.function_crowd`).
 
 A real server with its gateway, replicas as processes, a simulated GPU; each function holds GPU memory for its weights and
-takes a time of its own to load them. Calls come at random (Poisson), the n-th function's as often as Zipf says, from a seed. Every
-call must be answered or be told clearly why not, and none may fail for memory. A second server beside it plays the same list at
-the same time, with a gateway that offers idle replicas by when they were used last, so that the least recently used goes first;
-and both policies are replayed alone on this and other lists, where nothing takes time. Writes one JSON file; exits 1 where a call was lost or failed for memory.
+takes a time of its own to load them. Calls arrive at random (Poisson) from a seed; functions are popular by Zipf's law. Every
+call must get an answer or an error with a clear reason, and none may fail for memory. A second server plays the same list at
+the same time, with a gateway that values idle replicas by their last use, so that the least recently used is evicted first;
+and both policies are replayed alone on this and other lists, without real time. Writes one JSON file; exits 1 where a call was lost or failed for memory.
 """
 
 import argparse
@@ -53,7 +53,7 @@ SLOT_BYTES = 5 * GIB
 """Of an RTX 3090's 24 GiB: a fifth does not fit."""
 
 SKEW = 1.2
-"""Zipf's exponent: a half of the calls goes to four functions of 200. Traces of production are steeper."""
+"""Zipf's exponent: half of the calls go to four functions of 200. Production traces are steeper."""
 
 LOAD_SECONDS = (0.1, 1.0)
 """Constructors take so long, as many in each octave."""
@@ -90,7 +90,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of it."""
+    """Outcome of a call."""
 
     arrival: Arrival
     status: int
@@ -168,7 +168,7 @@ def play(socket: Path, calls: Sequence[Arrival]) -> list[Answered]:
 
 
 class LruDesk(HttpControlPlane):
-    """Values an idle replica by the time of its last use instead of its worth; all hold the same memory."""
+    """Values an idle replica by its last use, not by the formula of the gateway; all hold the same memory."""
 
     def __init__(self, functions: HttpFunctions, client: HttpClient) -> None:
         super().__init__(functions, client)
@@ -185,7 +185,7 @@ class LruDesk(HttpControlPlane):
 
 
 def run_lru_gateway(server: ServerProcess) -> None:
-    """Be the gateway of a server that has none."""
+    """Run as the gateway of a server that has none."""
     address = address_of(server.host)
     assert address is not None  # noqa: S101 - it is the address of a socket
     asked = HttpTransport(address)
@@ -258,7 +258,7 @@ def said_of(answers: Sequence[Answered], status: int) -> int:
 
 
 def no_memory(answers: Sequence[Answered]) -> int:
-    """Count the calls that failed for memory, or since what they waited for could not be started."""
+    """Count the calls that failed for memory, or because their replica could not be started."""
     return sum(each.code in {"no_memory", "crash_loop", "starting_timeout", "handler_error"} for each in answers)
 
 
@@ -288,7 +288,7 @@ def jobs_of(server: ServerProcess) -> dict[str, Any]:
 
 
 def parked_count(server: ServerProcess) -> int:
-    """Return how often a replica gave its slice away and lived on, as far as the ledger remembers."""
+    """Return how often a replica lost its slice and stayed alive, as far back as the ledger records it."""
     ledger = Ledger(Path(server.environment["PGPU_STATE_DIR"], "ledger.db"))
     try:
         return sum(event.kind == "parked" for event in ledger.events.after(0, 10_000))
@@ -297,7 +297,7 @@ def parked_count(server: ServerProcess) -> int:
 
 
 def starts_of(functions: HttpFunctions) -> dict[str, Any]:
-    """Return what cold starts took by phase, in ms, and what one takes beside its wait for memory and its constructor."""
+    """Return the phases of cold starts, in ms, and the time of a start without its wait for memory and its constructor."""
     starts = [start for function in range(FUNCTIONS) for start in functions.cold_starts(name_of(function))]
     phases: dict[str, list[float]] = {}
     for start in starts:
@@ -311,7 +311,7 @@ def starts_of(functions: HttpFunctions) -> dict[str, Any]:
 
 
 def replayed(calls: Sequence[Arrival], starts_seconds: Sequence[float], *, is_lru: bool) -> tuple[float, float]:
-    """Play a policy alone: nothing takes time, so that only the choice of who goes tells; return hits and seconds a call."""
+    """Replay a policy alone, without real time, so that only its choice of evicted replicas counts; return hits and seconds per call."""
     clock, often = ValueClock(), [Frequency() for _ in starts_seconds]
     kept: dict[int, Arrival] = {}
     worth: dict[int, float] = {}
@@ -336,14 +336,14 @@ def replayed(calls: Sequence[Arrival], starts_seconds: Sequence[float], *, is_lr
 
 
 def drifting(calls: Sequence[Arrival], seed: int) -> list[Arrival]:
-    """Let other functions be the popular ones every minute."""
+    """Change the popular functions every minute."""
     minutes = range(int(calls[-1].at_seconds // 60) + 1)
     orders = [random.Random(seed * 1000 + each).sample(range(FUNCTIONS), FUNCTIONS) for each in minutes]
     return [replace(each, function=orders[int(each.at_seconds // 60)][each.function]) for each in calls]
 
 
 def replays(seconds: float, rate: float, start_seconds: float) -> dict[str, Any]:
-    """Replay lists of other seeds, too: of one list either policy may be the luckier one."""
+    """Replay lists of other seeds, too: on one list either policy may be better by chance."""
     found: dict[str, Any] = {"seeds": REPLAYS}
     for kind in ("steady", "another order each minute"):
         for policy in POLICIES:

@@ -1,9 +1,9 @@
-"""What becomes of requests when things go wrong around a function (`python -m benchmarks.function_faults`).
+"""Requests under faults of a function, its clients and its machine (`python -m benchmarks.function_faults`).
 
-One front and its worker, asked over its Unix socket: workers killed in mid-request, constructors that raise or hang, a handler
+One front and its worker, called over its Unix socket: workers killed in mid-request, constructors that raise or hang, a handler
 that burns the CPU and the GIL, one that takes more GPU memory than its slice (simulated), bodies of 1 GiB, slow clients,
 clients that leave. Every request must get an answer or a clear status, others must not notice, and it must serve again within
-a second. Writes one JSON file and prints a line for each fault; exits 1 where one does not hold. `--kills` says how many.
+a second. Writes one JSON file and prints a line for each fault; exits 1 where one does not hold. `--kills` sets the number of kills.
 """
 
 import argparse
@@ -113,10 +113,10 @@ def served(
 
 
 def until(question: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something is so.
+    """Wait for a condition.
 
     Raises:
-        TimeoutError: It never was.
+        TimeoutError: It did not become true.
     """
     deadline = time.monotonic() + seconds
     while not question():
@@ -156,7 +156,7 @@ def ask(replica: DevReplica, body: object = None, path: str = "/") -> Answer:
 
 
 def kills(times: int) -> dict[str, Any]:
-    """Kill the worker in mid-request: its caller is told at once, who waits behind it is served by the next worker."""
+    """Kill the worker in mid-request: its caller gets an error at once, and the next worker serves the request behind it."""
     in_flight: list[float] = []
     again: list[float] = []
     statuses: Counter[str] = Counter()
@@ -199,7 +199,7 @@ def burning() -> dict[str, Any]:
         answers = []
         while not busy.done():
             answers.append(ask(replica, path="/healthz"))
-            time.sleep(0.02)  # noqa: TID251 - as often as somebody might ask
+            time.sleep(0.02)  # noqa: TID251 - a plausible interval between health checks
         times = [milliseconds for _, _, milliseconds in answers]
         is_healthy = all(status == 200 for status, _, _ in answers)
     held = (
@@ -246,7 +246,7 @@ def large_bodies() -> dict[str, Any]:
         while not chunks.done():
             others.append(ask(replica, path="/healthz")[2])
             most = max(most, front.memory_info().rss)
-            time.sleep(0.01)  # noqa: TID251 - as often as somebody might ask
+            time.sleep(0.01)  # noqa: TID251 - a plausible interval between health checks
     statuses = [announced[:12].decode(), chunks.result()[:12].decode()]
     held = all("413" in status for status in statuses) and max(others) < SECOND
     return {"held": held, "statuses": statuses, "front_mib_at_most": most // MIB, "others_ms": spread(others)}
@@ -268,7 +268,9 @@ def chunked(replica: DevReplica) -> bytes:
         ours.settimeout(60)
         ours.connect(str(replica.http_socket))
         ours.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with contextlib.suppress(OSError):  # a server that refuses may close before all was sent
+        with contextlib.suppress(
+            OSError
+        ):  # a server that refuses may close the connection before the whole body is sent
             for _ in range(GIB // MIB):
                 ours.sendall(piece)
         with contextlib.suppress(OSError):
@@ -277,7 +279,7 @@ def chunked(replica: DevReplica) -> bytes:
 
 
 def slow_clients() -> dict[str, Any]:
-    """Hold 100 requests open that never come to their end, and ask beside them."""
+    """Keep 100 incomplete requests open, and send others beside them."""
     with served("Plain") as replica, contextlib.ExitStack() as stack:
         quiet = [ask(replica, {}) for _ in range(100)]
         for _ in range(100):
@@ -293,7 +295,7 @@ def slow_clients() -> dict[str, Any]:
 
 
 def gone_clients() -> dict[str, Any]:
-    """Have 30 clients ask for a fifth of a second each and leave: who comes then does not wait for their six seconds."""
+    """Let 30 clients send requests of a fifth of a second each and disconnect: the next client does not wait for their six seconds."""
     with served("Plain") as replica:
         body = json.dumps({"seconds": 0.2}).encode()
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)

@@ -1,8 +1,8 @@
-"""How soon a job starts for which an offered lease is taken (`python -m benchmarks.idle_leases`).
+"""Start latency of a job that needs the lease of an idle one (`python -m benchmarks.idle_leases`).
 
-On a simulated GPU that idle jobs fill, each of which offers its lease: one that goes when it is asked, one that holds its
-memory on the GPU, and one that ignores SIGTERM. From the submission to the first word of the job that needs its place. And
-what deciding costs while many offer and many wait, in this process. Writes one JSON file into benchmarks/results and exits
+On a simulated GPU filled by idle jobs that offer their leases: one that ends on SIGTERM, one that keeps its memory on the GPU,
+and one that ignores SIGTERM. Measured from the submission of a job that needs the memory to its first output. Also the CPU
+time of the decision with many offers and many waiting jobs, in this process. Writes one JSON file into benchmarks/results and exits
 1 where the slowest start misses its target.
 """
 

@@ -1,9 +1,9 @@
 """Kills random processes under load (`python -m benchmarks.kill_storm`): with a server, and without one.
 
 With one: server, keepers, zygotes, supervisors, jobs and clients, of which some jobs are containers if `--image` names their
-image; without one: keepers, zygotes, supervisors and clients. After each kill the books must balance, and in the end every
-job that was accepted has run once, from beginning to end, or never and says so: an assertion fails otherwise, and says the
-seed. Who is killed when depends on that and on the machine. Writes one JSON file into benchmarks/results.
+image; without one: keepers, zygotes, supervisors and clients. After each kill the ledger must agree with the processes, and in the end every
+accepted job has run exactly once, to its end, or never, with a recorded reason: an assertion fails otherwise and prints the
+seed. The order of kills depends on the seed and on the machine's timing. Writes one JSON file into benchmarks/results.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """P2's job, unchanged, under `--memory auto` (`python -m benchmarks.learned_sizes`).
 
 TensorFlow's default takes nearly all it sees. The same call runs four times with its size left to pgpu, then as many at
-once as `--waiting` says, beside what P2's own request of 22,885 MiB allows. On a simulated RTX 3090; sizes and counts do
+once as `--waiting` sets, beside what P2's own request of 22,885 MiB allows. On a simulated RTX 3090; sizes and counts do
 not depend on how busy the machine is. Writes one JSON file into benchmarks/results and prints it.
 """
 

@@ -1,8 +1,8 @@
 """How long short kernels at 50 Hz wait beside long ones that never end, with pgpu's shares and without pgpu.
 
-What the hardware's preemption allows is said in two ways, and both must hold: the p99 of the same pair of programs without
-pgpu, measured beside; and what the time slices of the simulated GPU that is measured allow at worst. A part of
-`benchmarks.share_accuracy`, whose bars it keeps; it refuses to speak of real GPUs, as that does.
+There are two bounds for what the hardware's preemption allows, and both must hold: the p99 of the same pair of programs without
+pgpu, measured beside; and the worst case of the simulated GPU's time slices. A part of `benchmarks.share_accuracy`, with the
+same bars. Like it, it makes no statement about real GPUs.
 """
 
 import time
@@ -20,7 +20,7 @@ SAMPLES, SHORT_SAMPLES = 1000, 150
 """Waits: of a thousand, ten are longer than the p99."""
 
 _SLICE_NS = 2_000_000
-"""Written into the measured GPU's gpus.conf, so that it is no default of somebody else's."""
+"""Written into the measured GPU's gpus.conf, so that the figure does not depend on a default."""
 
 _KERNEL_NS, _PAUSE_US = 500_000, 19_370
 """A period that is no multiple of a time slice, so that arrivals drift through it."""
@@ -82,7 +82,7 @@ def _interactive(word: ComputeWord | None, samples: int) -> dict[str, float]:
 
 
 def _allowed_ns() -> float:
-    """Who comes just too late waits for a whole slice of the other, and the switch; its own kernel fits into its own slice."""
+    """Worst case: a kernel that arrives just after a switch waits for the other's whole slice and the switch; it fits into one slice itself."""
     with a_compute_world() as world:
         return _SLICE_NS + _switch_ns(world) + _KERNEL_NS
 

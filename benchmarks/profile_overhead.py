@@ -1,8 +1,8 @@
 """What being profiled costs a program (`python -m benchmarks.profile_overhead`).
 
 Traced and not, in turns, under the same shim on the simulated driver: ns of a launch and of an allocate-and-free pair on a
-driver without backing, and seconds of a whole program whose kernels take 0.23 ms. What the program's own profile says it
-cost stands beside it. Writes one JSON file into benchmarks/results and prints a table.
+driver without backing, and seconds of a whole program with kernels of 0.23 ms. The program's own profile states
+a cost too, which is recorded beside it. Writes one JSON file into benchmarks/results and prints a table.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def call_times(*, is_traced: bool) -> dict[str, float]:
 
 
 def program_seconds(*, is_traced: bool) -> tuple[float, float]:
-    """Run a whole program; return its seconds, and which fraction its own profile says tracing was."""
+    """Run a whole program; return its seconds, and the fraction of tracing in its own profile."""
     command = [sys.executable, "-m", "pgpu.workloads", "matvec", "--iterations", str(ITERATIONS), "--ahead", "20"]
     with a_slice(SLICE_BYTES) as world:
         prepare(world, is_traced=is_traced)

@@ -1,7 +1,7 @@
 """What a queue of 10,000 jobs costs, and how soon a job starts (`python -m benchmarks.queue_scale`).
 
 Rounds of admission are timed in this process, in wall time and in processor time of their own: on a machine that is busy
-with something else only the second says what they cost, or both under `chrt -f 5`, as the report then says. Starts are real: jobs on a simulated GPU that print the time as
+with something else only the second is meaningful, or both under `chrt -f 5`, which the report records. Starts are real: jobs on a simulated GPU that print the time as
 their first word. A keeper is warm, as it is while anything waits and for some seconds after. Writes one JSON file into
 benchmarks/results. Targets are for medians; the maxima stand beside them.
 """

@@ -1,7 +1,7 @@
-"""Plays a day of jobs through the real `admit`: they come, wait, are granted memory, run as long as they run, and end.
+"""Replays a day of jobs through the real `admit`: they arrive, wait, are granted memory, run and end.
 
 Only time is simulated. The predicted durations may differ from the true ones, and companions may
-slow jobs down. It refuses to forgive: a grant that passes a GPU's memory, and a job that is never granted, are errors.
+slow jobs down. A grant above a GPU's memory and a job that is never granted are errors.
 """
 
 import math
@@ -113,7 +113,7 @@ class _Running:
     arrival: Arrival
     held: Held
     left_seconds: float
-    """Of work, were it alone."""
+    """Of work, if it ran alone."""
 
     company_seconds: float = 0.0
     """Seconds so far, each counted for every job on its GPU."""
@@ -144,7 +144,7 @@ class _Day:
         return not (self._coming or self._waiting or self._running)
 
     def start(self, policy: Policy) -> None:
-        """Let admission decide, and hold it to the memory that is there."""
+        """Run one round of admission, and verify its grants against the memory of each GPU."""
         held = [running.held for running in self._running]
         queue = [arrival.candidate for arrival in self._waiting.values()]
         precedence = Precedence(self._precedence.reservation, tuple(self._first.values()))

@@ -1,4 +1,4 @@
-"""What a server's clients wait for: 64 at once that list and submit, and one whose command is to run on an idle GPU.
+"""Latency of a server's clients: 64 at once that list and submit, and one that runs a command on an idle GPU.
 
 Run `python -m benchmarks.server_load [--clients 64] [--requests 20]`; the result goes to benchmarks/results. Under load the
 GPU is full, so that what is submitted waits and nothing but the server, the ledger and the keeper works.
@@ -71,7 +71,7 @@ class Connection(http.client.HTTPConnection):
 
 
 def ask(path: Path, method: str, route: str, body: object, tally: Tally) -> None:
-    """Ask once, over a connection of its own as each command does, and note how long it took."""
+    """Send one request over a connection of its own, as each command does, and record its duration."""
     began = time.perf_counter()
     connection = Connection(path)
     try:

@@ -2,9 +2,9 @@
 
 Loads of our own run under the shim on a simulated GPU. What each got is the simulated driver's own account of device time
 (`consumed_ns` of its activity file: what a process's finished work takes on a GPU that it has alone), which neither shim
-nor job writes; beside it stands what the job's own board tells. Errors are in points: 100 · (got − asked).
+nor job writes; the figure of the job's own board is recorded beside it. Errors are in points: 100 · (got − asked).
 
-It refuses to speak of real GPUs: the simulated driver's model of time slices tests the controller and nothing else.
+It makes no statement about real GPUs: the simulated driver's model of time slices tests only the controller.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TARGET_POINTS = 2.0
 
 TARGET_MS = 20
 TAKEN_BACK_MS = 200.0
-"""From then on whoever came has its share, to `TARGET_POINTS` as everybody."""
+"""After this time a job that arrived has its share within `TARGET_POINTS`, like all others."""
 
 LENT_PART = 0.95
 """Of an otherwise idle GPU, for a fair job of any share."""
@@ -236,7 +236,7 @@ class Rates:
 
 
 def _errors(case: Case, rates: Rates) -> list[float]:
-    """In points. Who is fair among others asks for a part of what switches leave, and leaves nothing of it idle."""
+    """In points. The target of a fair job is a share of the time that context switches leave, and of that none stays idle."""
     if case.is_strict:
         return [100 * (got - asked) for got, asked in zip(rates.got, case.shares, strict=True)]
     there = 1 - rates.lost

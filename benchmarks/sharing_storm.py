@@ -1,8 +1,8 @@
 """Kills random processes while every way of sharing GPUs goes on at once (`python -m benchmarks.sharing_storm`).
 
-After each kill the books must balance, whoever was not hit goes on or says what it lost, and in the end a job of each kind
-runs at once and nothing is left: an assertion fails otherwise, and says the seed. Who is killed when depends on that and on the
-machine. `--seconds` bounds how long is killed. Writes one JSON file into benchmarks/results. `--control` leaves a recovery step
+After each kill the ledger must agree with the processes, and every other process must go on or report its loss. In the end a
+job of each kind runs at once and no process is left. An assertion fails otherwise and prints the seed; the order of kills
+depends on the seed and on the machine's timing. `--seconds` bounds the duration. Writes one JSON file into benchmarks/results. `--control` leaves a recovery step
 out (tests/system/sharing_control) and fails unless that is noticed.
 """
 

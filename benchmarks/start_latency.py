@@ -1,8 +1,8 @@
 """How long after memory is free the next waiting job starts, in ms (`python -m benchmarks.start_latency`).
 
 One job holds all of a simulated GPU and the others wait for all of it; when it ends, each starts after the one before, so
-that every queue length from the longest to one is seen. A job prints the time and ends: from one job's word to the next
-one's lies all that users wait for. Writes one JSON file into benchmarks/results and prints a table.
+that every queue length from the longest to one is seen. A job prints the time and ends: the time between the output of two
+jobs is the whole wait that a user sees. Writes one JSON file into benchmarks/results and prints a table.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Two jobs that each work on three quarters of a GPU, together: with turns, without, and one after the other.
 
 `python -m benchmarks.turns [--short]`, on a simulated GTX 980 Ti that pages: the model of paging is docs/simulated-gpu.md's,
-so figures say what turns are worth against that model, and nothing of any card. Nothing is extrapolated: without turns the
+so figures show the gain of turns under that model, not on any real card. Nothing is extrapolated: without turns the
 same jobs do fewer iterations, since as many would take hours, and are compared with as many one after the other. Writes
 one JSON file and prints a table; 1 where turns miss their target.
 """

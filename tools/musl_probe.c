@@ -1,4 +1,4 @@
-/* The one program of the musl test image: says that it lives, and what a CUDA client would meet there. */
+/* The one program of the musl test image: prints that it runs, and what a CUDA client would find there. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 """Print the cycles among the object files of a C library (`python -m tools.object_cycles FOLDER [--edges]`).
 
 FOLDER is CMake's folder of the target's objects, such as build/native/native/shim/CMakeFiles/pgpu_shim.dir. An object
-depends on another one if it uses a symbol that the other defines (`nm`). Left out are `main`, which puts the library
-together, and assembler stubs. The exit code is 1 if there is a cycle.
+depends on another one if it uses a symbol that the other defines (`nm`). Left out are `main`, which initialises the
+library, and assembler stubs. The exit code is 1 if there is a cycle.
 """
 
 import argparse

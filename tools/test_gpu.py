@@ -27,7 +27,7 @@ import pynvml
 ROOT = Path(__file__).parent.parent
 PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
 BUDGET_SECONDS = 570.0
-"""Of all parts together: ten minutes less what starting and writing take."""
+"""For all parts together: ten minutes less the time to start and to write the record."""
 
 KILLED = 124
 TAIL_LINES = 15
@@ -41,16 +41,16 @@ class Part:
     command: tuple[str, ...]
     limit_seconds: float
     is_json: bool = True
-    """Whether its last line on standard output is what it found."""
+    """Whether its last line on standard output is the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a part."""
+    """Outcome of a part."""
 
     name: str
     exit_code: int
-    """124: it was not done in its time."""
+    """124: it exceeded its time limit."""
 
     seconds: float
     found: Any
@@ -119,7 +119,7 @@ def launch_cost(folder: Path) -> tuple[str, ...]:
 
 
 def run_all(chosen: Sequence[Part], budget_seconds: float) -> Iterator[Outcome]:
-    """Run one part after the other; what no time is left for is not started."""
+    """Run the parts one after the other; a part without remaining time is not started."""
     deadline_seconds = time.monotonic() + budget_seconds
     for part in chosen:
         left_seconds = deadline_seconds - time.monotonic()
@@ -130,7 +130,7 @@ def run_all(chosen: Sequence[Part], budget_seconds: float) -> Iterator[Outcome]:
 
 
 def run(part: Part, limit_seconds: float) -> Outcome:
-    """Run one part, and end it and all that it started when its time is over."""
+    """Run one part; after its time limit, kill it and all its children."""
     began_seconds = time.monotonic()
     with subprocess.Popen(
         part.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -159,7 +159,7 @@ def last_json(text: str) -> Any:
 
 
 def write(path: Path, machine: dict[str, Any], outcomes: Sequence[Outcome], junit: Path) -> None:
-    """Write what is known so far: a run that is cut off leaves what it had."""
+    """Write the results so far: a run that is interrupted leaves those."""
     tests = list(tests_of(ET.parse(junit))) if junit.exists() else []  # noqa: S314 - pytest's own file
     record = {"schema_version": 2, **machine, "parts": [asdict(outcome) for outcome in outcomes], "tests": tests}
     path.write_text(json.dumps(record, indent=2) + "\n")

@@ -3,7 +3,7 @@
     python tools/wheel_requirements.py dist/gpuslice-*.whl [--retag]
 
 The wheel promises glibc 2.17 and carries every C library. With `--retag` a wheel that keeps the promise is renamed from
-`linux_*` to `manylinux_2_17_*`, which is what installers match. It refuses to mend a wheel.
+`linux_*` to `manylinux_2_17_*`, which is what installers match. It never changes a wheel's content.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """`python -m benchmarks.advice`: P3's eight cells and pairs of drawn kernels, predicted and measured; writes a record.
 
-Predictions are made before a pair runs, from profiles of each program alone. `--short` does a few, to see that it works. Exits
+Predictions are made before a pair runs, from profiles of each program alone. `--short` runs a few pairs as a smoke test. Exits
 with 1 where advice does not name P3's winner in each cell, or is not better than always MPS and than always time slices.
 """
 
@@ -24,8 +24,8 @@ KERNELS, PAIRS = 7, 21
 """On each model: every pair of its kernels."""
 
 SEED = 29
-"""Of the record. Seen while formulas were developed: seeds 1, 7 and 11, and in the simulated driver's formulas, without a clock, 23 and
-101 to 103."""
+"""Seed of the record. Used while the formulas were developed: seeds 1, 7 and 11; and with the simulated driver's formulas, without
+a clock, 23 and 101 to 103."""
 
 
 def main() -> int:

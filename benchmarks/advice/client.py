@@ -1,6 +1,6 @@
 """One program of the benchmark, as a process: a kernel again and again, with pauses, for a time.
 
-Reads one JSON object from its first argument, prints `ready`, waits for a line, and prints one JSON object. It speaks to
+Reads one JSON object from its first argument, prints `ready`, waits for a line, and prints one JSON object. It calls
 the driver through ctypes alone, since hundreds of these start.
 """
 
@@ -55,7 +55,7 @@ class Driver:
         return function
 
     def prefer_shared(self, function: ctypes.c_void_p, percent: int) -> None:
-        """Have so many percent of L1 and shared memory together preferred as shared memory."""
+        """Set the preferred share of shared memory in L1 and shared memory together, in percent."""
         self._call("cuFuncSetAttribute", function, _CARVEOUT, percent)
 
     def blocks_per_sm(self, function: ctypes.c_void_p, block_threads: int) -> int:
@@ -84,7 +84,7 @@ class Driver:
         return event
 
     def wait_for(self, event: ctypes.c_void_p) -> None:
-        """Wait until an event came."""
+        """Wait for an event."""
         self._call("cuEventSynchronize", event)
 
     def seconds_between(self, first: ctypes.c_void_p, last: ctypes.c_void_p) -> float:
@@ -95,7 +95,7 @@ class Driver:
 
 
 def main() -> None:
-    """Be one program."""
+    """Run one program."""
     spec = json.loads(sys.argv[1])
     driver = Driver(spec["library"])
     function = driver.kernel(spec["ptx"], spec["entry"])

@@ -28,7 +28,7 @@ LEAST_LAUNCH_SECONDS = 0.0004
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A kernel before it is known how long it takes."""
+    """A drawn kernel, before its duration is measured."""
 
     name: str
     notes: str

@@ -37,7 +37,7 @@ _FIRST_SECONDS = 0.1
 
 
 def measured_cells() -> Iterator[tuple[str, int, Pair]]:
-    """Yield what the cache-sensitive program ran with, the size, and what came of it."""
+    """Yield the companion of the cache-sensitive program, the size, and the outcome."""
     model, _count = parse_model("GTX 980 Ti")
     with staged(model) as stage:
         against = probes(stage)
@@ -49,7 +49,7 @@ def measured_cells() -> Iterator[tuple[str, int, Pair]]:
 
 
 def _known(stage: Stage, program: Program, against: list[Probe]) -> Known:
-    """Give it so many launches in an iteration that one takes as long as any other's."""
+    """Set the launches in an iteration so that iterations of all programs take equally long."""
     launch_seconds = stage.run([program], _FIRST_SECONDS)[0].kernel_seconds
     launches = max(1, round(_ITERATION_SECONDS / launch_seconds))
     whole = Program(**{**{name: getattr(program, name) for name in program.__slots__}, "launches": launches})

@@ -54,7 +54,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One program, and what was measured of it alone."""
+    """One program and its measurements alone."""
 
     program: Program
     profile: Profile
@@ -80,7 +80,9 @@ def measured_pairs(models: list[str], kernels: int, pairs: int, seed: int) -> It
 
 def pair_of(stage: Stage, jobs: tuple[Known, ...]) -> Pair:
     """Ask for advice, then run a pair in both modes."""
-    kind = GpuKind(stage.model.name, None)  # What pgpu refuses before Volta P3 ran: speed is what is compared here.
+    kind = GpuKind(
+        stage.model.name, None
+    )  # P3 ran MPS on a GPU before Volta, which pgpu refuses; this benchmark compares speed only.
     advice = advise([job.profile for job in jobs], kind)
     return Pair(
         stage.model.slug,

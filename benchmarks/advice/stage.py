@@ -21,7 +21,7 @@ from pgpu.libraries import SIMULATED_CUDA, library_path
 _CLIENT = Path(__file__).parent / "client.py"
 _TMPFS = "/dev/shm"  # noqa: S108 - the state of simulated GPUs lies on a tmpfs
 _WARM_UP = 0.15
-"""Warm-up that is left out, since not all programs run yet."""
+"""Share of the time that is left out as warm-up: not all programs run yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Stage:
         carveout_percent: int | None = None,
         library: str | None = None,
     ) -> list[Measured]:
-        """Run programs at the same time, each for so long, and say how fast each was."""
+        """Run programs at the same time, each for so long, and return how fast each was."""
         environment = {**os.environ, "PGPU_SIMGPU_DIR": str(self.directory)}
         environment.pop(PIPE_VARIABLE, None)
         if under_mps:
@@ -140,7 +140,7 @@ def _send_off(child: subprocess.Popen[str]) -> None:
 
 
 def _measured(child: subprocess.Popen[str], seconds: float) -> Measured:
-    """Read what it says of the time in which everybody ran: what it ended later it may have done alone."""
+    """Read a program's result and keep the time in which all programs ran: it may have run alone afterwards."""
     text, _ = child.communicate(timeout=120)
     found: dict[str, Any] = json.loads(text)
     ends, took = found.pop("ends"), found.pop("kernel_seconds")

@@ -1,9 +1,9 @@
 """What one, two or three processes cost that pass a request on and do nothing with it.
 
 `python -m benchmarks.function_overhead.floor PORT BEHIND`: a process on asyncio's own loop takes requests over TCP and gives
-them to a row of BEHIND others, each on a socket pair as pgpu's are; the last one sends back what it gets. What front, worker
-and gateway take beyond this is theirs: the rest is what the machine asks for waking a process. It refuses to parse: a
-request is a `POST`.
+them to a row of BEHIND others, each on a socket pair as pgpu's are; the last one sends back what it gets. The CPU time of front, worker
+and gateway above this figure is pgpu's own; this figure is the machine's cost of waking processes. Nothing is parsed: each
+`POST` counts as one request.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One server of functions as its own users would start it, and what it takes of the machine."""
+"""One server of functions, started as its documentation shows, and its use of CPU time and memory."""
 
 import http.client
 import os
@@ -110,7 +110,7 @@ def _wait_for_an_answer(server: Server, url: str, child: "subprocess.Popen[bytes
     while not _answers(url, server.body):
         if child.poll() is not None or time.monotonic() > until_seconds:
             raise RuntimeError(f"{server.name} does not answer: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - a foreign server tells nobody that it is ready
+        time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - a foreign server does not report its readiness
 
 
 def _answers(url: str, body: str) -> bool:

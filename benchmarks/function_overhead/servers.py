@@ -159,7 +159,7 @@ GATEWAY = Server(
     path="/functions/noop",
     environment={"PYTHONPATH": str(Path(__file__).parents[2])},
 )
-"""Its replica is started by a fake of the server: neither is asked while calls go through."""
+"""A fake of the server starts its replica: the server takes no part in calls."""
 
 FLOORS = tuple(
     Server(

@@ -1,6 +1,6 @@
 """Load by wrk. Its figures are read by a Lua script, since the printed ones are rounded.
 
-It refuses to judge; answers that are not 2xx are counted beside the others.
+Answers that are not 2xx are counted separately; no bar is checked here.
 """
 
 import json
@@ -26,7 +26,7 @@ end
 
 @dataclass(frozen=True)
 class Load:
-    """What one run saw."""
+    """Figures of one run."""
 
     requests: int
     seconds: float

@@ -1,7 +1,7 @@
 """The same crowd on a real control plane: etcd, API server and scheduler of a folder, and fake nodes without kubelets.
 
 A plane of its own for each crowd, on loopback, with nothing left of it in the end. There are no controllers: pods are bound
-and nothing runs them. Nobody publishes slices again, so devices stay in the order in which they were first published.
+and nothing runs them. Slices are published once, so devices stay in their first order.
 """
 
 import contextlib
@@ -162,7 +162,7 @@ def _tolerant(pod: fleet.Object) -> fleet.Object:
 
 
 def _answers(client: Any) -> bool:
-    with contextlib.suppress(Exception):  # it starts: whatever goes wrong is tried again
+    with contextlib.suppress(Exception):  # while it starts, every error is retried
         client.create(msgspec.convert({"metadata": {"name": fleet.NAMESPACE}}, Namespace))
         shared = {"metadata": {"name": SHARED_CLASS}, "spec": {"selectors": [_SELECTOR]}}
         client.create(msgspec.convert(shared, DeviceClass))

@@ -34,7 +34,7 @@ _Asked = tuple[int, int, tuple[int, ...]]
 
 
 class Asking:
-    """The scheduler and its extender behind the replay's words; hears of what it has allocated before the next pod."""
+    """The scheduler and its extender as a placer of the replay. The extender gets each allocation before the next pod."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -77,7 +77,7 @@ class Asking:
         return node, cards
 
     def changed(self, node: int) -> None:
-        """Hear that a pod has left, if one has: one that took what the node has more than is known of."""
+        """Remove the pod that has left a node, if one has: its requests equal the difference between the node's and the recorded free amounts."""
         cluster, known = self._cluster, self._scorer.state.offer(self._names[node])
         more = (
             int(cluster.cpu_milli[node]) - known.cpu_milli,

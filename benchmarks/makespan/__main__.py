@@ -1,9 +1,10 @@
 """How soon batches end, over the optimum, and how long jobs take in the default objective (`python -m benchmarks.makespan`).
 
 Every policy but the optimum is replayed through the real `admit`, with durations that are known and with durations that
-are known only to a factor (log-normal, σ = 0.7). *As the engine plans* is what a keeper does, with its own effort and doubt: told
-nothing of σ, it knows of exact durations from three runs that were alike, and takes its own guess where no run tells. What is in the file already is not played again. The optimum is read from
-what `benchmarks.makespan.optima` found; where nothing is proven, its bound stands for it, so that ratios err upwards.
+are known only to a factor (log-normal, σ = 0.7). *As the engine plans* uses the
+keeper's own effort and uncertainty: σ is not passed to it; it derives exact durations from three equal runs, and uses its default σ for
+jobs without a run. Results that the file contains already are kept. The optimum is read from the output of
+`benchmarks.makespan.optima`; where none is proven, its bound takes its place, so that ratios err upwards.
 """
 
 import argparse
@@ -135,7 +136,7 @@ def _figures(fates: Mapping[str, Fate]) -> dict[str, float]:
 
 
 def summary(rows: Rows, optima: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Put ends over the optimum, responses over first come, first served, and say which bars are met."""
+    """Return ends over the optimum, response times over first come, first served, and the bars that are met."""
     proven = {
         kind: {seed: each for seed, each in optima.get(kind, {}).items() if each["is_proven"]} for kind in ALL_KINDS
     }

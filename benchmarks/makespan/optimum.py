@@ -1,7 +1,7 @@
 """The soonest end of a set of jobs, or how near to it a constraint solver comes.
 
-OR-tools' CP-SAT looks for the end and for a proof. Its own proofs about memory over time are weak, so it is told a bound
-from linear programmes over the sets of jobs that fit on a card together; from all of it comes what is proven.
+OR-tools' CP-SAT looks for the end and for a proof. Its own proofs about memory over time are weak, so it gets a bound
+from linear programmes over the sets of jobs that fit on a card together. An end is proven if it equals the bound.
 Times in tenths of a second and memory in MiB, which the sets keep to, so nothing is rounded.
 """
 
@@ -94,7 +94,7 @@ def _fit_on_cards(model: cp_model.CpModel, jobs: JobSet, starts: list[Any], last
 def _tell_how_much_lies_on_a_card(
     model: cp_model.CpModel, jobs: JobSet, end: Any, lasts: list[int], lies_on: list[list[Any]]
 ) -> None:
-    """Say what follows from the above, which the solver sees late: no card gives more memory-time than it has.
+    """Add a redundant constraint that the solver derives late: no card gives more memory-time than it has.
 
     A job that leaves less than a threshold counts as all of the card, one smaller than it as nothing (Martello and Toth).
     """

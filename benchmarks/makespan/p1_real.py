@@ -1,8 +1,8 @@
 """P1's 25 jobs through the engine's queue, batch after batch (`python -m benchmarks.makespan.p1_real`).
 
-Each job is a process that holds P1's 1,205 MiB of a simulated RTX 3090, and whose work goes on as slowly as P1's table says
-for the number of jobs that run with it: they count each other in a folder. The engine is told nothing but to have all end
-soonest (`objective = makespan`); from the second batch on it plans with what the first ones taught. Writes one JSON file
+Each job is a process that holds P1's 1,205 MiB of a simulated RTX 3090 and works at the speed of P1's table for the number of
+jobs that run with it; jobs count each other in a folder. The engine has only the setting `objective = makespan`; from the
+second batch on it plans with what it learnt from the batches before. Writes one JSON file
 into benchmarks/results.
 """
 

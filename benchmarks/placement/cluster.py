@@ -1,4 +1,4 @@
-"""The replay: takes pods and gives them back, asks a placer in between, and believes it nothing."""
+"""The replay: pods arrive and leave, a placer chooses the node of each, and every choice is verified."""
 
 import time
 from dataclasses import dataclass, field

@@ -1,17 +1,17 @@
 """Placement on one machine of 2 to 8 GPUs beside what CP-SAT allocates (`python -m benchmarks.placement.one_node`).
 
 Jobs ask for 130 % of the machine, and stay. All figures are memory that pgpu's admission allocates, as a share of what an
-optimum does. The optimum obeys the same order of turns, so that only *where* jobs go differs, not *who* starts:
+optimum does. The optimum obeys the same order of turns, so that only *where* jobs run differs, not *which* jobs start:
 
-- together (the bar): all jobs wait when the machine becomes free, as a queue does on a machine where nobody is refused.
+- together (the bar): all jobs wait when the machine becomes free, as a queue does on a machine where no job is refused.
   Both decide with the same knowledge, which is the queue. Compared is the longest start of the queue that runs at once.
 - one by one: each job comes alone, starts at once or is gone, and is never moved. The optimum knows all of them
   beforehand. No placer without a view of the future reaches it: on two GPUs of 24 with 6 taken and 6 to place, 18 and 18
   to come want them apart, 24 wants them together. Compared when the last of the longest start has come.
 - at will: as one by one, and the optimum also refuses jobs that would fit, for the sake of later ones.
 
-The longest start is the largest whose memory GPUs filled as full as any of its jobs allow could hold, and that CP-SAT does
-not prove impossible within its limit; so pgpu's share is never told too high. Where our own search finds places for so many,
+The longest start is the longest prefix of the queue that CP-SAT does not prove impossible within its limit, and that GPUs
+filled as far as the sizes of its jobs allow could hold; so pgpu's share is never overstated. Where our own search finds places for so many,
 CP-SAT is not asked. Its limit is in its own deterministic seconds: a busy machine changes no figure.
 
 Writes one JSON file into benchmarks/results and prints the means and worst of the seeds.

@@ -111,7 +111,7 @@ def _more(trace: Trace, kinds: list[int], dice: random.Random) -> Iterator[int]:
 
 
 def departures(trace: Trace, seed: int, load: float) -> Stream:
-    """Poisson arrivals and exponential lifetimes, whose mean is such that pods ask for `load` of all GPUs at any time.
+    """Poisson arrivals and exponential lifetimes; their mean makes pods request `load` of all GPUs at any time.
 
     Lifetimes are scaled so that the load of each seed is exactly that: by chance alone it would vary by 2 %.
     """

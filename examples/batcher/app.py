@@ -1,6 +1,6 @@
 """Multiplies vectors by one large matrix: many at a time cost little more than one, so requests are put together.
 
-A batch starts as soon as the worker is free, with what has come meanwhile: nobody waits for others to come.
+A batch starts as soon as the worker is free, with the requests that arrived meanwhile: no request waits for later ones.
 
 How to call it: ../README.md
 """

@@ -32,7 +32,7 @@ class Detector:
         self.shape = tuple(self.session.get_inputs()[0].shape)
 
     def warmup(self) -> None:
-        """Look at a black image before anybody waits for an answer."""
+        """Run the network once on a black image, before the first request."""
         self(np.zeros(self.shape[1:], np.uint8))
 
     def __call__(self, image: np.ndarray, top_k: int = 10) -> list[Box]:

@@ -24,7 +24,7 @@ class Writer:
             self.followers.setdefault(word, []).append(follower)
 
     def __call__(self, words: int = 20, seed: int = 0, *, ctx: pgpu.Context) -> Iterator[str]:
-        """Write so many words, or until nobody listens any more."""
+        """Write so many words; stop earlier if the client disconnects."""
         lot = random.Random(seed)
         word = "a"
         for _ in range(words):

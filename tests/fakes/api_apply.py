@@ -1,4 +1,4 @@
-"""Server-side apply: whose each field is, and who may not change it. Lists are one field, unlike those that Kubernetes merges by key.
+"""Server-side apply: the field manager of each field, and its conflicts. A list is one field; Kubernetes merges some lists by key.
 
 Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
@@ -14,10 +14,10 @@ _NOBODY_S = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "nam
 
 
 def applied(old: Object | None, said: Object, manager: str, *, is_forced: bool) -> Object:
-    """Return the object as it is once a manager has said it.
+    """Return the object after a manager's apply.
 
     Raises:
-        RefusalError: 409, fields of others would change; 400, the manager says what the server alone does.
+        RefusalError: 409, fields of other managers would change; 400, the manager sets a field that only the server sets.
     """
     if "managedFields" in said.get("metadata", {}) or "resourceVersion" in said.get("metadata", {}):
         raise RefusalError(400, "BadRequest", "metadata.managedFields must be nil")
@@ -44,7 +44,7 @@ def applied(old: Object | None, said: Object, manager: str, *, is_forced: bool) 
 
 
 def _untimed(found: Object) -> Object:
-    """Leave out when each manager spoke last: an apply that changes nothing stores nothing."""
+    """Leave out the time of each manager's last apply: an apply that changes nothing stores nothing."""
     about = found["metadata"]
     fields = [{**each, "time": ""} for each in about.get("managedFields", [])]
     return {**found, "metadata": {**about, "managedFields": fields}}
@@ -127,7 +127,7 @@ def _put(found: Object, path: _Path, value: Any) -> None:
 
 
 def _remove(found: Object, path: _Path) -> None:
-    """Remove a field, and what it was in where nothing is left of that."""
+    """Remove a field, and each parent that is empty afterwards."""
     above = _at(found, path[:-1])
     if isinstance(above, dict):
         above.pop(path[-1], None)

@@ -1,4 +1,4 @@
-"""What an API server remembers: objects of any kind with their versions, and what happened to them since."""
+"""The store of an API server: objects of any kind with their versions, and the history of their changes."""
 
 import copy
 import threading
@@ -96,7 +96,7 @@ class Objects:
     changed: threading.Condition = field(default_factory=threading.Condition)
     _found: dict[tuple[Kind, str, str], Object] = field(default_factory=dict)
     everything: list[Happening] = field(default_factory=list)
-    """What ever happened, forgotten history, too."""
+    """Number of all changes, those of compacted history included."""
 
     _happened: list[Happening] = field(default_factory=list)
 
@@ -147,7 +147,7 @@ class Objects:
             return self._note("DELETED", kind, found)
 
     def load(self, listed: Mapping[str, Any]) -> None:
-        """Take in recorded objects as they are, but for their versions."""
+        """Store recorded objects with new versions."""
         for recorded in listed["items"]:
             kind = next(k for k in KINDS if (k.api_version, k.name) == (recorded["apiVersion"], recorded["kind"]))
             metadata = recorded["metadata"]
@@ -155,7 +155,7 @@ class Objects:
                 self._put("ADDED", (kind, metadata.get("namespace", ""), metadata["name"]), copy.deepcopy(recorded))
 
     def forget_history(self) -> None:
-        """Compact: whoever watches from an older version is told 410."""
+        """Compact the history: a watch from an older version gets 410."""
         with self.changed:
             self.version += 1
             self.oldest_told = self.version
@@ -163,7 +163,7 @@ class Objects:
             self.changed.notify_all()
 
     def since(self, version: int, is_over: Callable[[], bool], seconds: float) -> Iterator[Happening | None]:
-        """Yield what happened after a version, in order, until it is over; None where nothing did for some seconds."""
+        """Yield the changes after a version, in order, until the watch ends; None after some seconds without a change."""
         while not is_over():
             with self.changed:
                 if version < self.oldest_told:
@@ -197,7 +197,7 @@ class Objects:
 
 
 def named(wanted: Object) -> Object:
-    """Give an object that asks for any name one."""
+    """Generate a name for an object with `generateName`."""
     metadata = wanted.setdefault("metadata", {})
     if not metadata.get("name"):
         metadata["name"] = f"{metadata.get('generateName', '')}{uuid.uuid4().hex[:5]}"

@@ -1,4 +1,4 @@
-"""What an API server refuses or leaves out: by RBAC, by feature gates, and what is no valid ResourceSlice.
+"""What an API server refuses or drops: by RBAC, by feature gates, and by the validation of ResourceSlices.
 
 The rules of slices are those of Kubernetes 1.36 (pkg/apis/resource/validation, pkg/registry/resource/resourceslice), as far
 as pgpu's slices can break them.
@@ -44,7 +44,7 @@ def _names(rule: Mapping[str, Sequence[str]], key: str, wanted: str) -> bool:
 
 
 def without_gated(found: Object, gates: Iterable[str]) -> Object:
-    """Drop from a slice or a class, silently as the API server does, what gates that are off do not allow."""
+    """Drop from a slice or a class the fields of disabled feature gates; like the API server, without a message."""
     spec = found.get("spec", {})
     if EXTENDED_RESOURCE not in gates:
         spec.pop("extendedResourceName", None)
@@ -63,7 +63,7 @@ def without_gated(found: Object, gates: Iterable[str]) -> Object:
 
 
 def wrongs(found: Object) -> list[str]:
-    """Say what is wrong with a ResourceSlice; nothing where it is valid."""
+    """Return the validation errors of a ResourceSlice; empty if it is valid."""
     spec = found["spec"]
     devices, counters = spec.get("devices") or [], spec.get("sharedCounters") or []
     said = [] if _SUBDOMAIN.fullmatch(found["metadata"]["name"]) else ["metadata.name: must be a DNS subdomain"]

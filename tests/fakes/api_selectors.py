@@ -1,4 +1,4 @@
-"""Which objects a list or a watch is about, as its field and label selectors say."""
+"""Field and label selectors of a list or a watch."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from tests.fakes.api_objects import Object
 
 
 def selected(found: Object, wanted: dict[str, str]) -> bool:
-    """Whether the selectors of a list or a watch are met."""
+    """Whether an object matches the selectors of a list or a watch."""
     fields = all(_at(found, path.split(".")) == value for path, value in _pairs(wanted.get("fieldSelector", "")))
     labels = found["metadata"].get("labels", {})
     asked_for = wanted.get("labelSelector", "")

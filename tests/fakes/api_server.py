@@ -149,7 +149,7 @@ class ApiServer:
         return done
 
     def enter(self, asked: Asked, user: User) -> Fault | None:
-        """Record a request, and raise if it is not allowed or shall fail; a returned fault applies to the answer."""
+        """Record a request; raise if it is not allowed or a fault is due. A returned fault applies to the response."""
         self.asked.append(asked)
         if user.rules is not None and not allows(user.rules, asked.verb, asked.kind.group, asked.resource, asked.name):
             message = f'cannot {asked.verb} resource "{asked.resource}" in API group "{asked.kind.group}"'

@@ -1,6 +1,6 @@
-"""The claims of a node in memory: what a test of a node agent needs where no slice has to bind.
+"""The claims of a node in memory, for tests of a node agent that need no enforced slice.
 
-The contract tests hold it against the engine's own.
+The contract tests run on this class and on the engine's.
 """
 
 import threading
@@ -19,7 +19,7 @@ from pgpu.units import GIB
 
 
 def gpu(index: int = 0, memory_bytes: int = 80 * GIB) -> Gpu:
-    """Return a GPU that nobody has."""
+    """Return a GPU without a claim."""
     return Gpu(
         uuid=f"GPU-00000000-0000-0000-0000-{index:012d}",
         name="NVIDIA H100 80GB HBM3",
@@ -32,18 +32,18 @@ def gpu(index: int = 0, memory_bytes: int = 80 * GIB) -> Gpu:
 
 
 class FakeClaims:
-    """`Claims` whose slices are directories in which nothing lies."""
+    """`Claims` with empty directories as slices."""
 
     def __init__(self, directory: Path, gpus: Sequence[Gpu] | None = None) -> None:
         self.present = list(gpus or [gpu()])
-        """May be changed: a GPU that is taken out is gone."""
+        """Tests may change it: a GPU that is removed here has disappeared."""
 
         self.outsiders_bytes: dict[str, int] = {}
         self.refusal: Exception | None = None
-        """What the next `hold` raises."""
+        """Exception that the next `hold` raises."""
 
         self.not_made: set[str] = set()
-        """Uids of claims whose slices cannot be made again: they are recorded, and `held` leaves them out."""
+        """Uids of claims with slices that cannot be restored: they are recorded, and `held` leaves them out."""
 
         self._directory = directory
         self._held: dict[str, HeldClaim] = {}

@@ -53,7 +53,7 @@ NOW_SECONDS = 1_700_000_000.0
 
 @dataclass
 class Outcome:
-    """How jobs of a fake end."""
+    """How a fake's jobs end."""
 
     exit_code: int | None = 0
     error: str | None = None

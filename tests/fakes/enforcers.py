@@ -1,4 +1,4 @@
-"""Enforcers that do one thing as no real one should, or nothing but that."""
+"""Enforcers with one special behaviour each."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from pgpu.model import Delivery, Gpu, Job, Lease
 
 
 class Binding(Refusal):
-    """An enforcer that refuses what it should."""
+    """An enforcer with a fixed slice and an adjustable name."""
 
     def __init__(self, name: str = "binding") -> None:
         super().__init__("", "")
@@ -30,7 +30,7 @@ class Binding(Refusal):
 
 
 class HalfWay(FileEnforcer):
-    """Changes a slice on its first GPU and is refused on the next, unless it gets back the size that it had."""
+    """Changes a slice on its first GPU and fails on the next one, unless the new size is the former one."""
 
     def __init__(self, root: Path, had_bytes: int) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""A gateway over the fake desk: `gateway.py ROOT`; its socket is ROOT/functions.sock."""
+"""A gateway over the fake control plane: `gateway.py ROOT`; its socket is ROOT/functions.sock."""
 
 import sys
 from pathlib import Path

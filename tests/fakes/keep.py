@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _load() -> None:
-    import pgpu.engine.supervisor  # noqa: F401, PLC0415 - before anybody is forked
+    import pgpu.engine.supervisor  # noqa: F401, PLC0415 - before the first fork
 
 
 def _become(root: Path, job_id: str) -> None:

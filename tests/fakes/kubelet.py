@@ -58,7 +58,7 @@ class FakeKubelet:
         return self._prepare(V1, claims)
 
     def prepare_as_older(self, *claims: dra.Claim) -> Prepared:
-        """Prepare as a kubelet of 1.33 does, whose answers have no share_id: it would appear here if it were sent."""
+        """Prepare as a kubelet of 1.33 does, over v1beta1. Its responses have no share_id; a sent one would be an unknown field."""
         return self._prepare(V1BETA1, claims)
 
     def unprepare(self, *claims: dra.Claim) -> Unprepared:

@@ -252,7 +252,7 @@ class FakeKubelet:
         return kept.answer
 
     def remove(self, pod: FakePod) -> None:
-        """Remove a pod whose containers are gone; the plugin gets no call."""
+        """Remove a pod after its containers have ended; the plugin gets no call."""
         self.pods.pop((pod.namespace, pod.name), None)
         self.allocated.pop((pod.namespace, pod.name), None)
 

@@ -1,8 +1,8 @@
-"""A machine without GPUs, drivers or containers, whose parts live in files, so that many processes can share it.
+"""A machine without GPUs, drivers or containers. Its state is in files, so that many processes can share it.
 
-GPUs are numbers and slices are directories; a job that is held reads so in `held-UUID`; jobs are real processes of the real runtime. Where `requests` of a slice go
-past its limit is no question here: real enforcers answer it. A job finds its slice through `FAKE_SLICE` and may write
-`used` there, or hold `held` locked as a process does that keeps the driver's descriptors.
+GPUs are numbers and slices are directories; an engine's holds on a job's GPU time are in `held-UUID`; jobs are real processes of the
+real runtime. No limit binds here: the contract tests of real enforcers cover that. A job finds its slice through `FAKE_SLICE`
+and may write `used` there, or keep `held` locked, like a process that keeps the driver's descriptors open.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ from pgpu.scheduling.gpu_turns import TurnRules
 
 
 class FileGpus:
-    """GPUs of which a file tells how much outsiders hold."""
+    """GPUs with a file each for the memory that processes without a slice hold."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -75,7 +75,7 @@ class FileGpus:
 
 
 class FileEnforcer:
-    """Makes a directory for each slice, and believes what the job writes there."""
+    """Makes a directory for each slice, and reports what the job writes there."""
 
     name = "fake"
     does_not_cover = "anything"
@@ -128,7 +128,7 @@ class FileEnforcer:
         return replace(word, holds=Hold(int(held.read_text())) if held.exists() else Hold.NOBODY)
 
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
-        """What a job has written into `board`: when it wanted its first GPU last, and since when it is busy; nanoseconds."""
+        """A job's file `board`: when it last needed its first GPU, and since when it is busy; nanoseconds."""
         path = self._slices / lease.job_id / "board"
         if not path.exists():
             return ()
@@ -168,7 +168,7 @@ class FileEnforcer:
 
 
 class DyingRuntime(ProcessRuntime):
-    """Real processes, whose supervisor is killed at the points that files of the machine name, once each."""
+    """Real processes; their supervisor is killed at the points that files of the machine name, once each."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(can_make_views=lambda: False)

@@ -1,5 +1,5 @@
 """Facts about NVIDIA's driver interfaces, read from their headers at development time.
 
 The headers' text is NVIDIA's and never committed; names, versions, numbers and types of functions are facts, and those
-stand in `native/api/`. `tools/generate_api.py` is the door.
+are committed in `native/api/`. `tools/generate_api.py` is the command.
 """

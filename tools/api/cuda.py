@@ -120,7 +120,7 @@ def render_copies(found: Sequence[Export], prototypes: str, version: int) -> str
 
 
 def is_narrow(export: Export) -> bool:
-    """Whether a copy is of CUDA's first API, whose sizes and addresses have 32 bits and which no 64-bit program links."""
+    """Whether a copy belongs to CUDA's first API: its sizes and addresses have 32 bits, and no 64-bit program links it."""
     types = export.function.parameter_types
     return (
         export.abi_version < _WIDE_SINCE and "size_t" not in types and not any("CUDA_MEMCPY" in kind for kind in types)

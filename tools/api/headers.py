@@ -1,6 +1,6 @@
 """Read a C header through the compiler: its functions, enumerations and integer constants.
 
-It refuses to know anything of CUDA: what the facts mean is decided by the modules that call it.
+It contains nothing specific to CUDA; the modules that call it interpret what it reads.
 """
 
 import re
