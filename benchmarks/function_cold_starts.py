@@ -38,7 +38,7 @@ from tests.system.functions.replicas import JSON, Connection, answer_of
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.functions.api import dump_declaration, parse_declaration
-from pgpu.functions.deploy import pack_tree
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import ColdStart, Deployment
 
 SECOND = 1000.0

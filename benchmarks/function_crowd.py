@@ -40,7 +40,7 @@ from pgpu.client.http_client import HttpClient
 from pgpu.client.http_transport import HttpTransport
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.control.control_plane import HttpControlPlane
-from pgpu.functions.deploy import pack_tree
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.functions.scaling.call_history import Frequency, ValueClock, replica_value

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.functions.dev import DevReplica, front_command, socket_directory
+from pgpu.functions.dev.dev_session import DevReplica, replica_command, socket_directory
 
 MIB, GIB = 1 << 20, 1 << 30
 SECOND = 1000.0
@@ -102,7 +102,7 @@ def served(
     """Serve one of the handlers above, silently."""
     directory = socket_directory()
     (directory / "app.py").write_text(CODE, encoding="utf-8")
-    front = front_command(f"app.py:{attribute}", directory, directory, declaration or {})
+    front = replica_command(f"app.py:{attribute}", directory, directory, declaration or {})
     with tempfile.TemporaryFile() as log:
         replica = DevReplica(subprocess.Popen((*prefix, *front), stdout=log, stderr=log), directory)
         try:

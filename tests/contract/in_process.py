@@ -8,7 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.keeper.calling import Keepers
-from pgpu.functions.deploy import BundleStore, Deployer
+from pgpu.functions.deploy.bundle_store import BundleStore
+from pgpu.functions.deploy.deployer import Deployer
 from pgpu.server.application import create_app
 from pgpu.server.health import Maintenance
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploy import BundleStore, Deployer, pack_tree
+from pgpu.functions.deploy.bundle_store import BundleStore
+from pgpu.functions.deploy.deployer import Deployer
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import Deployment, Version, VersionState
 
 OWNER = 61001

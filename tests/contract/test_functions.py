@@ -22,7 +22,7 @@ from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.functions.deploy import pack_tree
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.ledger import Ledger
 from pgpu.model import ColdStart, Deployment, Function, JobState, ReplicaState, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Rollout, Shown

@@ -13,8 +13,9 @@ import pytest
 from pgpu.errors import RequestError
 from pgpu.functions.api import Batch
 from pgpu.functions.api.declaration import _PARSERS as READERS
-from pgpu.functions.dev import ConnectionRelay, FunctionSource, describe_function, find_function
+from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.dev_session import changed_paths, session_directory, take_snapshot
+from pgpu.functions.dev.function_source import FunctionSource, describe_function, find_function
 
 CODE = """
 import pgpu

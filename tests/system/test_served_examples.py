@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tests.waiting import until
 
-from pgpu.functions.dev import DevReplica, front_command, socket_directory
+from pgpu.functions.dev.dev_session import DevReplica, replica_command, socket_directory
 from pgpu.lab.p5 import network
 from pgpu.lab.p5.network import SMALL
 
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 @contextmanager
 def served(example: str, attribute: str, **arguments: str) -> Iterator[DevReplica]:
     directory = socket_directory()
-    command = front_command(f"app.py:{attribute}", EXAMPLES / example, directory, {"arguments": arguments})
+    command = replica_command(f"app.py:{attribute}", EXAMPLES / example, directory, {"arguments": arguments})
     replica = DevReplica(subprocess.Popen((*command, "--name", example)), directory)
     try:
         until(replica.is_ready, lambda: replica.health)

@@ -17,7 +17,7 @@ from pgpu.units import quoted
 
 if TYPE_CHECKING:
     from pgpu.functions.api import Declaration
-    from pgpu.functions.dev import FunctionSource
+    from pgpu.functions.dev.function_source import FunctionSource
     from pgpu.kubernetes.api import DynamicClient
     from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
 
@@ -134,7 +134,7 @@ def _check(declaration: "Declaration", packaging: Packaging) -> None:
 
 def _source(root: Path) -> "Iterator[SourceFile]":
     """Yield the files of a function's source: the same that a server would get."""
-    from pgpu.functions.deploy import pack_tree
+    from pgpu.functions.deploy.source_bundle import pack_tree
     from pgpu.kubernetes.deploy import SourceFile
 
     with tempfile.TemporaryFile() as bundle:

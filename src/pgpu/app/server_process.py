@@ -22,7 +22,7 @@ from pgpu.client.address import GATEWAY_SOCKET
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
-    from pgpu.functions.deploy import Deployer
+    from pgpu.functions.deploy.deployer import Deployer
     from pgpu.server.listeners import Tcp
     from pgpu.services.access import AccessRules
 
@@ -105,7 +105,8 @@ def _deployer(settings: Settings) -> "Deployer | None":
     """Return what stores and starts bundles; None without the extra `functions`."""
     if not _has_functions():
         return None
-    from pgpu.functions.deploy import BundleStore, Deployer
+    from pgpu.functions.deploy.bundle_store import BundleStore
+    from pgpu.functions.deploy.deployer import Deployer
 
     runtime = runtime_directory(settings.runtime_dir, settings.state_dir)
     return Deployer(BundleStore(settings.state_dir / "functions"), runtime / "replicas")

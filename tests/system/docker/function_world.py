@@ -19,7 +19,7 @@ from pgpu.client.address import UnixAddress
 from pgpu.client.http_transport import HttpTransport
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.deploy import pack_tree
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import Deployment, Replica
 from pgpu.services.messages import ReplicaAsk
 

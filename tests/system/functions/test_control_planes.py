@@ -21,7 +21,7 @@ from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.control.control_plane import ControlPlane, HttpControlPlane, ReplicaJob
-from pgpu.functions.deploy import pack_tree
+from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer

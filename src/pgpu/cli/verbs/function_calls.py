@@ -27,7 +27,8 @@ from pgpu.units import MIB
 if TYPE_CHECKING:
     from pgpu.client.http_transport import GatewayResponse, HttpTransport
     from pgpu.functions.api import Declaration
-    from pgpu.functions.dev import DevSession, FunctionDescription, FunctionSource
+    from pgpu.functions.dev.dev_session import DevSession
+    from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource
 
 _JSON = "application/json"
 _MOST_PIECES = 16
@@ -193,13 +194,15 @@ def dev(
     GPU memory runs in a slice, as a job.
     """
     require_libraries()
-    from pgpu.functions import dev as room
+    from pgpu.functions.dev.connection_relay import ConnectionRelay
+    from pgpu.functions.dev.dev_session import DevSession
+    from pgpu.functions.dev.function_source import find_function
 
-    source = room.find_function(app, Path.cwd())
-    relay = room.ConnectionRelay(host, port)
+    source = find_function(app, Path.cwd())
+    relay = ConnectionRelay(host, port)
     relay.start()
     try:
-        session = room.DevSession(
+        session = DevSession(
             source,
             relay,
             console.print_note,
@@ -233,7 +236,7 @@ def read_declaration(
     Where the code cannot be imported on this machine, the declaration in pgpu.toml is used alone.
     """
     from pgpu.functions.api import check_name, parse_declaration, read_project
-    from pgpu.functions.dev import describe_function, find_function
+    from pgpu.functions.dev.function_source import describe_function, find_function
 
     source = find_function(app, Path.cwd())
     try:

@@ -19,7 +19,7 @@ from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.functions.api import Declaration
-    from pgpu.functions.dev import FunctionSource
+    from pgpu.functions.dev.function_source import FunctionSource
     from pgpu.model import Deployment, Function
 
 _WHOLE_PERCENT = 100
@@ -140,7 +140,7 @@ def deploy(
 
 def _pack(source: "FunctionSource", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
     from pgpu.functions.api import dump_declaration
-    from pgpu.functions.deploy import pack_tree
+    from pgpu.functions.deploy.source_bundle import pack_tree
     from pgpu.model import Deployment
     from pgpu.units import format_memory
 

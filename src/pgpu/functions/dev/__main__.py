@@ -21,12 +21,12 @@ def main() -> int:
     parser.add_argument("app")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--section")
-    words = parser.parse_args()
+    options = parser.parse_args()
     try:
-        loaded = load(words.app, words.source)
-        section = read_project(words.source)[words.section].words if words.section else {}
+        loaded = load(options.app, options.source)
+        section = read_project(options.source)[options.section].words if options.section else {}
         declaration = parse_declaration(section, loaded.declaration)
-        name = words.section or default_name(loaded.attribute)
+        name = options.section or default_name(loaded.attribute)
         signature = loaded.signature(declaration)
         loaded.check_arguments(declaration)
         Interpreter(signature, name)  # raises for parameters that no request can fill

@@ -90,6 +90,7 @@ class ConnectionRelay:
                 return
             with self._open(ours):
                 up = asyncio.ensure_future(_copy(reader, ours))
+                # A client that closes its sending half first still gets its response: only the replica ends a connection.
                 await _copy(theirs, writer)
                 up.cancel()  # the replica closed the connection: what the caller still sends is dropped
                 await asyncio.wait((up,))

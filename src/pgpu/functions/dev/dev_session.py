@@ -30,10 +30,27 @@ from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function
 
 _ANSWER_SECONDS = 5.0
+"""Limit for a health report."""
+
 _GRACE_SECONDS = 20.0
+"""For a replica's calls at its end."""
+
+_POLL_SECONDS = 0.25
+"""Between two snapshots of the source."""
+
+_NOT_GRANTED = 124
+"""Exit code of `pgpu run --no-wait` if there is no room now."""
+
+_PREFIX = "pgpu-dev-"
+"""Short, since a socket's path has at most 107 bytes."""
+
+_SUFFIXES = (".py", ".toml")
+_SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
+_MOST_FILES = 5000
+"""Files that are watched at most: a source directory has fewer."""
 
 
-def front_command(app: str, source: Path, directory: Path, declaration: Mapping[str, object]) -> tuple[str, ...]:
+def replica_command(app: str, source: Path, directory: Path, declaration: Mapping[str, object]) -> tuple[str, ...]:
     """Return the command of a replica.
 
     Args:
@@ -42,9 +59,10 @@ def front_command(app: str, source: Path, directory: Path, declaration: Mapping[
         directory: For its sockets.
         declaration: As of `api.dump_declaration`.
     """
-    words = ("--app", app, "--source", str(source), "--directory", str(directory))
-    command = (sys.executable, "-P", "-m", "pgpu.functions.replica")
-    return (*command, *words, "--declaration", json.dumps(dict(declaration)))
+    # -P: the working directory, which has the code, is not searched before pgpu's own modules.
+    program = (sys.executable, "-P", "-m", "pgpu.functions.replica")
+    options = ("--app", app, "--source", str(source), "--directory", str(directory))
+    return (*program, *options, "--declaration", json.dumps(dict(declaration)))
 
 
 def socket_directory() -> Path:
@@ -90,7 +108,7 @@ class DevReplica:
         return is_refused or self.process.poll() is not None
 
     def end(self) -> int:
-        """Let it finish its calls, kill it after 20 seconds, and return its exit code."""
+        """End it after its calls, which have 20 seconds, and return its exit code."""
         self.process.terminate()
         try:
             code = self.process.wait(_GRACE_SECONDS)
@@ -101,18 +119,6 @@ class DevReplica:
         return code
 
 
-LOOK_SECONDS = 0.25
-# Exit code of `pgpu run --no-wait` if there is no room now.
-_NOT_GRANTED = 124
-
-# Short, since a socket's path has at most 107 bytes.
-_PREFIX = "pgpu-dev-"
-
-_SUFFIXES = (".py", ".toml")
-_SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
-# Files that are watched at most: a source directory has fewer.
-_MOST_FILES = 5000
-
 SourceSnapshot = Mapping[str, tuple[int, int]]
 """Modification time in ns and size in bytes, by path."""
 
@@ -121,12 +127,12 @@ SourceSnapshot = Mapping[str, tuple[int, int]]
 class DevSession:
     """One `pgpu function dev`; runs in the calling thread, with a thread for each replica that is ending."""
 
-    place: FunctionSource
+    function: FunctionSource
     relay: ConnectionRelay
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Called with each line of progress."""
 
-    slice_words: Callable[[Declaration, bool], Sequence[str]] = field(default=lambda _declaration, _may_wait: ())
+    slice_command: Callable[[Declaration, bool], Sequence[str]] = field(default=lambda _declaration, _may_wait: ())
     """Returns the prefix that runs a command in a slice for a declaration; empty for a CPU function. If the second argument
     is false, the command exits with 124 instead of waiting for room."""
 
@@ -150,7 +156,7 @@ class DevSession:
         with session_directory() as self._directory:
             try:
                 while not self.stopped.is_set():
-                    seen = take_snapshot(self.place.source)
+                    seen = take_snapshot(self.function.source)
                     described = self._start(seen)
                     if described is not None and not is_announced:
                         announce(described)
@@ -164,25 +170,26 @@ class DevSession:
     def _start(self, seen: SourceSnapshot) -> FunctionDescription | None:
         """Replace the replica by one of the current code; None if that failed, which was reported."""
         try:
-            described = describe_function(self.place, self.name)
+            described = describe_function(self.function, self.name)
             began_seconds = time.monotonic()
             replica = self._spawn_with_room(described)
         except RequestError as exc:
-            self._tell_failure(str(exc), exc.hint)
+            self._report_failure(str(exc), exc.hint)
             return None
         if not self._becomes_ready(replica, seen):
             reason = replica.health.get("reason") if replica.is_failed else None
             replica.end()
-            is_edited = reason is None and changed_paths(seen, take_snapshot(self.place.source))
+            is_edited = reason is None and changed_paths(seen, take_snapshot(self.function.source))
             if not self.stopped.is_set() and not is_edited:
-                self._tell_failure(str(reason or f"its replica ended with {replica.process.returncode}"), "see above")
+                self._report_failure(str(reason or f"its replica ended with {replica.process.returncode}"), "see above")
             return None
+        # The relay first, then the end of the old replica: every new connection finds one that serves.
         before, self._replica = self._replica, replica
         self.relay.target = replica.http_socket
         if before is not None:
             self._leaving.append(threading.Thread(target=self._end_later, args=(before,)))
             self._leaving[-1].start()
-        self.tell(f"{described.name} is ready after {time.monotonic() - began_seconds:.2f} s")
+        self.report(f"{described.name} is ready after {time.monotonic() - began_seconds:.2f} s")
         return described
 
     def _spawn_with_room(self, described: FunctionDescription) -> DevReplica:
@@ -190,7 +197,7 @@ class DevSession:
         replica = self._spawn(described, may_wait=self._replica is None)
         if self._replica is None or not self._is_without_room(replica):
             return replica
-        self.tell("there is no room on the GPU for both: the old one ends first")
+        self.report("there is no room on the GPU for both: the old one ends first")
         replica.end()
         self._retire()
         return self._spawn(described, may_wait=True)
@@ -198,14 +205,16 @@ class DevSession:
     def _spawn(self, described: FunctionDescription, *, may_wait: bool) -> DevReplica:
         directory = self._directory / str(next(self._numbers))
         directory.mkdir()
-        command = front_command(self.place.app, self.place.source, directory, dump_declaration(described.declaration))
-        prefix = self.slice_words(described.declaration, may_wait)
+        command = replica_command(
+            self.function.app, self.function.source, directory, dump_declaration(described.declaration)
+        )
+        prefix = self.slice_command(described.declaration, may_wait)
         # Without a slice the replica watches this process and ends with it; in a slice its parent is a supervisor.
         parent = () if prefix else ("--parent", str(os.getpid()))
         # A process group of its own: Ctrl-C at a terminal must reach only this process, which ends the replicas in order.
         process = subprocess.Popen(
             (*prefix, *command, "--name", described.name, *parent),
-            cwd=self.place.source,
+            cwd=self.function.source,
             stdin=subprocess.DEVNULL,
             process_group=0,
             env={**os.environ},
@@ -216,46 +225,46 @@ class DevSession:
         while not (replica.is_ready() or replica.health or self.stopped.is_set()):
             if replica.process.poll() is not None:
                 return replica.process.returncode == _NOT_GRANTED
-            self.stopped.wait(LOOK_SECONDS / 5)
+            self.stopped.wait(_POLL_SECONDS / 5)
         return False
 
     def _becomes_ready(self, replica: DevReplica, seen: SourceSnapshot) -> bool:
         """Wait until it is ready; return false early if it failed, or if the code was edited again."""
         while not replica.is_ready():
-            if replica.is_failed or self.stopped.wait(LOOK_SECONDS / 5):
+            if replica.is_failed or self.stopped.wait(_POLL_SECONDS / 5):
                 return False
-            if self.is_reloading and changed_paths(seen, take_snapshot(self.place.source)):
+            if self.is_reloading and changed_paths(seen, take_snapshot(self.function.source)):
                 return False
         return True
 
-    def _tell_failure(self, reason: str, hint: str | None) -> None:
-        self.tell(f"this code does not start: {reason}{f' ({hint})' if hint else ''}")
+    def _report_failure(self, reason: str, hint: str | None) -> None:
+        self.report(f"this code does not start: {reason}{f' ({hint})' if hint else ''}")
         if self._replica is not None:
-            self.tell("the code before it goes on serving")
+            self.report("the code before it continues to serve")
 
     def _wait_for_an_edit(self, seen: SourceSnapshot) -> None:
         """Return after an edit, or when the replica ended by itself."""
-        while not self.stopped.wait(LOOK_SECONDS):
+        while not self.stopped.wait(_POLL_SECONDS):
             if self._replica is not None and self._replica.process.poll() is not None:
-                self.tell(f"the replica ended with {self._replica.process.returncode}: starting it again")
+                self.report(f"the replica ended with {self._replica.process.returncode}: starting it again")
                 self._retire()
                 return
             if not self.is_reloading:
                 continue
-            now = take_snapshot(self.place.source)
+            now = take_snapshot(self.function.source)
             paths = changed_paths(seen, now)
             if paths:
                 # Editors write in several steps, and a checkout writes many files: wait until nothing changes.
-                while not self.stopped.wait(LOOK_SECONDS / 2):
-                    before, now = now, take_snapshot(self.place.source)
+                while not self.stopped.wait(_POLL_SECONDS / 2):
+                    before, now = now, take_snapshot(self.function.source)
                     if not changed_paths(before, now):
                         break
-                self.tell(f"{os.path.relpath(paths[0], self.place.source)} changed")
+                self.report(f"{os.path.relpath(paths[0], self.function.source)} changed")
                 return
 
     def _end_later(self, leaving: DevReplica) -> None:
         # After a moment, so that connections that were accepted for it last have sent their requests.
-        self.stopped.wait(LOOK_SECONDS)
+        self.stopped.wait(_POLL_SECONDS)
         leaving.end()
 
     def _retire(self) -> None:

@@ -30,17 +30,17 @@ class FunctionSource:
     """Of its section in `pgpu.toml`; None without a section."""
 
 
-def find_function(words: str, directory: Path) -> FunctionSource:
+def find_function(name: str, directory: Path) -> FunctionSource:
     """Find a function by its name on the command line.
 
     Args:
-        words: `path/to/app.py:Detector`, `package.module:Detector`, or the name of a section of `pgpu.toml`.
+        name: `path/to/app.py:Detector`, `package.module:Detector`, or the name of a section of `pgpu.toml`.
         directory: The user's working directory.
 
     Raises:
         RequestError: There is no such file or section, or `pgpu.toml` cannot be read.
     """
-    path, _, attribute = words.partition(":")
+    path, _, attribute = name.partition(":")
     if path.endswith(".py"):
         file = directory / path
         if not file.is_file():
@@ -49,19 +49,17 @@ def find_function(words: str, directory: Path) -> FunctionSource:
         app = f"{file.name}:{attribute}" if attribute else file.name
         return FunctionSource(source, app, _section_of(source, app))
     project = read_project(directory)
-    if words in project:
-        section_app = project[words].app
+    if name in project:
+        section_app = project[name].app
         if section_app is None:
-            raise RequestError(
-                f"{PROJECT_FILE}, function {words}: app is missing", hint='write app = "app.py:Detector"'
-            )
-        return FunctionSource(directory, section_app, words)
-    if ":" not in words and "." not in words:
+            raise RequestError(f"{PROJECT_FILE}, function {name}: app is missing", hint='write app = "app.py:Detector"')
+        return FunctionSource(directory, section_app, name)
+    if ":" not in name and "." not in name:
         raise RequestError(
-            f"{quoted(words)} is no function in {PROJECT_FILE}",
+            f"{quoted(name)} is no function in {PROJECT_FILE}",
             hint="write app.py:Detector, or add a section for it",
         )
-    return FunctionSource(directory, words, _section_of(directory, words))
+    return FunctionSource(directory, name, _section_of(directory, name))
 
 
 def _section_of(directory: Path, app: str) -> str | None:
@@ -80,19 +78,19 @@ class FunctionDescription:
     """JSON of an example request; None if the handler takes the raw body."""
 
 
-def describe_function(place: FunctionSource, name: str | None = None) -> FunctionDescription:
+def describe_function(function: FunctionSource, name: str | None = None) -> FunctionDescription:
     """Import a function in a child process and return its description.
 
     Args:
-        place: Its source.
+        function: Its source.
         name: Overrides the name of its section, or the one derived from the callable's.
 
     Raises:
         RequestError: It is no handler, or cannot be imported; then the message is the last line of the traceback.
     """
-    command = (sys.executable, "-P", "-m", __package__, place.app, "--source", str(place.source))
-    section = () if place.name is None else ("--section", place.name)
-    done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=place.source)
+    command = (sys.executable, "-P", "-m", __package__, function.app, "--source", str(function.source))
+    section = () if function.name is None else ("--section", function.name)
+    done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=function.source)
     answer = _last_object(done.stdout)
     if done.returncode != 0 or answer is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["its import ended without a word"]

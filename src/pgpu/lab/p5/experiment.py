@@ -27,7 +27,7 @@ from statistics import linear_regression
 from typing import BinaryIO, Literal
 
 from pgpu.errors import NodeError
-from pgpu.functions.dev import DevReplica, front_command, socket_directory
+from pgpu.functions.dev.dev_session import DevReplica, replica_command, socket_directory
 from pgpu.lab import report
 from pgpu.lab.p5 import network
 from pgpu.lab.p5.network import SHAPES, DetectorShape
@@ -142,7 +142,7 @@ class Served:
     def start(self, log: BinaryIO) -> DevReplica:
         """Start its replica, which writes to a log."""
         directory = socket_directory()
-        front = front_command(self.app, directory, directory, {"arguments": dict(self.arguments)})
+        front = replica_command(self.app, directory, directory, {"arguments": dict(self.arguments)})
         process = subprocess.Popen(
             (*self.prefix, *front), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
