@@ -240,7 +240,7 @@ class DevSession:
     def _report_failure(self, reason: str, hint: str | None) -> None:
         self.report(f"this code does not start: {reason}{f' ({hint})' if hint else ''}")
         if self._replica is not None:
-            self.report("the code before it continues to serve")
+            self.report("the code before it goes on serving")
 
     def _wait_for_an_edit(self, seen: SourceSnapshot) -> None:
         """Return after an edit, or when the replica ended by itself."""
