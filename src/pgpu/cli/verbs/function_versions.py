@@ -52,12 +52,15 @@ def deploy(
     image: options.Image = None,
     requirements: Annotated[
         Path | None,
-        typer.Option("--requirements", metavar="FILE", help="Lock file that pip installs once for all replicas."),
+        typer.Option(
+            "--requirements", metavar="FILE", help="Requirements file; pip installs it once for all replicas."
+        ),
     ] = None,
     minimum: Annotated[int | None, typer.Option("--min", metavar="N", help="Least number of replicas.")] = None,
     maximum: Annotated[int | None, typer.Option("--max", metavar="N", help="Largest number of replicas.")] = None,
     idle: Annotated[
-        str | None, typer.Option("--idle", metavar="TIME", help="End a replica after this long without calls: 5m.")
+        str | None,
+        typer.Option("--idle", metavar="TIME", help="End a replica after this long without calls, such as 5m."),
     ] = None,
     keep_warm: Annotated[
         str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from calls when to keep a replica warm.")

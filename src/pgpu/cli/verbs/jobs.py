@@ -38,8 +38,8 @@ _LogsJson = Annotated[
         help="Print one JSON object for each piece of output; errors are JSON on stderr.",
     ),
 ]
-_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new output until the job ends.")]
-_Tail = Annotated[str, typer.Option("--tail", "-n", metavar="LINES", help="Print only the last lines, or all.")]
+_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with new output until the job ends, or Ctrl-C.")]
+_Tail = Annotated[str, typer.Option("--tail", "-n", metavar="LINES", help="Print only this many lines, the last ones.")]
 
 
 def ps(
@@ -50,7 +50,7 @@ def ps(
     is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Print commands in full.")] = False,
     of_kubernetes: Annotated[
         bool,
-        typer.Option("--kubernetes", help="List the containers of this node's pods instead; for the driver's pod."),
+        typer.Option("--kubernetes", help="List the containers of this node's pods; run it in the pod of the driver."),
     ] = False,
     driver: Annotated[
         str,
@@ -285,7 +285,7 @@ def cancel(
 
 
 def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
-    """Wait until jobs ended and print their exit codes."""
+    """Wait for jobs to end and print their exit codes."""
     client = invocation_of(context).client()
     _for_each(_expand_arrays(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
 

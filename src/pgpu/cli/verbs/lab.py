@@ -40,12 +40,18 @@ RuntimeOption = Annotated[
 ]
 ImageOption = Annotated[
     str | None,
-    typer.Option("--image", help="With docker: an image in which `python3 -m pgpu.workloads` runs [pgpu-test:latest]."),
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="With docker: an image in which `python3 -m pgpu.workloads` runs [pgpu-test:latest].",
+    ),
 ]
-OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Where CSV, JSON and PNG files go.")]
+OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Directory for CSV, JSON and PNG files.")]
 BareOption = Annotated[bool, typer.Option("--without-pgpu", help="Run only without pgpu.")]
 
-BatchesOption = Annotated[int, typer.Option("--batches", min=2, help="Batches of each job; fewer is shorter.")]
+BatchesOption = Annotated[
+    int, typer.Option("--batches", metavar="N", min=2, help="Batches of each job; fewer take less time.")
+]
 
 _DEFAULT_OUTPUT = Path("pgpu-experiments")
 
@@ -55,13 +61,13 @@ def p1(
     context: typer.Context,
     *,
     jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N[-M]", help="How many start together, such as 25 or 2-25.")
+        str, typer.Option("--jobs", metavar="N[-M]", help="Number of jobs that start together, such as 25 or 2-25.")
     ] = "2-25",
     runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
     is_both: Annotated[bool, typer.Option("--both", help="Run without pgpu, then with it, in one table.")] = False,
-    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each number of jobs.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="Of the order of arrival.")] = 0,
+    repetitions: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Runs of each number of jobs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the order in which jobs arrive.")] = 0,
     batches: BatchesOption = 80,
     image: ImageOption = None,
     output: OutputOption = _DEFAULT_OUTPUT,
@@ -86,8 +92,10 @@ def p1(
 def p2(
     context: typer.Context,
     *,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Take-all jobs side by side.")] = 10,
-    memory: Annotated[str, typer.Option("--memory", help="Slice of each.")] = "2GiB",
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, max=_MOST_JOBS, help="Jobs side by side that take all memory.")
+    ] = 10,
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Slice of each job.")] = "2GiB",
     batches: BatchesOption = 60,
     runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
@@ -107,16 +115,20 @@ def p3(
     context: typer.Context,
     *,
     parts: Annotated[
-        str, typer.Option("--part", metavar="PART[,PART]", help="Only these: wall, overhead, mps [all].")
+        str, typer.Option("--part", metavar="PART[,PART]", help="Run only these parts: wall, overhead, mps.")
     ] = "all",
-    jobs: Annotated[int, typer.Option("--jobs", min=2, max=_MOST_JOBS, help="Of the wall: jobs at most.")] = 60,
-    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Of the wall: steps of each job.")] = 40,
-    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each program and pair.")] = 5,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=2, max=_MOST_JOBS, help="Part wall: most jobs.")] = 60,
+    iterations: Annotated[
+        int, typer.Option("--iterations", metavar="N", min=1, help="Part wall: steps of each job.")
+    ] = 40,
+    repetitions: Annotated[
+        int, typer.Option("--repeat", metavar="N", min=1, help="Parts overhead and mps: runs of each program and pair.")
+    ] = 5,
     sizes: Annotated[
-        str, typer.Option("--sizes", metavar="N[,N]", help="Of the MPS table: input sizes.")
+        str, typer.Option("--sizes", metavar="N[,N]", help="Part mps: input sizes.")
     ] = "5120,10240,20480,40960",
     asks_beforehand: Annotated[
-        bool, typer.Option("--advise", help="Of the MPS table: profile each program and ask for advice beforehand.")
+        bool, typer.Option("--advise", help="Part mps: profile each program first, and compare with advice.")
     ] = False,
     runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
@@ -151,8 +163,10 @@ def p3(
 def p4(
     context: typer.Context,
     *,
-    neighbours: Annotated[int, typer.Option("--neighbours", min=1, max=15, help="Jobs beside the hog.")] = 3,
-    memory: Annotated[str, typer.Option("--memory", help="Slice of the hog.")] = "4GiB",
+    neighbours: Annotated[
+        int, typer.Option("--neighbours", metavar="N", min=1, max=15, help="Jobs beside the one that takes all memory.")
+    ] = 3,
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Slice of that job.")] = "4GiB",
     batches: BatchesOption = 60,
     runtime: RuntimeOption = ExperimentRuntime.PROCESS,
     is_bare: BareOption = False,
@@ -173,7 +187,9 @@ def p4(
 def p5(
     context: typer.Context,
     *,
-    requests: Annotated[int, typer.Option("--requests", min=2, help="Requests to each function that count.")] = 100,
+    requests: Annotated[
+        int, typer.Option("--requests", metavar="N", min=2, help="Measured requests to each function.")
+    ] = 100,
     networks: Annotated[
         str, typer.Option("--network", metavar="NAME[,NAME]", help="Detectors: wide, mobilenet, vgg16, small.")
     ] = "wide",

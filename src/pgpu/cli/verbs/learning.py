@@ -29,13 +29,16 @@ def history(
     program: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROGRAM]", help="A signature, its beginning, or a job: every run of it. Default: all programs."
+            metavar="[PROGRAM]", help="Signature of a program, its beginning, or a job: show each run [all programs]."
         ),
     ] = None,
     *,
     as_json: options.Json = False,
 ) -> None:
-    """Show peaks of earlier runs and sizes for --memory auto."""
+    """Show peaks of earlier runs and sizes for --memory auto.
+
+    Runs of the same program with the same arguments have one signature, the first column.
+    """
     calls = invocation_of(context).client().history(program)
     if as_json:
         console.print_json(documents.of_history(calls))
@@ -73,7 +76,7 @@ def advise(
     *,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="MODEL", help="GPU model [that of the profiles, or of this machine]."),
+        typer.Option("--gpu", metavar="MODEL", help="Model of the GPU [that of the profiles, or of this machine]."),
     ] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Slow no job down by more than 1.3 times.")
@@ -130,10 +133,10 @@ def calibrate(
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of each run.")] = 3.0,
     as_json: options.Json = False,
 ) -> None:
-    """Fit the constants of advice to this kind of GPU (minutes).
+    """Measure this kind of GPU, for better advice (takes minutes).
 
-    Workloads of pgpu run alone, in turns and under MPS; the bandwidths of link and memory are measured, too. The GPUs
-    must be idle: the use of other programs would be fitted as well.
+    Workloads of pgpu run alone, in turns and under MPS, and the constants of the predictions are fitted to their times.
+    The bandwidths of the link and of the memory are measured as well. The GPUs must be idle.
     """
     from pgpu.cli import calibration_runs
     from pgpu.cli.output import reports
@@ -177,7 +180,7 @@ def profile(
         ),
     ] = False,
     runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", help="Number of runs of each kind with --sensitivity (3).")
+        int | None, typer.Option("--runs", metavar="N", help="Number of runs of each kind with --sensitivity [3].")
     ] = None,
     ncu: Annotated[
         bool,

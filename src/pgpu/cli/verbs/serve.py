@@ -42,12 +42,12 @@ def serve(
     gateway: Annotated[
         str,
         typer.Option(
-            "--gateway", metavar="ADDRESS:PORT", help="Address for calls of functions; none serves no functions."
+            "--gateway", metavar="ADDRESS:PORT", help="Address on which functions are called; none turns them off."
         ),
     ] = _GATEWAY,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="PEM certificate of --tcp; needed off loopback."),
+        typer.Option("--tls-certificate", metavar="FILE", help="PEM certificate for --tcp; required beyond loopback."),
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM key of the certificate.")
@@ -141,8 +141,8 @@ def install_runtime(
 ) -> None:
     """Install `docker run --runtime=pgpu` for containers.
 
-    Then `docker run -e PGPU_MEMORY=4GiB` and Compose files get slices. Prints the change to the engine's configuration
-    and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
+    Then `docker run --runtime=pgpu -e PGPU_MEMORY=4GiB` starts a container in a slice, and Compose files can do the same.
+    Prints the change of the engine's configuration and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
     """
     from pgpu.app.oci.installation import Installation, plan_install, plan_uninstall, prepare
 
