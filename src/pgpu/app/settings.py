@@ -262,24 +262,21 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def _file_texts(path: Path) -> Iterator[tuple[str, str]]:
-    for name, value in _parsed(path).items():
-        if name not in NAMES:
-            raise NodeError(f"{path}: {name} is no setting", hint=f"the settings are {', '.join(NAMES)}")
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
-            raise NodeError(f"{path}: {name} must be text or a number", hint=f"write {name} = '…'")
-        yield name, str(value)
-
-
-def _parsed(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return
     except (OSError, UnicodeDecodeError) as exc:
         raise NodeError(f"{path} cannot be read: {exc}") from exc
     import tomllib  # most machines have no settings file
 
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise NodeError(f"{path} is not TOML: {exc}") from exc
+    for name, value in table.items():
+        if name not in NAMES:
+            raise NodeError(f"{path}: {name} is no setting", hint=f"the settings are {', '.join(NAMES)}")
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise NodeError(f"{path}: {name} must be text or a number", hint=f"write {name} = '…'")
+        yield name, str(value)

@@ -379,20 +379,18 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], note
 def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neighbour: Neighbour) -> Contest | None:
     neighbour_alone = run_alone(plan.client, neighbour, plan.submission)
     plan_under_mps = replace(plan, submission=under_mps(plan.submission))
-    limit_seconds = longest_seconds(sum(_seconds(each.job) for each in alone))
+    took_seconds = 0.0
+    for each in alone:
+        begin, end = each.job.started_at_seconds, each.job.finished_at_seconds
+        if begin is not None and end is not None:
+            took_seconds += max(0.0, end - begin)  # wall-clock times: the clock may be set back during the run
+    limit_seconds = longest_seconds(took_seconds)
     with running(plan.client, neighbour, plan.submission, limit_seconds) as neighbour_id:
         beside = _repeat(plan_under_mps, runs, None)
     if (failed := beside[-1].failed) is not None:
         raise NodeError(f"the command ended with {failed.exit_code} under MPS")
     neighbour_runs = NeighbourRuns(neighbour_alone, measurement_of(plan.client, neighbour_id))
     return contest_with(_measurements(alone), _measurements(beside), neighbour, neighbour_runs)
-
-
-def _seconds(job: Job) -> float:
-    # Wall-clock times: the clock may be set back during the run.
-    if job.started_at_seconds is None or job.finished_at_seconds is None:
-        return 0.0
-    return max(0.0, job.finished_at_seconds - job.started_at_seconds)
 
 
 def _measurements(findings: Sequence[ProfileResult]) -> list[Measurement]:

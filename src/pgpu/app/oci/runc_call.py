@@ -16,6 +16,12 @@ CONFIG = "/etc/pgpu/config.toml"
 STATE_DIR = "/var/lib/pgpu"
 ENGINE = "unix:///var/run/docker.sock"
 
+NAME = "oci-runtime.json"
+"""The file of prepared facts, in the state directory."""
+
+FORMAT = 2
+"""Version of the file; grows with its keys."""
+
 _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "console-socket", "pid-file", "preserve-fds"}
 _SHORT = {"b": "bundle"}
 
@@ -42,7 +48,17 @@ class RuncCall:
         self.runcs = words[count:]
         """The arguments for runc."""
 
-        self.flags, plain = _parse(self.runcs)
+        self.flags: dict[str, str] = {}
+        plain: list[str] = []
+        rest = iter(self.runcs)
+        for word in rest:
+            if not word.startswith("-"):
+                plain.append(word)
+                continue
+            name, has_value, value = word.lstrip("-").partition("=")
+            if not has_value and name in _VALUED:
+                value = next(rest, "")
+            self.flags[_SHORT.get(name, name)] = value
         self.command = plain[0] if plain else ""
         self.container_id = plain[-1] if len(plain) > 1 else ""
 
@@ -50,26 +66,6 @@ class RuncCall:
     def bundle(self) -> str:
         """The directory with the container's `config.json`."""
         return self.flags.get("bundle", ".")
-
-
-def _parse(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    flags: dict[str, str] = {}
-    plain: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-"):
-            plain.append(word)
-            continue
-        name, has_value, value = word.lstrip("-").partition("=")
-        if not has_value and name in _VALUED:
-            value = next(rest, "")
-        flags[_SHORT.get(name, name)] = value
-    return flags, plain
-
-
-NAME = "oci-runtime.json"
-FORMAT = 2
-"""Version of the file; grows with its keys."""
 
 
 def load_prepared(words: RuncCall) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from typing import Any, TypeGuard
 
 from pgpu.cli.output import documents
 from pgpu.errors import PgpuError
-from pgpu.units import escape_undecodable, is_text
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -28,19 +27,22 @@ _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\
 
 def visible(text: str) -> str:
     """Escape all characters that steer a terminal, tabs and line ends included."""
-    return "".join(each if each.isprintable() or unicodedata.category(each) == "Zs" else _escape(each) for each in text)
+    if text.isprintable():
+        return text
+    from pgpu.units import escape_undecodable, is_text
+
+    parts = []
+    for each in text:
+        if each.isprintable() or unicodedata.category(each) == "Zs":
+            parts.append(each)
+        else:
+            parts.append(each.encode("unicode_escape").decode("ascii") if is_text(each) else escape_undecodable(each))
+    return "".join(parts)
 
 
 def visible_json(text: str) -> str:
     """Escape all characters of a JSON text that steer a terminal; it keeps its meaning."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _escape(character: str) -> str:
-
-    if not is_text(character):
-        return escape_undecodable(character)
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def print_json(content: documents.Document) -> None:

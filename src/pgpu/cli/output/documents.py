@@ -58,7 +58,16 @@ def of_queue(reports: "Iterable[QueueReport]") -> Document:
 
 def of_gpus(reports: "Iterable[GpuReport]") -> Document:
     """Describe GPUs, in the order given."""
-    return document(gpus=[_gpu(report) for report in reports])
+    gpus = []
+    for report in reports:
+        rest = {each.name: getattr(report, each.name) for each in dataclasses.fields(report) if each.name != "gpu"}
+        outsiders = [
+            {"pid": each.process.pid, "program": each.program, "uid": each.uid, "used_bytes": each.used_bytes}
+            for each in report.outsiders
+        ]
+        gpu = {**dataclasses.asdict(report.gpu), **rest}
+        gpus.append({**gpu, "jobs": list(report.jobs), "outsiders": outsiders})
+    return document(gpus=gpus)
 
 
 def of_history(calls: "Iterable[CallHistory]") -> Document:
@@ -141,15 +150,6 @@ def _lease(report: "JobReport") -> Document | None:
             for granted, use in slices
         ],
     }
-
-
-def _gpu(report: "GpuReport") -> Document:
-    rest = {name.name: getattr(report, name.name) for name in dataclasses.fields(report) if name.name != "gpu"}
-    outsiders = [
-        {"pid": each.process.pid, "program": each.program, "uid": each.uid, "used_bytes": each.used_bytes}
-        for each in report.outsiders
-    ]
-    return {**dataclasses.asdict(report.gpu), **rest, "jobs": list(report.jobs), "outsiders": outsiders}
 
 
 def final(job: "Job") -> Document:

@@ -82,7 +82,18 @@ def traffic(function: Function) -> str:
 
 def document_of(served: Iterable[Served]) -> Document:
     """Describe functions, in the order given."""
-    return document(functions=[_function(function, replicas) for function, replicas in served])
+    functions = [
+        {
+            "name": function.name,
+            "owner_uid": function.owner_uid,
+            "created_at_seconds": function.created_at_seconds,
+            "versions": [_version(version) for version in function.versions],
+            "traffic": [{"version": share.version, "percent": share.percent} for share in function.traffic],
+            "replicas": [dataclasses.asdict(replica) for replica in replicas],
+        }
+        for function, replicas in served
+    ]
+    return document(functions=functions)
 
 
 def document_of_version(version: Version) -> Document:
@@ -98,17 +109,6 @@ def document_of_starts(starts: Iterable[ColdStart]) -> Document:
 def document_of_tokens(tokens: Iterable[FunctionToken]) -> Document:
     """Describe tokens, without their secret parts."""
     return document(tokens=[dataclasses.asdict(token) for token in tokens])
-
-
-def _function(function: Function, replicas: Sequence[Replica]) -> dict[str, Any]:
-    return {
-        "name": function.name,
-        "owner_uid": function.owner_uid,
-        "created_at_seconds": function.created_at_seconds,
-        "versions": [_version(version) for version in function.versions],
-        "traffic": [{"version": share.version, "percent": share.percent} for share in function.traffic],
-        "replicas": [dataclasses.asdict(replica) for replica in replicas],
-    }
 
 
 def _version(version: Version) -> dict[str, Any]:

@@ -31,10 +31,20 @@ def tables_of(finding: ProfileResult) -> Iterator[Table]:
     if finding.profile.kernels:
         yield _of_kernels(finding)
     if finding.counters:
-        yield _of_counters(finding)
+        table = PlainTable(*(word.upper() for word in COUNTED), is_numeric=True)
+        for name, *figures in counter_rows(finding.counters[:_MOST_KERNELS]):
+            table.add_row(Text(name), *figures)
+        yield table
     if finding.profile.copies:
-        yield _of_copies(finding)
-    rows = [*_sensitivity(finding), *(("not measured", note) for note in finding.notes)]
+        table = PlainTable("COPIES", "COUNT", "BYTES", "TOTAL µs", is_numeric=True)
+        for each in finding.profile.copies:
+            total = _microseconds(each.total_ns)
+            table.add_row(each.direction, str(each.copies), format_memory(each.total_bytes), total)
+        yield table
+    rows = sensitivity_rows(finding.profile)
+    if (loss := finding.cache) is not None:
+        rows.append(("spread of the L1 runs", f"{100 * loss.spread:.1f} % between {loss.runs} runs of a kind"))
+    rows += [("not measured", note) for note in finding.notes]
     if rows:
         yield _of_rows(rows)
 
@@ -109,14 +119,6 @@ def _shapes(measurement: Measurement) -> list[dict[str, Any]]:
     ]
 
 
-def _sensitivity(finding: ProfileResult) -> list[Row]:
-    rows = sensitivity_rows(finding.profile)
-    if finding.cache is not None:
-        loss = finding.cache
-        rows.append(("spread of the L1 runs", f"{100 * loss.spread:.1f} % between {loss.runs} runs of a kind"))
-    return rows
-
-
 def _of_rows(rows: Sequence[Row]) -> Table:
     table = PlainTable(has_header=False)
     for name, value in rows:
@@ -139,20 +141,6 @@ def _of_kernels(finding: ProfileResult) -> Table:
             _microseconds(each.shortest_ns),
             _microseconds(each.longest_ns),
         )
-    return table
-
-
-def _of_counters(finding: ProfileResult) -> Table:
-    table = PlainTable(*(word.upper() for word in COUNTED), is_numeric=True)
-    for name, *figures in counter_rows(finding.counters[:_MOST_KERNELS]):
-        table.add_row(Text(name), *figures)
-    return table
-
-
-def _of_copies(finding: ProfileResult) -> Table:
-    table = PlainTable("COPIES", "COUNT", "BYTES", "TOTAL µs", is_numeric=True)
-    for each in finding.profile.copies:
-        table.add_row(each.direction, str(each.copies), format_memory(each.total_bytes), _microseconds(each.total_ns))
     return table
 
 

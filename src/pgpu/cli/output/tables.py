@@ -67,13 +67,13 @@ class PlainTable(Table):
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         """Add a row; a `Text` keeps its style, a string is not parsed as markup."""
-        super().add_row(*map(_plain, cells), style=style, end_section=end_section)
-
-
-def _plain(cell: RenderableType | None) -> RenderableType | None:
-    if isinstance(cell, Text):
-        return Text(visible(cell.plain), style=cell.style)
-    return Text(visible(cell)) if isinstance(cell, str) else cell
+        plain: list[RenderableType | None] = []
+        for cell in cells:
+            if isinstance(cell, Text):
+                plain.append(Text(visible(cell.plain), style=cell.style))
+            else:
+                plain.append(Text(visible(cell)) if isinstance(cell, str) else cell)
+        super().add_row(*plain, style=style, end_section=end_section)
 
 
 def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
@@ -139,6 +139,11 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
     table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
     for report in reports:
         job = report.job
+        if job.expected_start_seconds is None:  # no known event would let it start
+            starts = "?"
+        else:
+            left_seconds = job.expected_start_seconds - now
+            starts = "soon" if left_seconds < 1 else f"in about {format_duration(left_seconds)}"
         table.add_row(
             "held" if report.position is None else str(report.position),
             job.id,
@@ -146,18 +151,10 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
             str(job.request.priority),
             _slice(job),
             format_duration(now - job.created_at_seconds),
-            _start(job.expected_start_seconds, now),
+            starts,
             Text(job.reason or ""),
         )
     return table
-
-
-def _start(expected_seconds: float | None, now_seconds: float) -> str:
-    if expected_seconds is None:  # no known event would let it start
-        return "?"
-    return (
-        "soon" if expected_seconds - now_seconds < 1 else f"in about {format_duration(expected_seconds - now_seconds)}"
-    )
 
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
@@ -169,6 +166,9 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
     )
     for report in reports:
         gpu = report.gpu
+        known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
+        held = format_memory(sum(known)) if len(known) == len(report.outsiders) else "?"
+        outside_cell = f"{held} ({len(report.outsiders)})" if report.outsiders else ""
         table.add_row(
             gpu.place,
             f"{gpu.name} (simulated)" if gpu.is_simulated else gpu.name,
@@ -177,7 +177,7 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
             format_memory(report.used_bytes),
             format_memory(report.granted_bytes),
             format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
-            Text(_outside(report), style="red"),
+            Text(outside_cell, style="red"),
             "?" if report.utilisation_percent is None else f"{report.utilisation_percent} %",
             format_share(report.granted_compute) if report.granted_compute else "",
             "" if report.sharing is None else report.sharing.value,
@@ -212,13 +212,6 @@ def of_pods(seen: "Sequence[SeenShare]") -> Table:
 
 def _memory_or_unknown(amount_bytes: int | None) -> str:
     return "?" if amount_bytes is None else format_memory(amount_bytes)
-
-
-def _outside(report: GpuReport) -> str:
-    """Format memory that processes hold without a lease, and their number; empty without any."""
-    known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
-    amount = format_memory(sum(known)) if len(known) == len(report.outsiders) else "?"
-    return f"{amount} ({len(report.outsiders)})" if report.outsiders else ""
 
 
 def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:

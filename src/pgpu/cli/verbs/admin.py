@@ -93,7 +93,13 @@ def exclude(
     """Start no more jobs on one GPU; its running jobs go on."""
     administration = _administration(context)
     if gpu is None:
-        _show_closed(administration, as_json=as_json)
+        closed = administration.closed_gpus()
+        if as_json:
+            excluded = [each for each in closed if each != _ALL_GPUS]
+            console.print_json({"is_drained": _ALL_GPUS in closed, "excluded": excluded})
+            return
+        for each in closed:
+            print("all of them: drained" if each == _ALL_GPUS else each)
     elif is_ended:
         administration.open_gpu(gpu)
     else:
@@ -197,17 +203,6 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
         print(f"{console.user_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
     if not found:
         console.print_note("no user has a quota")
-
-
-def _show_closed(administration: "AdministrationService", *, as_json: bool) -> None:
-    found = administration.closed_gpus()
-    if as_json:
-        console.print_json(
-            {"is_drained": _ALL_GPUS in found, "excluded": [each for each in found if each != _ALL_GPUS]}
-        )
-        return
-    for each in found:
-        print("all of them: drained" if each == _ALL_GPUS else each)
 
 
 def _uid(user: str) -> int:

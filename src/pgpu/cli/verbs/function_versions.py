@@ -3,24 +3,22 @@
 The user's code is never imported in this process: another process imports it and reports what it declares.
 """
 
-import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 import typer
 
 from pgpu.cli import options
-from pgpu.cli.invocation import invocation_of
+from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import console
 from pgpu.cli.verbs import cluster_functions as cluster
 from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.functions.api import Declaration
-    from pgpu.functions.dev.function_source import FunctionSource
-    from pgpu.model import Deployment, Function
+    from pgpu.model import Function
 
 _WHOLE_PERCENT = 100
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
@@ -96,8 +94,6 @@ def deploy(
     which overrides @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster or a Knative Service,
     and its URL is printed.
     """
-    import tempfile
-
     require_libraries()
     flags = {
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
@@ -115,20 +111,51 @@ def deploy(
         )  # fmt: skip
         cluster.deploy(deployment, requirements=requirements, rolls_out=rollout, as_json=as_json)
         return
-    chosen_runtime = _read_runtime(runtime, image)
-    functions = invocation_of(context).functions()
+    _deploy_to_server(
+        invocation_of(context), app, name, given, image=image, runtime=_read_runtime(runtime, image),
+        requirements=requirements, rolls_out=rollout, as_json=as_json,
+    )  # fmt: skip
+
+
+def _deploy_to_server(
+    invocation: Invocation,
+    app: str,
+    name: str | None,
+    flags: Mapping[str, object],
+    *,
+    image: str | None,
+    runtime: Literal["process", "docker"],
+    requirements: Path | None,
+    rolls_out: bool,
+    as_json: bool,
+) -> None:
+    import tempfile
+
+    from pgpu.functions.api import dump_declaration
+    from pgpu.functions.deploy.source_bundle import pack_tree
+    from pgpu.model import Deployment
+    from pgpu.units import format_memory
+
+    functions = invocation.functions()
     lock = None if requirements is None else _read_text(requirements)
-    source, function_name, declaration = read_declaration(app, name, given)
+    source, function_name, declaration = read_declaration(app, name, flags)
     with tempfile.TemporaryFile() as file:
         bundle = cast("BinaryIO", file)
-        packed = dataclasses.replace(
-            _pack(source, function_name, declaration, bundle),
+        packed = pack_tree(source.source, bundle)
+        bundle.seek(0)
+        count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
+        console.print_note(f"{source.source} is packed: {count}, {format_memory(packed.size_bytes)}")
+        deployment = Deployment(
+            function_name,
+            source.app,
+            packed.digest,
+            json.dumps(dump_declaration(declaration)),
             image=image,
-            runtime=chosen_runtime,
+            runtime=runtime,
             requirements="\n".join([*declaration.requirements, *([] if lock is None else [lock])]) or None,
-            rolls_out=rollout,
+            rolls_out=rolls_out,
         )
-        version = functions.deploy(packed, bundle)
+        version = functions.deploy(deployment, bundle)
     if as_json:
         from pgpu.cli.output import function_tables
 
@@ -139,19 +166,6 @@ def deploy(
         console.print_note(
             f"its packages are being installed; `pgpu function ls {version.function}` shows the progress"
         )
-
-
-def _pack(source: "FunctionSource", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
-    from pgpu.functions.api import dump_declaration
-    from pgpu.functions.deploy.source_bundle import pack_tree
-    from pgpu.model import Deployment
-    from pgpu.units import format_memory
-
-    packed = pack_tree(source.source, bundle)
-    bundle.seek(0)
-    count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
-    console.print_note(f"{source.source} is packed: {count}, {format_memory(packed.size_bytes)}")
-    return Deployment(name, source.app, packed.digest, json.dumps(dump_declaration(declaration)))
 
 
 def _read_runtime(runtime: str | None, image: str | None) -> Literal["process", "docker"]:

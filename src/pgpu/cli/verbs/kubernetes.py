@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +14,6 @@ from pgpu.cli.output import console
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import parse_memory_bytes
-
-if TYPE_CHECKING:
-    from pgpu.app.settings import Settings
-    from pgpu.kubernetes.driver_mode import Mode
 
 verbs = typer.Typer(
     cls=Group, help="Give slices to the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None
@@ -88,7 +84,12 @@ def driver(
     """
     if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("lightkube") is None:
         raise NodeError("the libraries for Kubernetes are not installed", hint=extra_hint("kubernetes"))
-    from pgpu.app.node_driver import NodeOptions, drive
+    from pgpu.app.node_driver import RUNTIME_DIRECTORY, STATE_DIRECTORY, NodeOptions, drive
+    from pgpu.app.settings import Settings
+    from pgpu.kubernetes.driver_mode import Mode
+
+    if mode not in {*Mode}:
+        raise RequestError(f"--mode {mode!r} is not a mode", hint=f"write {' or '.join(Mode)}")
 
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}
     settings = invocation_of(context).settings(**{name: text for name, text in flags.items() if text is not None})
@@ -96,7 +97,7 @@ def driver(
         options.read_address("--metrics", metrics, "write --metrics 0.0.0.0:9410")
     node = NodeOptions(
         node_name,
-        _mode(mode),
+        Mode(mode),
         kubelet_dir.absolute(),
         cdi_dir.absolute(),
         kubeconfig,
@@ -105,7 +106,10 @@ def driver(
         oversubscribe,
     )
     console.print_log("pgpu.kubernetes")
-    drive(_of_node(settings), node)
+    # State and slices lie in places of the node, since containers get mounts of the slices.
+    if settings.state_dir == Settings().state_dir:
+        settings = dataclasses.replace(settings, state_dir=STATE_DIRECTORY)
+    drive(dataclasses.replace(settings, runtime_dir=settings.runtime_dir or RUNTIME_DIRECTORY), node)
 
 
 @verbs.command()
@@ -143,21 +147,3 @@ def score(
     host, port = options.read_address("--listen", listen, "write --listen 127.0.0.1:9411")
     console.print_log("pgpu.kubernetes")
     run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca))
-
-
-def _of_node(settings: "Settings") -> "Settings":
-    """Move state and slices of the driver to places of the node: containers get mounts of the slices."""
-    from pgpu.app.node_driver import RUNTIME_DIRECTORY, STATE_DIRECTORY
-    from pgpu.app.settings import Settings
-
-    usual = Settings()
-    state_dir = STATE_DIRECTORY if settings.state_dir == usual.state_dir else settings.state_dir
-    return dataclasses.replace(settings, state_dir=state_dir, runtime_dir=settings.runtime_dir or RUNTIME_DIRECTORY)
-
-
-def _mode(words: str) -> "Mode":
-    from pgpu.kubernetes.driver_mode import Mode
-
-    if words not in {*Mode}:
-        raise RequestError(f"--mode {words!r} is not a mode", hint=f"write {' or '.join(Mode)}")
-    return Mode(words)

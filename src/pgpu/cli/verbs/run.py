@@ -24,7 +24,7 @@ from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.job_arguments import read_submission
 from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions
 from pgpu.cli.output import console, documents
-from pgpu.client import Client, JobReport
+from pgpu.client import JobReport
 from pgpu.errors import CancelledError, RequestError
 from pgpu.model import Job, SharingWish, Submission
 
@@ -96,7 +96,12 @@ def submit(
         settings = invocation.settings(**job.settings())
         submissions = [read_submission(replace(job, command=words), settings.wait_timeout, settings.sharing)]
         client = invocation.make_client(settings)
-    _print_submitted(_submit(client, submissions), as_json=as_json)
+    with deferred_signals() as signals:
+        jobs = client.submit_all(submissions)
+        if signals:
+            client.cancel([each.id for each in jobs], grace_seconds=0)
+            raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
+    _print_submitted(jobs, as_json=as_json)
 
 
 def _refuse_options_beside_file(context: typer.Context) -> None:
@@ -123,15 +128,6 @@ def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
         return read[wait_timeout, sharing]
 
     return read_job_file(path, read_settings)
-
-
-def _submit(client: Client, submissions: Sequence[Submission]) -> Sequence[Job]:
-    with deferred_signals() as signals:
-        jobs = client.submit_all(submissions)
-        if signals:
-            client.cancel([job.id for job in jobs], grace_seconds=0)
-            raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
-    return jobs
 
 
 def _print_submitted(jobs: Sequence[Job], *, as_json: bool) -> None:

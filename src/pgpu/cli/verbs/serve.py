@@ -66,13 +66,16 @@ def serve(
     Runs until SIGTERM; jobs go on without it. The kernel names the user behind each connection to the socket: users
     see and stop their own jobs, root administers.
     """
+    from pgpu.app.server_process import serve as serve_until_signal
+    from pgpu.app.settings import Settings
+
     if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
         raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
-    settings = _of_server(invocation_of(context).settings(host=host, idle_timeout=idle_timeout))
+    settings = invocation_of(context).settings(host=host, idle_timeout=idle_timeout)
+    if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
+        settings = dataclasses.replace(settings, state_dir=_SYSTEM_STATE)  # root's own home is not for a service
     if idle_timeout is not None:  # Supervisors are other processes and read it from the environment.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
-    from pgpu.app.server_process import serve as serve_until_signal
-
     serve_until_signal(
         settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), console.print_note, _gateway(gateway)
     )
@@ -90,15 +93,6 @@ def _gateway(words: str) -> str | None:
             f"a token would be read on its way to {address}", hint="put a proxy with TLS before 127.0.0.1"
         )
     return words
-
-
-def _of_server(settings: "Settings") -> "Settings":
-    """Move the state of root's server from root's home to /var/lib."""
-    from pgpu.app.settings import Settings
-
-    if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
-        return dataclasses.replace(settings, state_dir=_SYSTEM_STATE)
-    return settings
 
 
 def _socket(settings: "Settings") -> Path:
