@@ -32,7 +32,7 @@ def _load() -> None:
 def _become(root: Path, job_id: str) -> None:
     from tests.fakes.machine import make_engine  # noqa: PLC0415 - likewise
 
-    from pgpu.engine.paths import redirect_stderr  # noqa: PLC0415 - likewise
+    from pgpu.engine.settings import redirect_stderr  # noqa: PLC0415 - likewise
     from pgpu.engine.supervisor import supervise  # noqa: PLC0415 - likewise
 
     engine = make_engine(root)

@@ -16,7 +16,7 @@ from tests.system.sharing_worker import PROGRESS, WHOLE, WORKS
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import LOST
-from pgpu.engine.watch.turn_state import load_turns, turn_paths
+from pgpu.engine.watch.turn_arbiter import load_turns, turn_paths
 from pgpu.engine.watch.watchdog import find_outsiders_once
 from pgpu.errors import EnforcementError
 from pgpu.ledger import Entry
@@ -183,7 +183,7 @@ class SharingBooks:
                 yield (job.id, "trial"), f"{job} is held for a trial that nobody does"
 
     def _waits_for_turn(self, job: Job, part: Slice) -> bool:
-        turns = load_turns(turn_paths(self.engine.settings, part.gpu_uuid).standing)
+        turns = load_turns(turn_paths(self.engine.settings, part.gpu_uuid).state)
         return not turns.may_run(job.id) and self._is_locked("turns", part)
 
     def _is_locked(self, duty: str, part: Slice) -> bool:

@@ -7,7 +7,7 @@ from tests.system.engine_worlds import World, world
 from tests.waiting import until
 
 from pgpu.engine.admission.queue_plan import read_plan
-from pgpu.engine.paths import keeper_paths
+from pgpu.engine.settings import keeper_paths
 from pgpu.model import Job, JobState
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 

@@ -17,7 +17,7 @@ from tests.waiting import until
 from pgpu.client.following import EngineHand
 from pgpu.client.terminal import _forward_signals
 from pgpu.engine.event_loop import EventLoop
-from pgpu.engine.paths import JobPaths
+from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.streams.followers import MOST_LAG_BYTES, PATIENCE_SECONDS
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello

@@ -16,7 +16,7 @@ from tests.system.keeper_storm import CAPACITY_GIB, Storm
 from tests.waiting import until
 
 from pgpu.engine.keeper.calling import TAKE_LOCK
-from pgpu.engine.paths import keeper_paths
+from pgpu.engine.settings import keeper_paths
 from pgpu.host.process_identity import is_alive
 from pgpu.model import JobState
 from pgpu.units import GIB

@@ -10,7 +10,7 @@ from tests.system.engine_worlds import World, kill, world
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.watch.turn_state import GpuTurn, turns_now
+from pgpu.engine.watch.turn_arbiter import GpuTurn, turns_now
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, ProcessHolder, Request
 from pgpu.units import GIB

@@ -12,8 +12,8 @@ from tests.unit.conftest import Run
 
 from pgpu.cli.output import tables
 from pgpu.client import GpuTime, JobReport
+from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
-from pgpu.engine.quotas import refuse_unsupported
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, read_samples, time_shares, write_samples

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.watch.turn_state import load_turns, save_turns, turn_paths, turns_now
+from pgpu.engine.watch.turn_arbiter import load_turns, save_turns, turn_paths, turns_now
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 
 GB = 10**9
@@ -40,7 +40,7 @@ def test_what_is_no_standing_counts_as_none(tmp_path: Path, text: str) -> None:
 def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
     settings = EngineSettings(tmp_path / "state", tmp_path)
     for uuid, turns in (("GPU-0", played(20)), ("GPU-1", NO_TURNS)):
-        place = turn_paths(settings, uuid).standing
+        place = turn_paths(settings, uuid).state
         place.parent.mkdir(exist_ok=True)
         save_turns(place, turns)
     shown = turns_now(settings, ["GPU-0", "GPU-1", "GPU-2"])

@@ -69,7 +69,7 @@ def _load_for_supervisors() -> None:
 
     for name in (
         "pgpu.engine.leases.mps_sharing",
-        "pgpu.engine.paths",
+        "pgpu.engine.settings",
         "pgpu.engine.submitter",
         "pgpu.engine.supervisor",
         "pgpu.enforcement.calibration",
@@ -96,8 +96,7 @@ def _load_for_containers() -> None:
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:
     """Supervise a job in a fork of the zygote, with the environment of the job's submitter."""
-    from pgpu.engine.paths import job_paths, redirect_stderr
-    from pgpu.engine.settings import EngineSettings
+    from pgpu.engine.settings import EngineSettings, job_paths, redirect_stderr
     from pgpu.engine.submitter import account_of
 
     ledger = open_ledger(settings)

@@ -18,8 +18,7 @@ from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.leases.parking_state import can_leave, is_travelling
-from pgpu.engine.paths import JobPaths, job_paths
-from pgpu.engine.settings import EngineSettings
+from pgpu.engine.settings import EngineSettings, JobPaths, job_paths
 from pgpu.engine.submitter import account_of
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import LedgerError, NodeError, RequestError

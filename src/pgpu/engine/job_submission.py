@@ -19,14 +19,16 @@ from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import GROWTH_WISHES
 from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
-from pgpu.engine.quotas import refuse_more_than_quota, refuse_more_waiting, refuse_unsupported
+from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter, this_process
-from pgpu.errors import NodeError, RequestError
-from pgpu.ledger import Entry
+from pgpu.errors import CapacityError, NodeError, RequestError
+from pgpu.ledger import Entry, LedgerView
 from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Place, Request, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
+from pgpu.scheduling.capacity import format_down
 from pgpu.scheduling.demand import is_script, signature_of
+from pgpu.units import format_memory
 
 RESERVED_FACT = "shared-out-by"
 """Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
@@ -113,6 +115,53 @@ def check(context: EngineContext, spec: JobSpec, request: Request, account: Acco
     context.runtime(spec.runtime).check(spec, account)
     context.hold(gpus)
     return gpus
+
+
+def refuse_unsupported(request: Request, settings: EngineSettings) -> None:
+    """Raise RequestError where a request needs what these GPUs, or this machine, do not have."""
+    if request.sharing is SharingWish.MPS and not settings.has_mps:
+        raise RequestError("--sharing mps is not available on these GPUs", hint="leave --sharing mps out")
+
+
+def refuse_more_than_quota(view: LedgerView, owner_uid: int, request: Request) -> None:
+    """Raise RequestError where a quota could never grant a request, even if its user held nothing else.
+
+    Args:
+        view: Of the ledger.
+        owner_uid: User of the request.
+        request: With its memory already chosen.
+    """
+    quota = view.quotas().get(owner_uid)
+    if quota is None or quota.memory_bytes is None or request.is_without_gpu:
+        return
+    nearest_bytes = quota.memory_bytes // request.gpu_count
+    if request.memory_bytes > nearest_bytes:
+        where = "" if request.gpu_count == 1 else f" on each of {request.gpu_count} GPUs"
+        raise RequestError(
+            f"{format_memory(request.memory_bytes)}{where} can never be granted: "
+            f"the quota of user {owner_uid} is {format_memory(quota.memory_bytes)}",
+            hint=f"ask for at most {format_down(nearest_bytes)}, or ask the administrator",
+            nearest_bytes=nearest_bytes,
+        )
+
+
+def refuse_more_waiting(view: LedgerView, owner_uid: int, count: int, most: int) -> None:
+    """Raise CapacityError where a user would have more waiting jobs than allowed; root has no limit.
+
+    Args:
+        view: Of the ledger.
+        owner_uid: User of the jobs.
+        count: How many would be added.
+        most: How many of a user may wait.
+    """
+    if owner_uid == 0 or view.count_waiting() + count <= most:
+        return
+    waiting = view.count_waiting(owner_uid)
+    if waiting + count > most:
+        raise CapacityError(
+            f"{waiting} jobs of user {owner_uid} wait, and {count} more would pass {most}; nothing was submitted",
+            hint="submit more once some have started, cancel some, or ask the administrator (setting waiting_jobs)",
+        )
 
 
 def _choose_size(context: EngineContext, submission: Submission, submitter: Submitter) -> Submission:

@@ -24,7 +24,7 @@ from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
-from pgpu.engine.watch.turn_state import turns_now
+from pgpu.engine.watch.turn_arbiter import turns_now
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry

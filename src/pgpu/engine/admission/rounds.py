@@ -17,7 +17,7 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_
 from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
-from pgpu.engine.paths import keeper_paths
+from pgpu.engine.settings import keeper_paths
 from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling import Admission, Wait, expected_starts

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pgpu.engine.paths import keeper_paths
-from pgpu.engine.settings import EngineSettings
+from pgpu.engine.settings import EngineSettings, keeper_paths
 from pgpu.engine.unix_sockets import connect, send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive

@@ -18,7 +18,7 @@ from pgpu.engine.keeper.deadlines import Deadlines, now_seconds
 from pgpu.engine.keeper.door import Door
 from pgpu.engine.keeper.zygote import Zygote
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.paths import keeper_paths
+from pgpu.engine.settings import keeper_paths
 from pgpu.engine.unix_sockets import bind
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerGoneError, PgpuError

@@ -17,9 +17,9 @@ from pgpu.engine.admission.dependencies import judge
 from pgpu.engine.admission.snapshot import Snapshot
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import MemoryObservation, history_name
-from pgpu.engine.quotas import refuse_growth_past_quota, refuse_more_than_quota
+from pgpu.engine.job_submission import refuse_more_than_quota
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
-from pgpu.ledger import Decision, Entry
+from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
@@ -223,7 +223,7 @@ def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: De
         refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)
     _refuse_fixed(entry.job, request)
-    refuse_growth_past_quota(decision, entry, request.memory_bytes)
+    _refuse_growth_past_quota(decision, entry, request.memory_bytes)
     held = judge(decision).held
     queue = [each for each in decision.live() if each.job.gpu_model == job.gpu_model and each.job.id not in held]
     rooms = {room.gpu.uuid: room for room in snapshot.rooms(queue, headroom)}
@@ -252,6 +252,29 @@ def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: De
         for part in job.lease.slices
     )
     return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
+
+
+def _refuse_growth_past_quota(view: LedgerView, entry: Entry, memory_bytes: int) -> None:
+    """Raise CapacityError where a resize would take a job's user past their quota.
+
+    Args:
+        view: Of the ledger.
+        entry: A job with a lease.
+        memory_bytes: New size of each of its slices.
+    """
+    quota = view.quotas().get(entry.job.owner_uid)
+    if quota is None or quota.memory_bytes is None or entry.job.lease is None:
+        return
+    more_bytes = sum(max(0, memory_bytes - part.memory_bytes) for part in entry.job.lease.slices)
+    counted = [other.job for other in view.holding() if other.is_counted]
+    own = [job.lease for job in counted if job.owner_uid == entry.job.owner_uid]
+    held_bytes = sum(part.memory_bytes for lease in own if lease is not None for part in lease.slices)
+    if more_bytes and held_bytes + more_bytes > quota.memory_bytes:
+        raise CapacityError(
+            f"{format_memory(more_bytes)} more would pass the quota of user {entry.job.owner_uid}, "
+            f"{format_memory(quota.memory_bytes)}; nothing was changed",
+            hint="stop another job of that user, or ask the administrator",
+        )
 
 
 def _refuse_fixed(job: Job, request: Request) -> None:

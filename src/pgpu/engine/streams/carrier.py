@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pgpu.engine.event_loop import READABLE, WRITABLE, EventLoop, Timer
-from pgpu.engine.paths import JobPaths
+from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.followers import PATIENCE_SECONDS, Followers
 from pgpu.engine.streams.log import OutputLog
 from pgpu.engine.streams.records import Record

@@ -11,7 +11,7 @@ import struct
 import termios
 from dataclasses import dataclass, field
 
-from pgpu.engine.paths import JobPaths
+from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio

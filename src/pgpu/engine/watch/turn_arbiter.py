@@ -7,9 +7,12 @@ a crash. Only jobs that oversubscribe are held, and only by the hold bit of turn
 """
 
 import contextlib
+import json
 import os
+import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from pgpu.enforcement import Enforcer
@@ -20,8 +23,9 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.engine.history.sharing_advice import swap_bytes_per_second
 from pgpu.engine.leases.parking_state import Stage, load_parking
-from pgpu.engine.watch.turn_state import TurnPaths, load_turns, save_turns, turn_paths
+from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, PgpuBug, PgpuError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import try_lock
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
@@ -45,6 +49,99 @@ _LATELY_SECONDS = 0.05
 """A job that works without pause may have nothing in flight for a moment between two launches."""
 
 _Value = TypeVar("_Value")
+
+
+# The state file of each GPU: for the next holder of the lock, and for reports. Only the holder of the lock writes it,
+# atomically; an unreadable file counts as none.
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPaths:
+    """Files of one GPU's turns, in the runtime directory."""
+
+    lock: Path
+    """Held by the one supervisor that runs the turns."""
+
+    state: Path
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTurn:
+    """The turn on one GPU. Times are seconds since the epoch."""
+
+    gpu_uuid: str
+    holders: tuple[str, ...]
+    """Job ids; empty while the next ones wait for work of the last ones in flight."""
+
+    since_seconds: float | None
+    until_seconds: float | None
+    """When the turn ends, if other jobs wait; both None while there are no holders."""
+
+    waiting: tuple[str, ...]
+    """Ids of jobs with work that is held, the longest waiting first."""
+
+
+def turn_paths(settings: EngineSettings, gpu_uuid: str) -> TurnPaths:
+    """Return the files of one GPU's turns."""
+    directory = settings.runtime_directory / "turns"
+    return TurnPaths(directory / f"{gpu_uuid}.lock", directory / f"{gpu_uuid}.json")
+
+
+def save_turns(path: Path, turns: TurnState) -> None:
+    """Write the state.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    fields = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(turns).items()}
+    write_atomically(path, json.dumps(fields).encode(), 0o600)
+
+
+def load_turns(path: Path) -> TurnState:
+    """Return the last state; `NO_TURNS` if it cannot be read."""
+    try:
+        fields = json.loads(path.read_bytes())
+        seconds = {
+            name: {str(key): float(value) for key, value in fields[name].items()}
+            for name in ("leaving", "served_seconds", "waiting_since_seconds")
+        }
+        return TurnState(
+            is_on=bool(fields["is_on"]),
+            holders=tuple(fields["holders"]),
+            since_seconds=float(fields["since_seconds"]),
+            until_seconds=float(fields["until_seconds"]),
+            coming=tuple(fields["coming"]),
+            brief=frozenset(fields["brief"]),
+            went_first=frozenset(fields["went_first"]),
+            had_turn=frozenset(fields["had_turn"]),
+            **seconds,
+        )
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return NO_TURNS
+
+
+def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
+    """Return the turns on these GPUs; without those on which all jobs run."""
+    offset_seconds = time.time() - time.monotonic()
+    found = []
+    for uuid in gpu_uuids:
+        turns = load_turns(turn_paths(settings, uuid).state)
+        if not turns.is_on:
+            continue
+        waiting = turns.waiting_since_seconds
+        found.append(
+            GpuTurn(
+                uuid,
+                turns.holders,
+                turns.since_seconds + offset_seconds if turns.holders else None,
+                turns.until_seconds + offset_seconds if turns.holders else None,
+                tuple(sorted(waiting, key=lambda job_id: (waiting[job_id], job_id))),
+            )
+        )
+    return found
+
+
+# The turns themselves.
 
 
 class Arbiter:
@@ -139,7 +236,7 @@ class _GpuTurns:
         """Take the GPU's lock if it is free, and read the state of the last holder; True while this process holds it."""
         if self._lock is None:
             self._lock = try_lock(self._paths.lock)
-            self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.standing)
+            self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.state)
         return self._lock is not None
 
     def release_left(self, job: Job) -> None:
@@ -248,9 +345,9 @@ class _GpuTurns:
 
     def _save(self) -> None:
         try:
-            save_turns(self._paths.standing, self._turns)
+            save_turns(self._paths.state, self._turns)
         except OSError as exc:
-            self._complaints.say(f"turns: {self._paths.standing} cannot be written: {exc.strerror}")
+            self._complaints.say(f"turns: {self._paths.state} cannot be written: {exc.strerror}")
 
 
 def paged_jobs(entries: Sequence[Entry]) -> dict[str, list[Job]]:
