@@ -162,6 +162,7 @@ def pack(members: Iterable[BundleMember], read: Callable[[BundleMember], bytes],
         RequestError: A member is not allowed, or its content has another size than the member.
     """
     inspector, paths, hashing = BundleInspector(), [], _HashingWriter(out)
+    # "w|": tarfile writes without seeking, so that the digest covers the bytes in their final order.
     with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive:
         for member in members:
             inspector.admit(member)
@@ -243,12 +244,14 @@ def _read_rules(root: Path) -> pathspec.GitIgnoreSpec:
 
 
 def _walk(root: Path, directory: str, rules: pathspec.GitIgnoreSpec) -> Iterator[BundleMember]:
+    # Read whole before the recursion: one open descriptor at a time, however deep the tree is.
     with os.scandir(root / directory) as found:
         entries = list(found)
     for entry in entries:
         path = f"{directory}/{entry.name}" if directory else entry.name
         member = _member_of_entry(entry, path)
         is_directory = member.kind is MemberKind.DIRECTORY
+        # Virtual environments have this file, whatever their name is.
         is_environment = is_directory and Path(entry.path, "pyvenv.cfg").exists()
         if is_environment or rules.match_file(f"{path}/" if is_directory else path):
             continue

@@ -179,6 +179,7 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         command=("python3", "-P", "-c", START, server_python, *arguments),
         runtime="docker",
         image=version.image,
+        # The mounts are read-only, so Python need not try to write byte code beside the modules.
         environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, search_path(places)),  # noqa: S108
         working_directory="/",
         user=places.user,
@@ -233,6 +234,7 @@ def layer_digest(version: Version | Deployment) -> str | None:
     """
     if version.requirements is None:
         return None
+    # A process runs in the Python of the server, a container in that of its image.
     python = list(sys.version_info[:2]) if version.runtime == "process" else None
     return _digest([version.runtime, version.image, python, version.requirements])
 
@@ -311,4 +313,5 @@ def output_directory_of(spec: JobSpec) -> str | None:
     if spec.runtime == "process":
         is_build = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
         return spec.working_directory if is_build else None
+    # Only writable mounts: replicas mount the same byte code read-only.
     return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _OUTPUTS), None)

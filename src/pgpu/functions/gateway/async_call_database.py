@@ -79,11 +79,14 @@ class AsyncCallDatabase:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Opened on the event loop's thread, used in the store's: never in both at once. No implicit transactions: see
+        # _transaction().
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
         if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             self._connection.execute("DROP TABLE IF EXISTS calls")  # of a version that did not store callers
         # FULL: a call is acknowledged only after its commit is on disk.
         self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
+        # Counted once and then kept in memory: the limits are checked for each call, and a sum reads the whole table.
         self._held_bytes = self._count_bytes()
         self._begun_path = directory / _BEGUN
         self._begun = os.open(self._begun_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -122,10 +125,12 @@ class AsyncCallDatabase:
 
     def begin(self, call_id: str) -> None:
         """Record that a call is sent to a replica now; one write to the page cache, from any thread."""
+        # O_APPEND and a single write(): lines of two threads never mix.
         os.write(self._begun, f"{call_id}\n".encode())
 
     def finish(self, call_id: str, reply: StoredReply) -> None:
         """Store an answer, and drop the request's body."""
+        # One transaction: a crash leaves either the request or the answer.
         with self._transaction(), self._recount(call_id):
             self._connection.execute(
                 "UPDATE calls SET finished = ?, status = ?, reply_headers = ?, reply = ?, body = x'' WHERE id = ?",
@@ -193,6 +198,7 @@ class AsyncCallDatabase:
 
     @contextmanager
     def _recount(self, call_id: str) -> Iterator[None]:
+        """Adjust the bytes of a call's function by what the block changes in that call."""
         function, before = self._size(call_id)
         yield
         self._held_bytes[function] += self._size(call_id)[1] - before
@@ -252,5 +258,6 @@ def request_digest(path: str, query: str, headers: dict[str, str], body: bytes) 
 
 
 def _digest(kind: str, *words: str) -> str:
+    # With lengths, so that two lists of parts never give the same text: ("ab", "c") and ("a", "bc").
     joined = "".join(f"{len(word)}:{word}" for word in words)
     return f"{kind}-{hashlib.sha256(joined.encode('utf-8', 'surrogateescape')).hexdigest()[:40]}"

@@ -107,6 +107,7 @@ class AsyncCallStore:
 
     async def open(self) -> None:
         """Recover the calls of an earlier gateway; drop those of functions that were removed."""
+        # First, since calls of a function without a router would never end.
         await self._in_thread(
             self._database.forget_functions_but, [router.function.identity for router in self._routers]
         )
@@ -144,6 +145,7 @@ class AsyncCallStore:
     async def add(self, call: AsyncCall) -> AsyncCallRecord | None:
         """Store a call and send it to its function; a call that is stored under its id already is returned instead."""
         known = await self._in_thread(self._database.add, call)
+        # Sent after the commit: a call that a replica has begun is always in the database.
         if known is None:
             self._waiting[call.function].append(call.id)
             self._pump(call.function)
@@ -163,6 +165,7 @@ class AsyncCallStore:
 
     async def forget(self, call_id: str) -> bool:
         """Cancel a call, and delete it with its answer; False: there was none."""
+        # Removed before the call is cancelled: on_answer() ignores an answer that arrives from now on.
         request = self._running.pop(call_id, None)
         if request is not None and request.router is not None:
             request.router.abandon(request)
@@ -355,6 +358,7 @@ class AsyncCallRoutes:
         if body is None or isinstance(body, Refusal):
             return body
         if route.kind is RouteKind.NAMED_CALL:
+            # The function gets a plain call; the path with the caller's id becomes the location of the answer.
             location, request.method, request.path = request.path, "POST", f"/functions/{router.name}"
             call_id = named_call_id(identity, principal, route.call)
             return await self._accept(router, _call(identity, request, call_id, principal, body), location)
@@ -393,7 +397,7 @@ class AsyncCallRoutes:
         known = await self._store.add(call)
         if known is not None and known.digest != call.digest:
             return _DIFFERS
-        if router.is_closed:
+        if router.is_closed:  # while the call was being stored
             return GONE
         pending = self._pending(call.id)
         headers = {**pending.headers, "location": location, "preference-applied": "respond-async"}
@@ -402,6 +406,7 @@ class AsyncCallRoutes:
     async def _deliver_event(self, router: FunctionRouter, request: RoutedRequest, call: AsyncCall) -> Reply | Refusal:
         if self._store.is_full(call.function):
             return _FULL
+        # A delivery of a known event stores nothing: it waits for the answer of the earlier one.
         await self._store.add(call)
         known = await self._store.wait_finished(call.id, request.timeout_seconds)
         if known is None:

@@ -212,6 +212,7 @@ class GatewayApp:
         headers = plain_headers(scope["headers"])
         route = parse_route(scope["path"])
         caller = Credentials(headers.get("authorization"), scope["state"].get("uid"))
+        # Before the lookup of the token, which counts against the caller's timeout.
         request = self._handler.new_request(scope, headers, route, None)
         answer = await self._answer(request, route, caller, receive, send)
         if isinstance(answer, Refusal):
@@ -229,6 +230,7 @@ class GatewayApp:
     async def _answer(
         self, request: RoutedRequest, route: GatewayRoute, caller: Credentials, receive: Receive, send: Send
     ) -> Answer:
+        # A wrong path or method needs no token, unless an ASGI application may serve it: that shows only after the lookup.
         if not _may_be_an_applications(request, route) and (refusal := _misdirected(request, route)) is not None:
             return refusal
         if (refusal := await self._look_up_token(request, caller)) is not None:
@@ -266,6 +268,7 @@ class GatewayApp:
         assert router is not None  # noqa: S101 - set by the caller
         with self._budget.reserve(router.function.owner_uid, principal, receive) as body:
             try:
+                # Before any of the body is read: of many large bodies at once, those that fit complete.
                 body.announce(request.headers.get("content-length", ""))
                 if route.kind is RouteKind.NAMED_CALL or is_stored(request.headers):
                     return await self._async_calls.of_function(request, route, principal, body.receive, send)

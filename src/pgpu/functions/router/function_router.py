@@ -8,6 +8,7 @@ replica may have begun is not, unless the function is idempotent.
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pgpu.errors import RequestError
@@ -170,6 +171,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
     def remove(self, replica: ReplicaConnection) -> None:
         """Remove a replica and handle its requests."""
         if self.replicas.pop(replica.job_id, None) is not None:
+            # Closed first: no late reply can arrive for a request that goes to another replica below.
             replica.close()
             self._remove_hot(replica)
             self.on_lost(replica, [*replica.sent.values()])
@@ -214,6 +216,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def on_reply(self, replica: ReplicaConnection, request: RoutedRequest, reply: Reply, file: int | None) -> None:
         load = self.loads[replica.version]
+        # The replica refused it before a worker saw it: another replica may have a free slot.
         if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(request):
             close_file(file)
             self._requeue(request)
@@ -246,7 +249,9 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         """Requeue the requests of a lost replica where a second attempt is harmless, and refuse the others."""
         # Emptied first: requests are sent to other replicas at once, and must not count as in flight here.
         replica.sent = {}
+        # Reversed, since each one goes to the head of its queue: so they keep their order.
         for request in reversed(requests):
+            # A command has no effect outside the replica, so it may run twice.
             may_have_begun = not request.command and not self.loads[replica.version].declaration.is_idempotent
             if not may_have_begun and not request.is_streaming and self._can_retry(request):
                 self._requeue(request)
@@ -260,6 +265,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         replica.is_reacquiring = False
         if result is ReacquireResult.LOST:
             replica.become(Phase.DRAINING)
+        # The notification that it is hot again comes from the replica and may precede this answer of the server.
         elif result is ReacquireResult.COMING and not replica.is_back:
             replica.await_slice()
         elif replica.is_woken:
@@ -360,7 +366,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         if load.number in self._split.percents or not self._split.percents:
             return
         waiting = [request for request in load.queue if not request.is_exact]
-        load.queue = type(load.queue)(request for request in load.queue if request.is_exact)
+        load.queue = deque(request for request in load.queue if request.is_exact)
         for request in waiting:
             request.version = self._split.next()
             self.loads[request.version].queue.append(request)

@@ -209,7 +209,7 @@ class ReplicaConnection:
         return len(self.sent)
 
     def view(self) -> ReplicaView:
-        """Return the policy's view; a replica that reacquires its lease counts as busy."""
+        """Return the policy's view; a replica that reacquires its lease counts as busy, so that no step ends it."""
         busy = len(self.sent) + int(self.is_reacquiring)
         return ReplicaView(
             self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value,
@@ -223,6 +223,7 @@ class ReplicaConnection:
 
     def become(self, phase: Phase) -> None:
         """Change the phase and notify the listener; draining is final."""
+        # Final, since the policy ends a draining replica as soon as it has no calls.
         if phase is not self.phase and self.phase is not Phase.DRAINING:
             self.phase, self.since_seconds = phase, time.monotonic()
             self._listener.on_phase(self)
@@ -306,6 +307,7 @@ class ReplicaConnection:
             check_peer_owner(end, Path(self._path or "").parent)
         except OSError:
             end.close()
+            # Polled: the replica makes its socket at some time after the start of its job.
             self._connect_timer = self._loop.call_later(_CONNECT_SECONDS, self._try_connect)
             return
         self._channel = AsyncChannel(end, self._on_frames, self._on_end)
@@ -388,4 +390,6 @@ class ReplicaConnection:
             self.idle_since_seconds = time.monotonic()
 
     def _file_of(self, frame: CallFrame) -> int | None:
+        # Descriptors arrive in the order of the frames that have one, so one must be taken for each such frame, also for a late
+        # reply; else the next frame would get the wrong body.
         return self._channel.next_file() if frame.has_file and self._channel is not None else None

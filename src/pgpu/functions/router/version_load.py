@@ -130,6 +130,7 @@ class VersionLoad:
 
     def note_failure(self) -> None:
         """Record a replica that ended before it was hot, or could not be started."""
+        # Doubled at each failure in a row: a broken version must not occupy a GPU with its starts.
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self.failures)
         self.failures += 1
         self.retry_at_seconds = time.monotonic() + pause
@@ -149,6 +150,7 @@ class VersionLoad:
 
     def restore(self, learned: LearnedLoad, epoch_seconds: float) -> None:
         """Continue from an earlier gateway's state."""
+        # Stored since the epoch, since the monotonic clock begins anew at each boot.
         last = learned.called_at_seconds - epoch_seconds
         self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
         self.arrivals, self.cold_seconds = ArrivalHistory(learned.arrivals), learned.cold_seconds
@@ -219,6 +221,7 @@ class LoadHistory:
         newest = sorted(loads.items(), key=lambda each: each[1].called_at_seconds, reverse=True)[: self._most]
         rows = [(*key, *learned[:4], json.dumps(learned.arrivals)) for key, learned in newest]
         try:
+            # One transaction: a crash leaves the old content or the new one.
             with closing(self._open()) as connection, connection:
                 connection.execute("DELETE FROM learned")
                 connection.executemany("INSERT INTO learned VALUES (?, ?, ?, ?, ?, ?, ?)", rows)

@@ -309,6 +309,7 @@ def _added_replicas(
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
     yield from (WakeReplica(each.job_id) for each in woken if view.now_seconds >= each.retry_at_seconds)
+    # A failed replica retries by itself, and a further one would fail for the same reason.
     is_any_failed = any(each.phase is Phase.FAILED for each in there)
     if view.now_seconds >= version.retry_at_seconds and not is_any_failed:
         yield from [StartReplica(version.number)] * (count - len(woken))
@@ -342,6 +343,7 @@ def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool
     if each.phase is not Phase.HOT:
         return False
     idle_seconds = view.now_seconds - each.idle_since_seconds
+    # A window that begins later: the replica ends at once and is started again ahead of the next call.
     if version.warmth.from_seconds > 0:
         return idle_seconds >= OFFERED_AFTER_SECONDS and not _is_kept_warm(view, version)
     return idle_seconds >= version.warmth.until_seconds
@@ -390,6 +392,7 @@ class TrafficSplit:
         """
         if self._only is not None:
             return self._only
+        # Each version earns its percentage; the one with most credit is chosen and pays the sum, so credits always sum to zero.
         for version, percent in self._percents.items():
             self._credit[version] += percent
         if not self._credit:
