@@ -100,9 +100,9 @@ def of_queue(engine: Engine, count: int) -> dict[str, Any]:
     """Time rounds over a long queue, and see what the keeper holds meanwhile."""
     enqueue(engine, count)
     engine.keepers.call(engine.settings.gpu_model)
-    engine.step()
-    nobody = [timed(engine.step) for _ in range(ROUNDS)]
-    somebody = [timed(lambda: engine.outlook().situation.admission(time.time())) for _ in range(ROUNDS)]
+    engine.admissions.step()
+    nobody = [timed(engine.admissions.step) for _ in range(ROUNDS)]
+    somebody = [timed(lambda: engine.admissions.outlook().situation.admission(time.time())) for _ in range(ROUNDS)]
     until(lambda: engine.keepers.tell(engine.settings.gpu_model, LOOK))
     time.sleep(3.0)  # noqa: TID251 - the keeper looks at all of it
     keeper = engine.keepers.process(engine.settings.gpu_model)

@@ -47,7 +47,7 @@ def test_a_job_starts_once_those_before_it_ended_well(machine: World) -> None:
 def test_a_job_after_one_that_runs_is_held_with_a_reason_and_room_is_not_kept_for_it(machine: World) -> None:
     first, second = submitted(machine, ask("first", LONG), ask("second", after=["first"], gib=10))
     machine.until_running(first)
-    machine.engine.step()
+    machine.engine.admissions.step()
     assert machine.entry(second).job.reason == f"waits for the end of job {first.id} (first)"
     assert machine.until_free(machine.submit(("true",), gib=6)).exit_code == 0
     assert machine.client.resize(first.id, 5 * GIB).request.memory_bytes == 5 * GIB

@@ -25,7 +25,7 @@ def test_a_clock_that_is_set_forward_cancels_no_waiting_job(machine: World) -> N
     waiting = machine.submit(("true",), gib=10, timeout=600)
     machine.until_looked_at(waiting)
     _write_deadline(machine, waiting, time.time() - 3600)
-    machine.engine.step()
+    machine.engine.admissions.step()
     assert machine.state(waiting) is JobState.WAITING
     machine.until_running(holder)
     machine.client.stop(holder.id, grace_seconds=1)
@@ -100,7 +100,7 @@ def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
             machine.until_running(holder)
         large = machine.submit(gib=9)
         _write(machine, large, "created_at", time.time() - 3600)
-        machine.engine.step()
+        machine.engine.admissions.step()
         small = machine.submit(gib=3)  # Fits on the GPU that is not kept, and then no more on the other.
         machine.until_running(small)
         waiting = machine.submit(gib=3)
@@ -110,7 +110,7 @@ def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
         assert claim.job_id == large.id
         assert _gpu_of(machine, small) not in claim.gpu_uuids
         machine.kill_keeper()
-        machine.engine.step()
+        machine.engine.admissions.step()
         assert _reservation(machine) == claim
         on_gpu = f" on GPU {claim.gpu_uuids[0][-1]}"
         assert (

@@ -183,8 +183,8 @@ def test_who_needs_more_of_the_host_than_it_has_waits_and_says_so(machine: World
     job = machine.submit(gib=1.5, oversubscribes=True)
     machine.engine.rounds.host_memory = lambda: GIB // 4
     assert (
-        machine.engine.outlook().reason(job.id)
+        machine.engine.admissions.outlook().reason(job.id)
         == "waits for host memory: 512 MiB of it may have to lie there, and 256 MiB are left"
     )
     machine.engine.rounds.host_memory = lambda: GIB
-    assert "host memory" not in (machine.engine.outlook().reason(job.id) or "")
+    assert "host memory" not in (machine.engine.admissions.outlook().reason(job.id) or "")

@@ -4,13 +4,13 @@ Any process of pgpu may make them; no daemon is needed. A job's own supervisor d
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.admission.rounds import Admissions, RoundOutcome, cancel_entry
+from pgpu.engine.admission.rounds import Admissions, cancel_entry
 from pgpu.engine.context import EngineContext
-from pgpu.engine.job_submission import accept, check, new_job_id
+from pgpu.engine.job_submission import accept, new_job_id
 from pgpu.engine.leases.lease_resize import neighbours
 from pgpu.engine.leases.mps_sharing import leave_mps
 from pgpu.engine.settings import EngineSettings
@@ -18,7 +18,7 @@ from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Ledger
-from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.runtimes import Runtime
 
 
@@ -40,19 +40,6 @@ class Engine(EngineContext):
         self.rounds = self.admissions.reader
         """Reads the situation that a round decides on; tests and `app` may replace its parts."""
 
-    def check(self, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
-        """Refuse what can never run here; see `job_submission.check`."""
-        return check(self, spec, request, account)
-
-    def accept(
-        self,
-        submissions: Sequence[Submission],
-        submitter: Submitter | None = None,
-        new_id: Callable[[], str] = new_job_id,
-    ) -> list[Job]:
-        """Store jobs durably, all or none, and start none; see `job_submission.accept`."""
-        return accept(self, self.admissions, submissions, submitter, new_id)
-
     def submit_all(
         self,
         submissions: Sequence[Submission],
@@ -60,7 +47,7 @@ class Engine(EngineContext):
         new_id: Callable[[], str] = new_job_id,
     ) -> list[Job]:
         """Store jobs durably, all or none, and start a supervisor for each that was granted at once."""
-        jobs = self.accept(submissions, submitter, new_id)
+        jobs = accept(self, self.admissions, submissions, submitter, new_id)
         for job in jobs:
             if job.state is JobState.STARTING:
                 self._start_granted(job.id)
@@ -96,18 +83,6 @@ class Engine(EngineContext):
                 failed = replace(entry.job, state=JobState.FAILED, error=str(exc), finished_at_seconds=time.time())
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
             raise  # the job is final in the ledger, so nothing starts it again
-
-    def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:
-        """Run one round of admission; see `Admissions.step`."""
-        return self.admissions.step(gives_up)
-
-    def plan(self) -> None:
-        """Plan the queue outside of any transaction; see `Admissions.plan`."""
-        self.admissions.plan()
-
-    def outlook(self) -> RoundOutcome:
-        """Return the outcome that a round would have now; changes nothing."""
-        return self.admissions.outlook()
 
     def release(self, job_id: str) -> None:
         """Return a lease that holds no memory any more, and wake the queue and the jobs beside it."""

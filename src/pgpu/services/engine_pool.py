@@ -106,5 +106,5 @@ class EnginePool:
         engine = self.of_job(job)
         # The lock is held for the dictionary only; the forecast itself runs outside of it.
         with self._guard:
-            shared = self._outlooks.setdefault(engine.settings.gpu_model, SharedComputation(engine.outlook))
+            shared = self._outlooks.setdefault(engine.settings.gpu_model, SharedComputation(engine.admissions.outlook))
         return shared.answer()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pgpu.distribution import extra_hint
 from pgpu.engine.engine import Engine
-from pgpu.engine.job_submission import new_job_id
+from pgpu.engine.job_submission import check, new_job_id
 from pgpu.engine.submitter import Submitter, account_of
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
 from pgpu.ledger.functions import missing
@@ -220,7 +220,7 @@ class FunctionService:
         ):  # The slice's size is unknown before the first run, so only the command is checked.
             self._engine.runtime(trial.spec.runtime).check(trial.spec, account)
         else:
-            self._engine.check(trial.spec, trial.request, account)
+            check(self._engine, trial.spec, trial.request, account)
         version = self._functions.deploy(checked, caller.uid, inherited)
         self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._store.is_built(version):

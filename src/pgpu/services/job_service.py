@@ -143,13 +143,10 @@ class JobService:
 
     def members(self, id_or_name: str) -> Sequence[JobReport]:
         """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
-        entries = [self.ledger.entry(job_id) for job_id in self._member_ids(id_or_name)]
+        entries = [self.ledger.entry(job_id) for job_id in self.ledger.members(id_or_name, self.caller.sees_uid)]
         for entry in entries:
             self.caller.check_sees(entry.job)
         return [report_job(self.engines.own, each) for each in add_wait_reasons(entries, self.engines.outlook_of)]
-
-    def _member_ids(self, id_or_name: str) -> Sequence[str]:
-        return self.ledger.members(id_or_name, self.caller.sees_uid)
 
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         """List the caller's waiting jobs in the order of admission, the held ones last."""
@@ -164,7 +161,7 @@ class JobService:
         self._recover()
         ids: dict[str, None] = {}
         for word in jobs:
-            for job_id in self._member_ids(word):
+            for job_id in self.ledger.members(word, self.caller.sees_uid):
                 if not self.caller.is_admin:
                     self.caller.check_sees(self.ledger.job(job_id))
                 ids[job_id] = None

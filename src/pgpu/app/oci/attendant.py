@@ -17,6 +17,7 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.engine import Engine
+from pgpu.engine.job_submission import accept
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
@@ -122,7 +123,13 @@ def _submit(engine: Engine, settings: Settings, container: Container, job_id: st
             remove=False,
         )
         try:
-            engine.accept([Submission(spec, request, wait_timeout_seconds=timeout)], submitter, lambda: job_id)
+            accept(
+                engine,
+                engine.admissions,
+                [Submission(spec, request, wait_timeout_seconds=timeout)],
+                submitter,
+                lambda: job_id,
+            )
         except RequestError:
             if name is None:
                 raise

@@ -153,8 +153,8 @@ class _Keeper:
     def _look(self) -> None:
         """Admit what fits, have it started, and tell whoever waits."""
         due = self._deadlines.due()
-        self._engine.plan()
-        self._outcome = self._engine.step(due)
+        self._engine.admissions.plan()
+        self._outcome = self._engine.admissions.step(due)
         self._round_at_seconds = now_seconds()
         self._capacities = self._outcome.capacities
         if self._outcome.waiting_ids:
