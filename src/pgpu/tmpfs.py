@@ -66,7 +66,6 @@ TIME = "time"
 """Names of the links beside the usage file, to the board and to the job's own file."""
 
 _MOST_JOBS = 1024
-_MODE = 0o666
 _TAG_DIGITS = 8
 
 
@@ -82,10 +81,11 @@ def join_board(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence
         OSError: The board is full or cannot be written.
     """
     board = f"{runtime_directory}/{BOARD}"
-    path = f"{board}/{os.urandom(12).hex()}{''.join(map(_tag, gpu_uuids))}"
-    with _locked(runtime_directory):
-        _make(board)
-        _truncate_files(board)
+    tags = (f"-{uuid.partition('-')[2][:_TAG_DIGITS].lower()}" for uuid in gpu_uuids)
+    path = f"{board}/{os.urandom(12).hex()}{''.join(tags)}"
+    # The lock excludes `leave_board` of the last job, which unmounts the board.
+    with _lock_board(runtime_directory):
+        _make_board(board)
         os.symlink(path, f"{meter_directory}/{TIME}")  # First: after a crash, `leave_board` finds the file through it.
         os.symlink(board, f"{meter_directory}/{BOARD}")
         _allocate(path)
@@ -97,7 +97,7 @@ def leave_board(runtime_directory: str, meter_directory: str) -> None:
         path = os.readlink(f"{meter_directory}/{TIME}")
     except OSError:
         return
-    with _locked(runtime_directory), contextlib.suppress(FileNotFoundError):
+    with _lock_board(runtime_directory), contextlib.suppress(FileNotFoundError):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         if not os.listdir(os.path.dirname(path)):
@@ -105,12 +105,8 @@ def leave_board(runtime_directory: str, meter_directory: str) -> None:
                 unmount(os.path.dirname(path))
 
 
-def _tag(gpu_uuid: str) -> str:
-    return f"-{gpu_uuid.partition('-')[2][:_TAG_DIGITS].lower()}"
-
-
 @contextlib.contextmanager
-def _locked(runtime_directory: str) -> Iterator[None]:
+def _lock_board(runtime_directory: str) -> Iterator[None]:
     descriptor = os.open(f"{runtime_directory}/{BOARD}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -119,15 +115,13 @@ def _locked(runtime_directory: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _make(board: str) -> None:
+def _make_board(board: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(board, 0o755)
     if not os.path.ismount(board) and not os.listdir(board):
         mount_capped(board, _MOST_JOBS * FILE_BYTES, _MOST_JOBS + 1)
     os.chmod(board, 0o755)  # noqa: S103 - jobs of every user read it
-
-
-def _truncate_files(board: str) -> None:
+    # Each job owns its file and may grow it; the others' room is taken back here.
     with os.scandir(board) as entries:
         for entry in entries:
             if entry.stat(follow_symlinks=False).st_size > FILE_BYTES:
@@ -138,7 +132,7 @@ def _allocate(path: str) -> None:
     """Allocate all pages now: one that is allocated at the first write could be missing when the tmpfs is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, _MODE)
+        os.fchmod(descriptor, 0o666)  # The mode of `open` is subject to the umask.
         os.posix_fallocate(descriptor, 0, FILE_BYTES)
     finally:
         os.close(descriptor)

@@ -167,9 +167,9 @@ def escape_undecodable(words: str) -> str:
     r"""Return a string as UTF-8 text, each undecodable byte written as `\xff`."""
     if is_text(words):
         return words
-    return "".join(each if is_text(each) else _escaped(each) for each in words)
-
-
-def _escaped(surrogate: str) -> str:
-    code = ord(surrogate)
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"  # noqa: PLR2004 - PEP 383's range
+    # PEP 383: byte b becomes U+DC00 + b, for b from 0x80 on. Any other lone surrogate came from a client, such as in JSON.
+    codes = ((each, ord(each)) for each in words)
+    return "".join(
+        each if is_text(each) else f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"  # noqa: PLR2004 - PEP 383's range
+        for each, code in codes
+    )

@@ -16,7 +16,7 @@ from pgpu.server.connection_limits import (
     ConnectionCounter,
     ConnectionLimits,
     client_key,
-    limits_within,
+    limits_for,
 )
 from pgpu.server.peer_credentials import PeerHttpProtocol
 
@@ -104,13 +104,13 @@ def test_an_address_that_one_machine_can_choose_anew_is_one_visitor(one: str, ot
 
 
 def test_a_process_that_may_open_any_number_of_descriptors_has_a_bound_still() -> None:
-    room = limits_within(1 << 30, 256)
+    room = limits_for(1 << 30, 256)
     assert room.most + room.reserve == 4096
 
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 1 << 20])
 def test_no_user_can_take_more_than_half_and_all_fit_into_the_descriptors_there_are(descriptors: int) -> None:
-    room = limits_within(descriptors, 256)
+    room = limits_for(descriptors, 256)
     assert 1 <= room.most_each <= min(256, room.most // 2)
     assert room.reserve >= 1
     if descriptors >= 1024:

@@ -39,12 +39,12 @@ def remembered(ledger: Ledger) -> Profile:
 
 def test_a_reading_comes_back_as_it_was() -> None:
     found = needs_estimation.estimate_needs(KNOWN)
-    assert needs_estimation.reading_of(needs_estimation.text_of(found)) == found
+    assert needs_estimation.estimate_of(needs_estimation.text_of(found)) == found
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"busy": 1, "needs": {"pipes": {"no": 1}}}'])
 def test_what_is_no_reading_counts_as_never_read(text: str) -> None:
-    assert needs_estimation.reading_of(text) is None
+    assert needs_estimation.estimate_of(text) is None
 
 
 def test_profiles_that_differ_are_kept_apart() -> None:

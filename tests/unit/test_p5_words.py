@@ -4,7 +4,7 @@ import pytest
 
 from pgpu.cli.verbs.lab import _networks
 from pgpu.errors import RequestError
-from pgpu.lab.p5.experiment import Measured, compared, findings
+from pgpu.lab.p5.experiment import Measured, comparison_rows, findings
 from pgpu.lab.p5.network import MOBILENET, SHAPES, SMALL, VGG16, DetectorShape, default_boxes
 
 SCALES_OF_ITS_NORMALISATION = 512
@@ -40,12 +40,12 @@ def asked(kind: str, structure: str, *seconds: float) -> Measured:
 
 def test_only_the_cpu_function_is_given_a_ratio() -> None:
     before, after = asked("cpu", "load in each call", 0.8, 0.8), asked("cpu", "callable object", 0.1, 0.1)
-    rows = list(compared([before, after], is_compared=True))
+    rows = list(comparison_rows([before, after], is_compared=True))
     assert [row[-1] for row in rows] == [1.0, 8.0]
     assert [row[3:5] for row in rows] == [(1.87, 1.062), (0.26, 0.012)]
     assert "is 8.0 times faster" in next(findings([before, after], []))
     simulated = [asked("gpu", "load in each call", 0.8, 0.8), asked("gpu", "callable object", 0.1, 0.1)]
-    assert [row[-1] for row in compared(simulated, is_compared=False)] == [None, None]
+    assert [row[-1] for row in comparison_rows(simulated, is_compared=False)] == [None, None]
     assert "times as soon" not in list(findings([], simulated))[-1]
 
 

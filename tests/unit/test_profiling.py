@@ -18,7 +18,7 @@ from pgpu.errors import EnforcementError
 from pgpu.model import Antagonist, Evidence, Job, JobSpec, JobState, Profile, Request, Resource
 from pgpu.profiling.measurement import (
     Measurement,
-    covered,
+    coverage,
     downsample,
     length,
     overlap,
@@ -92,7 +92,7 @@ class TestIntervals:
 
     @given(intervals, st.integers(1, 50))
     def test_parts_of_a_window_are_covered_from_none_to_all(self, parts: list[tuple[int, int]], bins: int) -> None:
-        found = covered(union(parts), (0, 1000), bins)
+        found = coverage(union(parts), (0, 1000), bins)
         assert len(found) == bins
         assert all(0 <= each <= 1 for each in found)
         assert sum(found) * 1000 / bins == pytest.approx(length(union(parts)), rel=0.2, abs=2 * bins)

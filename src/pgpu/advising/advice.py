@@ -160,21 +160,21 @@ def advise(
         JobAdvice(profile.signature, slow, fast, found.evidence, _confidence(found), found.unknown)
         for profile, slow, fast, found in zip(profiles, sliced, mps, map(estimate_needs, profiles), strict=True)
     )
-    stands_against = gates(profiles, gpu, gpu_counts=gpu_counts)
+    obstacles = gates(profiles, gpu, gpu_counts=gpu_counts)
     gain = math.exp(math.fsum(math.log(slow / fast) for slow, fast in zip(sliced, mps, strict=True)) / len(profiles))
     faster = SharingMode.MPS if gain > 1 else SharingMode.TIME_SLICE
     confidence = min((each.confidence for each in jobs), key=list(Confidence).index)
     is_enough = gain >= (LEAST_DOUBTFUL_GAIN if confidence is Confidence.LOW else LEAST_GAIN)
-    mode = choice(sliced, mps, gain, tolerance, may_use_mps=is_enough and not stands_against)
+    mode = choice(sliced, mps, gain, tolerance, may_use_mps=is_enough and not obstacles)
     return Advice(
         mode=mode,
         gain=gain,
         faster_mode=faster,
         jobs=jobs,
-        gates=stands_against,
+        gates=obstacles,
         confidence=confidence,
         is_calibrated=chosen.is_calibrated,
-        reasons=() if mode is faster else _reasons(mode, gain, tolerance, stands_against, is_enough=is_enough),
+        reasons=() if mode is faster else _reasons(mode, gain, tolerance, obstacles, is_enough=is_enough),
     )
 
 
@@ -223,11 +223,11 @@ def choice(
 
 
 def _reasons(
-    mode: SharingMode, gain: float, tolerance: float | None, stands_against: tuple[str, ...], *, is_enough: bool
+    mode: SharingMode, gain: float, tolerance: float | None, obstacles: tuple[str, ...], *, is_enough: bool
 ) -> tuple[str, ...]:
     """Return why the faster mode was not chosen: the first condition of `choice` that failed."""
-    if stands_against:
-        against_mps = stands_against
+    if obstacles:
+        against_mps = obstacles
     elif gain <= 1:
         against_mps = ("MPS gains nothing",)
     elif not is_enough:
@@ -265,38 +265,42 @@ _ROUNDS = 200
 _SETTLED = 1e-9
 
 
-def slowdowns(busy: Sequence[float], stretch: KernelSlowdown) -> tuple[float, ...]:
+def slowdowns(busy: Sequence[float], kernel_slowdown: KernelSlowdown) -> tuple[float, ...]:
     """Return the slowdown of each job with all the others against alone.
 
     Args:
         busy: For each job the fraction of its time alone in which a kernel runs, 0 to 1.
-        stretch: Slowdown of kernels; at least 1, and not decreasing with more jobs.
+        kernel_slowdown: Slowdown of kernels; at least 1, and not decreasing with more jobs.
     """
-    kernels = _Sets(busy, stretch).stretches() if len(busy) <= MOST_EXACT else _averaged(busy, stretch)
+    kernels = (
+        _Subsets(busy, kernel_slowdown).slowdowns()
+        if len(busy) <= MOST_EXACT
+        else _solve_by_averages(busy, kernel_slowdown)
+    )
     return tuple(1 - part + part * longer for part, longer in zip(busy, kernels, strict=True))
 
 
-class _Sets:
+class _Subsets:
     """Kernel slowdowns for every subset of other jobs, as bit masks."""
 
-    def __init__(self, busy: Sequence[float], stretch: KernelSlowdown) -> None:
+    def __init__(self, busy: Sequence[float], kernel_slowdown: KernelSlowdown) -> None:
         self._busy = busy
-        self._stretch = stretch
+        self._kernel_slowdown = kernel_slowdown
         self._known: dict[tuple[int, int], float] = {}
 
-    def stretches(self) -> list[float]:
+    def slowdowns(self) -> list[float]:
         all_jobs = (1 << len(self._busy)) - 1
-        return [self._stretched(job, all_jobs & ~(1 << job)) for job in range(len(self._busy))]
+        return [self._slowdown(job, all_jobs & ~(1 << job)) for job in range(len(self._busy))]
 
-    def _stretched(self, job: int, others: int) -> float:
+    def _slowdown(self, job: int, others: int) -> float:
         if (job, others) not in self._known:
-            self._known[job, others] = self._expected(job, others)
+            self._known[job, others] = self._expected_slowdown(job, others)
         return self._known[job, others]
 
-    def _expected(self, job: int, others: int) -> float:
+    def _expected_slowdown(self, job: int, others: int) -> float:
         """Average over which of the others run kernels at the moment, each independently with its activity."""
         members = [each for each in range(len(self._busy)) if others >> each & 1]
-        active = [_activity(self._busy[each], self._stretched(each, others & ~(1 << each))) for each in members]
+        active = [_activity(self._busy[each], self._slowdown(each, others & ~(1 << each))) for each in members]
         total = 0.0
         for running in range(1 << len(members)):
             beside = [0.0] * len(self._busy)
@@ -306,7 +310,7 @@ class _Sets:
                 beside[each] = float(is_running)
                 chance *= active[place] if is_running else 1 - active[place]
             if chance:
-                total += chance * self._stretch(job, beside)
+                total += chance * self._kernel_slowdown(job, beside)
         return total
 
 
@@ -315,12 +319,12 @@ def _activity(busy: float, stretched: float) -> float:
     return busy * stretched / (1 - busy + busy * stretched)
 
 
-def _averaged(busy: Sequence[float], stretch: KernelSlowdown) -> list[float]:
+def _solve_by_averages(busy: Sequence[float], kernel_slowdown: KernelSlowdown) -> list[float]:
     """Return kernel slowdowns against the mean activity of the others; the fixed point is approached from below."""
     kernels = [1.0] * len(busy)
     for _ in range(_ROUNDS):
         active = [_activity(part, longer) for part, longer in zip(busy, kernels, strict=True)]
-        found = [stretch(job, [*active[:job], 0.0, *active[job + 1 :]]) for job in range(len(busy))]
+        found = [kernel_slowdown(job, [*active[:job], 0.0, *active[job + 1 :]]) for job in range(len(busy))]
         is_settled = max(abs(new - old) for new, old in zip(found, kernels, strict=True)) < _SETTLED
         kernels = found
         if is_settled:

@@ -176,7 +176,7 @@ def mps_slowdowns(present: Companions, constants: Constants) -> list[float]:
     here = [(each, part) for each, part in present if part > 0]
     if len(here) < 2:  # noqa: PLR2004 - one job has no competition
         return [1.0] * len(present)
-    found = iter(_Company(here, constants).settled())
+    found = iter(_ConcurrentJobs(here, constants).solve())
     return [next(found) if part > 0 else 1.0 for _each, part in present]
 
 
@@ -200,7 +200,7 @@ def fair_level(wanted: Sequence[float]) -> float:
     return 1.0
 
 
-class _Company:
+class _ConcurrentJobs:
     """Jobs that run at the same time."""
 
     def __init__(self, present: Companions, constants: Constants) -> None:
@@ -222,11 +222,12 @@ class _Company:
         ]
         self._pipes = [pipe for pipe in PIPES if any(each.pipes.get(pipe, 0.0) > 0 for each in self._jobs)]
 
-    def settled(self) -> list[float]:
+    def solve(self) -> list[float]:
         """Return the slowdown of each job once slowdowns and hit rates agree."""
+        # Slower jobs touch the cache less, and kept lines make jobs faster: both are recomputed from each other in turn.
         times = [1.0] * len(self._jobs)
         for _ in range(_PASSES):
-            before, times = times, self._shared(self._uses(times))
+            before, times = times, self._divide_resources(self._uses(times))
             if max(abs(now - was) for now, was in zip(times, before, strict=True)) < _SETTLED:
                 break
         company = sum(self._parts)
@@ -241,15 +242,16 @@ class _Company:
         Blocks are placed where room is, so two jobs meet only if both together need more than all multiprocessors. The L1 use
         of others is not measured: a job that itself depends on L1 is assumed to fill its half.
         """
-        met = sum(
-            part * _common(self._jobs[at], each) * (1.0 if each.l1 > _NOTICEABLE else 0.0)
+        meeting = sum(
+            part * _shared_multiprocessors(self._jobs[at], each) * (1.0 if each.l1 > _NOTICEABLE else 0.0)
             for other, (each, part) in enumerate(zip(self._jobs, self._parts, strict=True))
             if other != at
         )
-        return self._constants.l1_weight * self._jobs[at].l1 * min(1.0, met)
+        return self._constants.l1_weight * self._jobs[at].l1 * min(1.0, meeting)
 
-    def _shared(self, uses: Sequence[Sequence[float]]) -> list[float]:
+    def _divide_resources(self, uses: Sequence[Sequence[float]]) -> list[float]:
         """Divide each resource until no job gets slower."""
+        # From the times without neighbours on, times only grow (`max` below), so the iteration ends.
         times = [max(1.0, own, *(use[at] for use in uses)) for at, own in enumerate(self._own)]
         for _ in range(_ROUNDS):
             before = times
@@ -267,7 +269,7 @@ class _Company:
 
     def _uses(self, times: Sequence[float]) -> list[list[float]]:
         """Return each job's use of memory and of each pipe, relative to its time alone, at these slowdowns."""
-        kept, lost_l1 = self._kept(times), [self._lost_l1(at, times) for at in range(len(times))]
+        kept, lost_l1 = self._hit_rates(times), [self._lost_l1(at, times) for at in range(len(times))]
         memory = [
             each.memory + (each.lost_memory - each.memory) * (1 - left) + each.l1_memory * lost
             for each, left, lost in zip(self._jobs, kept, lost_l1, strict=True)
@@ -281,7 +283,7 @@ class _Company:
         ]
         return [memory, *of_pipes]
 
-    def _kept(self, times: Sequence[float]) -> list[float]:
+    def _hit_rates(self, times: Sequence[float]) -> list[float]:
         """Return each job's hit rate in the L2 cache relative to its hit rate alone."""
         if all(alone is None for alone in self._alone):
             return [1.0] * len(times)
@@ -302,7 +304,12 @@ class _Company:
         if own.l1_reuse <= 0:
             return 0.0
         passing = sum(
-            part / time * each.pipes.get(Resource.L2, 0.0) * _common(own, each) * own.spread / each.spread
+            part
+            / time
+            * each.pipes.get(Resource.L2, 0.0)
+            * _shared_multiprocessors(own, each)
+            * own.spread
+            / each.spread
             for other, (each, part, time) in enumerate(zip(self._jobs, self._parts, times, strict=True))
             if other != at and each.spread > 0
         )
@@ -315,6 +322,6 @@ def touches_of(needs: Needs) -> float:
     return needs.grain * (1.0 if rate is None else max(_LEAST_RATE, rate - needs.stream))
 
 
-def _common(needs: Needs, other: Needs) -> float:
+def _shared_multiprocessors(needs: Needs, other: Needs) -> float:
     """Return the share of a job's multiprocessors that also have blocks of another job."""
     return max(0.0, min(1.0, (needs.spread + other.spread - 1) / needs.spread)) if needs.spread > 0 else 0.0

@@ -95,57 +95,60 @@ def estimate_needs(profile: Profile) -> NeedsEstimate:
     """Estimate the needs of a job; takes tenths of a second the first time if there are contests."""
     found = _read.get(profile)
     if found is None:
-        found = _estimated(profile)
+        found = _estimate(profile)
         cache_estimate(profile, found)
     return found
 
 
-def _estimated(profile: Profile) -> NeedsEstimate:
+def _estimate(profile: Profile) -> NeedsEstimate:
     # Of several measurements of one resource the most trustworthy, which is the last, counts.
     order = list(Evidence)
     demands = sorted(profile.demands, key=lambda demand: order.index(demand.evidence))
-    told = {demand.resource: _clamped(demand.fraction) for demand in demands}
-    footprint, l1, dram = _footprint(profile), _l1(profile), told.get(Resource.DRAM)
-    measured = _contests(profile)
+    fractions = {demand.resource: _clamp(demand.fraction) for demand in demands}
+    footprint, l1, dram = _footprint(profile), _l1_slowdown(profile), fractions.get(Resource.DRAM)
+    measured = _valid_contests(profile)
     l2_rate = _l2_rate(measured)
     contests = [ObservedContest(each, antagonist_needs(each, l2_rate)) for each in measured]
     kinds = {each.contest.antagonist for each in contests}
 
     # First each figure from its own contests, then all of them together.
-    pipes: dict[Resource, float] = {pipe: told[pipe] for pipe in PIPES if pipe in told and pipe is not Resource.PCIE}
-    needs = Needs(sm=told.get(Resource.SM, 1.0), spread=_spread(profile), pipes=pipes, l1=l1)
-    room = _beside(contests, Antagonist.ROOM)
+    pipes: dict[Resource, float] = {
+        pipe: fractions[pipe] for pipe in PIPES if pipe in fractions and pipe is not Resource.PCIE
+    }
+    needs = Needs(sm=fractions.get(Resource.SM, 1.0), spread=_occupied_share(profile), pipes=pipes, l1=l1)
+    room = _contests_with(contests, Antagonist.ROOM)
     if room:  # a job that loses nothing with half of the room has more threads than it needs
-        needs = _best(_owning(needs), room)
+        needs = _best(_with_own(needs), room)
     needs = _with_pipe(needs, contests, Resource.FP32, Antagonist.COMPUTE)
     needs = _with_pipe(needs, contests, Resource.L2, Antagonist.L2_BANDWIDTH)
     needs = _with_memory(needs, contests, dram, l2_rate)
     # Without such a contest: a job limited by something else may have more threads than it needs.
     is_limited = max(needs.memory, *needs.pipes.values(), 0.0) >= _BOUND
-    compute = _beside(contests, Antagonist.COMPUTE)
+    compute = _contests_with(contests, Antagonist.COMPUTE)
     if is_limited and not room and compute:
-        needs = _best(_owning(needs), compute)
+        needs = _best(_with_own(needs), compute)
     for _ in range(_ROUNDS):
         needs = _with_cache(needs, contests, footprint, l2_rate)
         needs = _with_memory(needs, contests, dram, l2_rate)
     if dram is None:
-        fixed = {"fp32": Resource.FP32 in told, "l2": Resource.L2 in told, "footprint": footprint is not None}
-        known = frozenset(name for name, is_told in fixed.items() if is_told)
+        fixed = {"fp32": Resource.FP32 in fractions, "l2": Resource.L2 in fractions, "footprint": footprint is not None}
+        known = frozenset(name for name, is_measured in fixed.items() if is_measured)
         needs = refine_needs(needs, contests, l2_rate, known, lives_in_l1=l1 > _NOTICEABLE)
-    is_known = _is_known(profile, told, kinds)
+    is_known = _is_known(profile, fractions, kinds)
     return NeedsEstimate(
-        busy=_clamped(profile.busy_fraction),
+        busy=_clamp(profile.busy_fraction),
         needs=_with_unknown(needs, is_known, kinds, footprint),
         evidence=_evidence(profile),
-        unknown=tuple(words for words, is_told in is_known.items() if not is_told),
+        unknown=tuple(words for words, is_measured in is_known.items() if not is_measured),
     )
 
 
-def _is_known(profile: Profile, told: Mapping[Resource, float], kinds: set[Antagonist]) -> dict[str, bool]:
+def _is_known(profile: Profile, fractions: Mapping[Resource, float], kinds: set[Antagonist]) -> dict[str, bool]:
     return {
-        MULTIPROCESSORS: Resource.SM in told,
-        ARITHMETIC: Antagonist.COMPUTE in kinds or bool({Resource.FP32, Resource.TENSOR, Resource.FP64} & told.keys()),
-        MEMORY_BANDWIDTH: Antagonist.DRAM in kinds or Resource.DRAM in told,
+        MULTIPROCESSORS: Resource.SM in fractions,
+        ARITHMETIC: Antagonist.COMPUTE in kinds
+        or bool({Resource.FP32, Resource.TENSOR, Resource.FP64} & fractions.keys()),
+        MEMORY_BANDWIDTH: Antagonist.DRAM in kinds or Resource.DRAM in fractions,
         L1_CACHE: profile.sensitivity.cache is not None,
         L2_CACHE: Antagonist.L2 in kinds or profile.footprint_bytes is not None,
     }
@@ -168,36 +171,36 @@ def _l2_rate(contests: Sequence[Contest]) -> float | None:
     return next((rate for rate in rates if rate), None)
 
 
-def _beside(contests: Sequence[ObservedContest], antagonist: Antagonist) -> list[ObservedContest]:
+def _contests_with(contests: Sequence[ObservedContest], antagonist: Antagonist) -> list[ObservedContest]:
     return [each for each in contests if each.contest.antagonist is antagonist]
 
 
 def _with_pipe(needs: Needs, contests: Sequence[ObservedContest], pipe: Resource, antagonist: Antagonist) -> Needs:
     """Find the need of a pipe, in hundredths, unless it is known from a counter."""
-    against = _beside(contests, antagonist)
+    against = _contests_with(contests, antagonist)
     if not against or pipe in needs.pipes:
         return needs
     return _best([replace(needs, pipes={**needs.pipes, pipe: step / 100}) for step in range(101)], against)
 
 
-def _with_memory(needs: Needs, contests: Sequence[ObservedContest], told: float | None, l2_rate: float | None) -> Needs:
+def _with_memory(needs: Needs, contests: Sequence[ObservedContest], dram: float | None, l2_rate: float | None) -> Needs:
     """Find the need of memory with the L2 cache, given the estimate of its cache use, since streams use the cache too."""
-    against = _beside(contests, Antagonist.DRAM)
-    if told is not None:
-        return _needing(needs, told, l2_rate)
+    against = _contests_with(contests, Antagonist.DRAM)
+    if dram is not None:
+        return _with_memory_time(needs, dram, l2_rate)
     if not against:
         return needs
-    return _best([_needing(needs, step / 50, l2_rate) for step in range(51)], against)
+    return _best([_with_memory_time(needs, step / 50, l2_rate) for step in range(51)], against)
 
 
-def _needing(needs: Needs, memory: float, l2_rate: float | None) -> Needs:
+def _with_memory_time(needs: Needs, memory: float, l2_rate: float | None) -> Needs:
     saved = needs.lost_memory - needs.memory
     reads = needs.pipes.get(Resource.L2)
     lost = memory + saved if reads is None or not l2_rate or not needs.footprint else max(memory, reads * l2_rate)
     return replace(needs, memory=memory, lost_memory=lost, stream=memory / l2_rate if l2_rate else 0.0)
 
 
-def _owning(needs: Needs) -> list[Needs]:
+def _with_own(needs: Needs) -> list[Needs]:
     return [replace(needs, own=step / 20) for step in range(20, 0, -1)]
 
 
@@ -208,7 +211,7 @@ def _with_cache(
 
     If the bandwidths of job and cache are known, so is the last: all of its reads would go to memory.
     """
-    against = _beside(contests, Antagonist.L2)
+    against = _contests_with(contests, Antagonist.L2)
     if not against:
         return needs if footprint is None else replace(needs, footprint=footprint)
     reads = needs.pipes.get(Resource.L2)
@@ -235,28 +238,28 @@ def _best(tried: Sequence[Needs], contests: Sequence[ObservedContest]) -> Needs:
     return min(tried, key=lambda needs: fit_error(needs, contests))
 
 
-def _contests(profile: Profile) -> list[Contest]:
+def _valid_contests(profile: Profile) -> list[Contest]:
     """Return the contests within valid ranges; for sensitivities without a contest, one that stands for it."""
-    found = [_sane(each, profile.gpu_l2_bytes) for each in profile.contests]
+    found = [_within_range(each, profile.gpu_l2_bytes) for each in profile.contests]
     kinds = {each.antagonist for each in found}
     kept = {Antagonist.L2: profile.sensitivity.l2, Antagonist.DRAM: profile.sensitivity.dram}
     for antagonist, lost in kept.items():
         if lost is not None and antagonist not in kinds:
             part = 1.0 if antagonist is Antagonist.L2 else TYPICAL_RATE
-            found.append(_sane(Contest(antagonist, 0, 0.1, 1 + lost, 1.0, part), None))
+            found.append(_within_range(Contest(antagonist, 0, 0.1, 1 + lost, 1.0, part), None))
     return found
 
 
-def _sane(contest: Contest, l2_bytes: int | None) -> Contest:
+def _within_range(contest: Contest, l2_bytes: int | None) -> Contest:
     part = contest.antagonist_fraction
     if part is None and contest.antagonist is Antagonist.L2 and l2_bytes:
         part = contest.swept_bytes / l2_bytes
     return replace(
         contest,
-        sm_fraction=_clamped(contest.sm_fraction),
+        sm_fraction=_clamp(contest.sm_fraction),
         slowdown=min(MOST_SLOWDOWN, max(1.0, contest.slowdown)),
         antagonist_slowdown=min(MOST_SLOWDOWN, max(1.0, contest.antagonist_slowdown)),
-        antagonist_fraction=None if part is None else _clamped(part),
+        antagonist_fraction=None if part is None else _clamp(part),
     )
 
 
@@ -266,7 +269,7 @@ def _footprint(profile: Profile) -> float | None:
     return min(2.0, max(0.0, profile.footprint_bytes / profile.gpu_l2_bytes))
 
 
-def _spread(profile: Profile) -> float:
+def _occupied_share(profile: Profile) -> float:
     """Return the share of the multiprocessors that have blocks, weighted by time; 1 if unknown."""
     total_ns = sum(kernel.total_ns for kernel in profile.kernels)
     if not profile.gpu_sm_count or total_ns <= 0:
@@ -275,10 +278,10 @@ def _spread(profile: Profile) -> float:
         min(1.0, kernel.grid[0] * kernel.grid[1] * kernel.grid[2] / profile.gpu_sm_count) * kernel.total_ns
         for kernel in profile.kernels
     ]
-    return _clamped(sum(parts) / total_ns)
+    return _clamp(sum(parts) / total_ns)
 
 
-def _l1(profile: Profile) -> float:
+def _l1_slowdown(profile: Profile) -> float:
     return min(MOST_SLOWDOWN, max(0.0, profile.sensitivity.cache or 0.0))
 
 
@@ -292,7 +295,7 @@ def _evidence(profile: Profile) -> tuple[Evidence, ...]:
     return tuple(each for each in Evidence if each in found)
 
 
-def _clamped(value: float) -> float:
+def _clamp(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
@@ -312,7 +315,7 @@ def text_of(reading: NeedsEstimate) -> str:
     return json.dumps(asdict(reading))
 
 
-def reading_of(text: str) -> NeedsEstimate | None:
+def estimate_of(text: str) -> NeedsEstimate | None:
     """Parse the text of `text_of`; None if it is invalid."""
     try:
         fields = json.loads(text)

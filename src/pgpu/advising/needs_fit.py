@@ -89,10 +89,10 @@ def antagonist_needs(contest: Contest, l2_rate: float | None = None) -> Needs:
     return Needs(room, contest.sm_fraction, min(1.0, used + 0.03), pipes, memory=used, lost_memory=used, stream=stream)
 
 
-def fit_error(needs: Needs, met: Sequence[ObservedContest]) -> float:
+def fit_error(needs: Needs, contests: Sequence[ObservedContest]) -> float:
     """Return the sum of squared log ratios of predicted over measured slowdowns, of the job and of the antagonists."""
     total = 0.0
-    for each in met:
+    for each in contests:
         mine, its = mps_slowdowns([(needs, 1.0), (each.antagonist, 1.0)], _CONSTANTS)
         total += math.log(mine / each.contest.slowdown) ** 2 + math.log(its / each.contest.antagonist_slowdown) ** 2
     return total
@@ -101,9 +101,9 @@ def fit_error(needs: Needs, met: Sequence[ObservedContest]) -> float:
 @dataclass(frozen=True, slots=True)
 class _Search:
     first: Needs
-    met: Sequence[ObservedContest]
+    contests: Sequence[ObservedContest]
     l2_rate: float
-    told: frozenset[str]
+    known: frozenset[str]
     """Figures known from counters, which are not varied."""
 
     lives_in_l1: bool
@@ -112,10 +112,10 @@ class _Search:
         """Return the needs with the least error."""
         figures = min(self._starts(), key=self._loss)
         least, steps = self._loss(figures), dict(_STEPS)
-        names = [name for name in _STEPS if name not in self.told and (self.lives_in_l1 or name not in _OF_L1)]
+        names = [name for name in _STEPS if name not in self.known and (self.lives_in_l1 or name not in _OF_L1)]
         for _ in range(_ROUNDS):
             for name in names:
-                tried = min((self._moved(figures, name, step) for step in (steps[name], -steps[name])), key=self._loss)
+                tried = min((self._step(figures, name, step) for step in (steps[name], -steps[name])), key=self._loss)
                 loss = self._loss(tried)
                 steps[name] *= _FASTER if loss < least else _FINER
                 if loss < least:
@@ -142,10 +142,10 @@ class _Search:
         others = [{**found, "footprint": size, "grain": grain, "stream": stream} for size, grain in _CACHE_STARTS]
         return [
             found,
-            *({name: each[name] if name not in self.told else found[name] for name in found} for each in others),
+            *({name: each[name] if name not in self.known else found[name] for name in found} for each in others),
         ]
 
-    def _moved(self, figures: _Figures, name: str, step: float) -> _Figures:
+    def _step(self, figures: _Figures, name: str, step: float) -> _Figures:
         moved = max(_LEAST_GRAIN if name == "grain" else 0.0, figures[name] + step)
         return {**figures, name: min(1.0, moved) if name in _PARTS_OF_ALL else moved}
 
@@ -171,19 +171,24 @@ class _Search:
     def _loss(self, figures: _Figures) -> float:
         needs = self._needs(figures)
         longest = max(needs.own, needs.memory, *needs.pipes.values(), 1e-3)
-        return fit_error(needs, self.met) + _WEIGHT_OF_ALONE * math.log(longest) ** 2
+        return fit_error(needs, self.contests) + _WEIGHT_OF_ALONE * math.log(longest) ** 2
 
 
 def refine_needs(
-    needs: Needs, met: Sequence[ObservedContest], l2_rate: float | None, told: frozenset[str], *, lives_in_l1: bool
+    needs: Needs,
+    contests: Sequence[ObservedContest],
+    l2_rate: float | None,
+    known: frozenset[str],
+    *,
+    lives_in_l1: bool,
 ) -> Needs:
     """Return needs that explain the contests at least as well.
 
     Args:
         needs: First estimate, from each contest alone.
-        met: The contests. Without any, or with unknown L2 bandwidth, nothing is refined.
+        contests: The contests. Without any, or with unknown L2 bandwidth, nothing is refined.
         l2_rate: Bandwidth of the L2 cache relative to that of memory.
-        told: Figures known from counters, of `own`, `fp32`, `l2`, `stream`, `footprint`.
+        known: Figures known from counters, of `own`, `fp32`, `l2`, `stream`, `footprint`.
         lives_in_l1: Whether the job is slower with a smaller L1 cache.
     """
-    return _Search(needs, met, l2_rate, told, lives_in_l1).best() if met and l2_rate else needs
+    return _Search(needs, contests, l2_rate, known, lives_in_l1).best() if contests and l2_rate else needs

@@ -135,29 +135,33 @@ def advance(
         is_stale = now_seconds >= trial.decided_at_seconds + rules.memory_seconds
         return Trial(trial.company, Way.TOGETHER, now_seconds) if is_stale else trial
     if not trial.marks:
+        # Marks are taken only once every job has reported: the launches of all are compared over the same time.
         is_settled = now_seconds >= trial.since_seconds + trial.pause_seconds + rules.settle_seconds
-        is_told = trial.company <= launches.keys()
-        return replace(trial, marks=dict(launches), marked_at_seconds=now_seconds) if is_settled and is_told else trial
+        is_complete = trial.company <= launches.keys()
+        return (
+            replace(trial, marks=dict(launches), marked_at_seconds=now_seconds) if is_settled and is_complete else trial
+        )
     if now_seconds < trial.marked_at_seconds + rules.look_seconds:
         return trial
-    return _seen(trial, launches, now_seconds, rules)
+    return _end_phase(trial, launches, now_seconds, rules)
 
 
-def _seen(trial: Trial, launches: Mapping[str, int], now_seconds: float, rules: VerificationRules) -> Trial:
+def _end_phase(trial: Trial, launches: Mapping[str, int], now_seconds: float, rules: VerificationRules) -> Trial:
     """End a phase: repeat it if it has no result, else go on to turns, or compare both ways."""
     seen = {job: launches.get(job, 0) - trial.marks[job] for job in trial.company}
     if min(seen.values()) < rules.least_launches:
-        return _again(trial, now_seconds, rules)
+        return _restart(trial, now_seconds, rules)
     rates = {job: count / (now_seconds - trial.marked_at_seconds) for job, count in seen.items()}
     together = trial.together
     if together is None:
         return replace(trial, way=Way.TURNS, since_seconds=now_seconds, marks={}, together=rates, pause_seconds=0.0)
+    # A geometric mean of ratios: each job counts alike, however often it launches.
     gain = math.exp(sum(math.log(together[job] / rate) for job, rate in rates.items()) / len(rates))
     way = Way.TOGETHER if gain >= rules.least_gain else Way.TURNS
     return replace(trial, way=way, since_seconds=now_seconds, gain=gain, decided_at_seconds=now_seconds)
 
 
-def _again(trial: Trial, now_seconds: float, rules: VerificationRules) -> Trial:
+def _restart(trial: Trial, now_seconds: float, rules: VerificationRules) -> Trial:
     """Start again with running together; after turns without result only after an exponential backoff."""
     anew = replace(trial, way=Way.TOGETHER, since_seconds=now_seconds, marks={}, together=None)
     if trial.way is Way.TOGETHER:

@@ -90,6 +90,7 @@ def size_job(device_bytes: int, context_bytes: int) -> WallJob:
     Raises:
         NodeError: A context leaves no room for a grid.
     """
+    # Down to whole pages of the driver, or the last job would not fit.
     memory_bytes = device_bytes // P3_FITTING_CONTAINERS // (2 * MIB) * 2 * MIB
     layers = (memory_bytes - context_bytes - _SPARE_BYTES) // _LAYER_BYTES
     if layers < 1 or memory_bytes * (P3_FITTING_CONTAINERS + 1) <= device_bytes:
@@ -117,7 +118,7 @@ def run_wall(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
             continue
         trials.append(each)
         bed.progress(_sentence(each))
-    table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_row, trials)))
+    table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_table_row, trials)))
     findings_of_trials = (*map(_sentence, trials), *findings, *imaginary_findings(bed.device_name))
     return ReportPart(table, findings_of_trials, tuple(_files(bed, trials, table, directory)))
 
@@ -138,7 +139,7 @@ def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | 
         trial = run_bare(bed, [(name, job.words(plan)) for name in names])
         yield _Labelled(BARE, p3_result(count), trial)
     if plan.with_pgpu:
-        yield from _with_pgpu(bed, plan, job)
+        yield from _sliced_trials(bed, plan, job)
 
 
 def p3_result(jobs: int) -> str:
@@ -146,7 +147,7 @@ def p3_result(jobs: int) -> str:
     return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
 
 
-def _with_pgpu(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+def _sliced_trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
     bed.progress("one job in a slice, to measure how long a start takes")
     short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
     load_seconds = plan.jobs * run_sliced(bed, [short]).makespan_seconds
@@ -171,7 +172,7 @@ def _run_sliced(
     return replace(trial, jobs=tuple(replace(each, submitted_at_seconds=begin_at_seconds) for each in trial.jobs))
 
 
-def _row(labelled: _Labelled) -> tuple[Cell, ...]:
+def _table_row(labelled: _Labelled) -> tuple[Cell, ...]:
     trial = labelled.trial
     seconds = trial.completed_seconds
     return (

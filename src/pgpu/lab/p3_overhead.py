@@ -26,7 +26,7 @@ P3_OVERHEAD_SECONDS = 0.96
 
 
 _DEADLINE_SECONDS = 300.0
-_LOOK_AGAIN_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _RESTING = ("sleep", "3600")
 _DOCKER_ANSWERS_SECONDS = 20.0
 
@@ -89,14 +89,14 @@ class Timings:
         """Return the times of a program; empty if that way did not run."""
         return self.seconds.get((way, program), ())
 
-    def added(self, pair: TwoWays, program: str) -> Sequence[float]:
+    def added_seconds(self, pair: TwoWays, program: str) -> Sequence[float]:
         """Return by how much longer a program took one way than the other, in each repetition."""
         both = zip(self.of(pair.ours, program), self.of(pair.plain, program), strict=False)
         return [ours - plain for ours, plain in both]
 
-    def added_to_all(self, pair: TwoWays, programs: Sequence[str]) -> Sequence[float]:
+    def added_seconds_of_all(self, pair: TwoWays, programs: Sequence[str]) -> Sequence[float]:
         """Return the same of several programs together."""
-        return [seconds for program in programs for seconds in self.added(pair, program)]
+        return [seconds for program in programs for seconds in self.added_seconds(pair, program)]
 
 
 COLUMNS = (
@@ -115,7 +115,7 @@ def table(timings: Timings, pairs: Sequence[TwoWays], programs: Sequence[str], t
 def _rows(timings: Timings, pair: TwoWays, programs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
     for name, of in (*((program, (program,)) for program in programs), ("all", programs)):
         plain, ours = ([each for program in of for each in timings.of(way, program)] for way in (pair.plain, pair.ours))
-        added = Spread.of(timings.added_to_all(pair, of))
+        added = Spread.of(timings.added_seconds_of_all(pair, of))
         if added is not None:
             yield name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells()
 
@@ -127,10 +127,10 @@ def _cells(seconds: Sequence[float]) -> tuple[Cell, Cell]:
 
 def sentence(timings: Timings, pair: TwoWays, programs: Sequence[str]) -> str | None:
     """Return a sentence on the time that one way adds to the other; None if either did not run."""
-    added = Spread.of(timings.added_to_all(pair, programs))
+    added = Spread.of(timings.added_seconds_of_all(pair, programs))
     if added is None:
         return None
-    means = [statistics.fmean(timings.added(pair, program)) for program in programs]
+    means = [statistics.fmean(timings.added_seconds(pair, program)) for program in programs]
     return f"{pair.ours} adds {added.text()} to {pair.plain} (by program {min(means):.3f} to {max(means):.3f} s)"
 
 
@@ -168,7 +168,7 @@ def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
     timings = Timings()
     with ExitStack() as stack:
         ways = dict(_process_ways(bed, plan))
-        missing = why_no_docker(bed)
+        missing = docker_obstacle(bed)
         if missing is None:
             ways |= _docker_ways(bed, plan, stack)
         else:
@@ -182,7 +182,7 @@ def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
     return ReportPart(rows, findings, tuple(_files(bed, timings, plan, rows, directory)))
 
 
-def why_no_docker(bed: Testbed) -> str | None:
+def docker_obstacle(bed: Testbed) -> str | None:
     """Return why containers cannot run here; None if they can."""
     try:
         subprocess.run(
@@ -251,7 +251,7 @@ def _sliced_container(bed: Testbed, plan: OverheadPlan) -> Iterator[str]:
             state = bed.client.job(job.id).job.state
             if state.is_final or time.monotonic() > deadline_seconds:
                 raise NodeError(f"a container in a slice did not start: it is {state}")
-            time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - the container engine gives no event that it started one
+            time.sleep(_POLL_SECONDS)  # noqa: TID251 - the container engine gives no event that it started one
         yield container
     finally:
         bed.client.stop(job.id, grace_seconds=0)

@@ -200,16 +200,16 @@ def run(bed: Testbed, plan: SharingPlan, directory: Path) -> ReportPart:
         raise NodeError("there is no MPS on this machine: nvidia-cuda-mps-control is not installed")
     couples = list(_measure_alone(processes, plan))
     advice = _predict(processes, couples, directory / "p3-profiles") if plan.asks_beforehand else {}
-    with _under_mps(processes, program) as under_mps:
+    with _mps_testbed(processes, program) as under_mps:
         pairs = [_measure_pair(processes, under_mps, plan, pair, advice.get(pair)) for pair in couples]
     table = Table(
-        "P3: a cache-sensitive program beside another, with MPS and without", _COLUMNS, tuple(map(_row, pairs))
+        "P3: a cache-sensitive program beside another, with MPS and without", _COLUMNS, tuple(map(_table_row, pairs))
     )
     return ReportPart(table, tuple(_findings(pairs)), tuple(_files(bed, pairs, table, directory)))
 
 
 @contextmanager
-def _under_mps(bed: Testbed, program: Path) -> Iterator[Testbed]:
+def _mps_testbed(bed: Testbed, program: Path) -> Iterator[Testbed]:
     """Start an MPS daemon for this GPU, and yield the testbed whose processes are its clients."""
     home = Path(tempfile.mkdtemp(prefix="pgpu-mps-"))
     pipe, log = home / "pipe", home / "log"
@@ -299,7 +299,7 @@ def _gain(pair: Pair) -> str:
     return f"{pair.turns_seconds / pair.mps_seconds:.2f}"
 
 
-def _row(pair: Pair) -> tuple[Cell, ...]:
+def _table_row(pair: Pair) -> tuple[Cell, ...]:
     paper = pair.paper
     return (
         *(pair.size, pair.neighbour),

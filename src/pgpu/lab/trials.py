@@ -170,7 +170,7 @@ _LOAD_ATTEMPTS = 3
 
 
 @contextmanager
-def sampled(read_used_bytes: Callable[[], int]) -> Iterator[list[Sample]]:
+def sample_device(read_used_bytes: Callable[[], int]) -> Iterator[list[Sample]]:
     """Sample the memory in use in a background thread; the list is complete when the block ends.
 
     A failed reading is skipped.
@@ -215,8 +215,9 @@ def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repet
     """
     processes: list[subprocess.Popen[str]] = []
     try:
+        # All load first, one after the other on few cores; each begins when it gets its line on stdin (`_start_and_wait`).
         _load_all(bed, [words for _, words in jobs], processes)
-        with sampled(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(processes)) as waiters:
+        with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(processes)) as waiters:
             began_at_seconds = time.time()
             waiting = [
                 waiters.submit(_start_and_wait, process, name, began_at_seconds)
@@ -312,7 +313,7 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
         return client.gpus()[0].used_bytes
 
     image = bed.image if bed.runtime == "docker" else None
-    with sampled(read_used_bytes) as samples:
+    with sample_device(read_used_bytes) as samples:
         submitted = [
             client.submit(
                 JobSpec(command=bed.workload(job.words), runtime=bed.runtime, image=image, name=job.name),

@@ -33,6 +33,7 @@ def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[s
     return tuple((name, value) for name, value in json.loads(row["words"]))
 
 
+# Ranks each user's final jobs, the newest first. Live jobs, and jobs that a waiting one depends on, are not ranked, so they stay.
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
     SELECT sequence FROM (
@@ -77,8 +78,8 @@ class Decision(LedgerView):
         statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
         try:
             cursor = self._connection.execute(statement, list(columns.values()))
-        except sqlite3.IntegrityError as exc:
-            raise self._name_taken(entry) from exc
+        except sqlite3.IntegrityError as exc:  # The unique index on owner and name of unfinished jobs; ids are random.
+            raise self._name_error(entry) from exc
         return replace(entry, sequence=cursor.lastrowid or 0)
 
     def put(self, entry: Entry) -> None:
@@ -138,6 +139,7 @@ class Decision(LedgerView):
 
     def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
         """Write the state of overdue jobs for the next round; its grants must have been written before."""
+        # Deleted in any case: without a reservation in this round, that of the round before must not stay.
         of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
         self._connection.execute(of_the_queue, (gpu_model,))
         kept = admission.reservation
@@ -157,7 +159,7 @@ class Decision(LedgerView):
             self._connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", values)
 
     def close_gpu(self, uuid: str, now_seconds: float) -> None:
-        """Close a GPU, or `ALL_GPUS`, to new jobs."""
+        """Close a GPU, or `ALL_GPUS`, to new jobs; the time of the first call stays."""
         self._connection.execute("INSERT OR IGNORE INTO closed_gpus VALUES (?, ?)", (uuid, now_seconds))
 
     def open_gpu(self, uuid: str) -> None:
@@ -179,6 +181,7 @@ class Decision(LedgerView):
         return int(row[0])
 
     def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
+        # An upsert, since REPLACE would delete the row first: its slices with it (ON DELETE CASCADE), and `went_first`.
         self._connection.execute(
             "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing)"
             " VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (job_id) DO UPDATE"
@@ -201,7 +204,7 @@ class Decision(LedgerView):
             ],
         )
 
-    def _name_taken(self, entry: Entry) -> RequestError:
+    def _name_error(self, entry: Entry) -> RequestError:
         name = entry.job.spec.name
         row = self._connection.execute(
             "SELECT id FROM jobs WHERE name = ? AND owner_uid = ? AND state IN ('waiting', 'starting', 'running')",

@@ -17,12 +17,12 @@ from pgpu.model.function import WHOLE_PERCENT, identity_of
 from pgpu.units import escape_undecodable, is_text
 
 
-def missing(name: str) -> FunctionNotFoundError:
+def function_not_found(name: str) -> FunctionNotFoundError:
     """Return the error for a name that is no function, or not one of the caller's."""
     return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu function ls` lists yours")
 
 
-def check_same(connection: sqlite3.Connection, name: str, identity: str | None) -> None:
+def check_identity(connection: sqlite3.Connection, name: str, identity: str | None) -> None:
     """Check that a name is a function, and the same one as before; see `Function.identity`.
 
     Raises:
@@ -32,7 +32,7 @@ def check_same(connection: sqlite3.Connection, name: str, identity: str | None) 
     if is_text(name):
         row = connection.execute("SELECT created_at FROM functions WHERE name = ?", (name,)).fetchone()
     if row is None or identity not in {None, identity_of(name, row["created_at"])}:
-        raise missing(name)
+        raise function_not_found(name)
 
 
 # Of one function.
@@ -60,7 +60,7 @@ class FunctionTokens:
             RequestError: The function has too many tokens.
         """
         with self._connections.writing() as connection:
-            check_same(connection, function, identity)
+            check_identity(connection, function, identity)
             statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
             if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
                 raise RequestError(
@@ -156,7 +156,7 @@ class Functions:
         with self._connections.reading() as connection:
             found = _read_function(connection, name)
         if owner_uid not in {None, found.owner_uid}:
-            raise missing(name)
+            raise function_not_found(name)
         return found
 
     def roll_out(self, name: str, traffic: Sequence[Share], identity: str | None = None) -> Function:
@@ -174,7 +174,7 @@ class Functions:
         if sum(share.percent for share in traffic) != WHOLE_PERCENT:
             raise RequestError("the shares of a function's traffic sum to 100 %")
         with self._connections.writing() as connection:
-            check_same(connection, name, identity)
+            check_identity(connection, name, identity)
             found = _read_function(connection, name)
             for share in traffic:
                 version = found.version(share.version)
@@ -191,7 +191,7 @@ class Functions:
             RequestError: There is no such rollout.
         """
         with self._connections.writing() as connection:
-            check_same(connection, name, identity)
+            check_identity(connection, name, identity)
             if not _fall_back(connection, name):
                 raise RequestError(
                     f"{name} has no earlier traffic to go back to",
@@ -222,8 +222,9 @@ class Functions:
         """
         with self._connections.writing() as connection:
             found = _read_function(connection, name)
+            # A build that began before the function was removed and deployed again must not change the new version.
             if created_at_seconds not in {None, found.version(number).created_at_seconds}:
-                raise missing(name)
+                raise function_not_found(name)
             connection.execute(
                 "UPDATE function_versions SET state = ?, reason = ? WHERE function = ? AND number = ?",
                 (state.value, None if reason is None else escape_undecodable(reason), name, number),
@@ -250,7 +251,8 @@ class Functions:
             FunctionNotFoundError: There is none.
         """
         with self._connections.writing() as connection:
-            check_same(connection, name, identity)
+            check_identity(connection, name, identity)
+            # Foreign keys delete everything else (ON DELETE CASCADE). Replicas that still run find their row gone.
             connection.execute("DELETE FROM functions WHERE name = ?", (name,))
 
 
@@ -332,6 +334,8 @@ def _fall_back(connection: sqlite3.Connection, name: str) -> bool:
     before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
     if before is None:
         return False
+    # The newest rollout is the current one, so those after it are deleted instead of adding a copy: a second rollback then
+    # goes back further, and not to where the first one came from.
     statement = "DELETE FROM function_rollouts WHERE function = ? AND sequence > ?"
     connection.execute(statement, (name, before["sequence"]))
     return True
@@ -342,7 +346,7 @@ def _read_function(connection: sqlite3.Connection, name: str) -> Function:
     if is_text(name):
         row = connection.execute("SELECT * FROM functions WHERE name = ?", (name,)).fetchone()
     if row is None:
-        raise missing(name)
+        raise function_not_found(name)
     versions = connection.execute("SELECT * FROM function_versions WHERE function = ? ORDER BY number", (name,))
     traffic = connection.execute(
         "SELECT version, percent FROM function_traffic WHERE rollout ="

@@ -36,6 +36,8 @@ _COLUMNS = (
     " ended_at, exit_code, refused_at_bytes, compute_share, sharing"
 )
 _PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+# Seconds that other jobs ran on the first GPU of a run during it, all overlaps added up. SQLite does not reorder a CROSS JOIN, so
+# it begins with the few leases that are held or were released since, instead of scanning all jobs.
 _BESIDE = """
 SELECT sum(max(0, min(coalesce(other.finished_at, :until), :until) - max(other.started_at, :since)))
 FROM (
@@ -51,6 +53,7 @@ SELECT duration_seconds, together FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?))
     AND exit_code = 0 AND together IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
+# All signatures that begin with a word and a space: `!` is the character after the space, so this is a range of the index.
 _OF_PROGRAM = f"""
 SELECT {_COLUMNS} FROM runs
 WHERE (signature = ?1 OR signature >= ?1 || ' ' AND signature < ?1 || '!') AND owner_uid = ?2 AND gpu_name = ?3
@@ -62,6 +65,7 @@ SELECT duration_seconds FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
 ORDER BY sequence DESC LIMIT ?
 """
+# Since the call's last run under MPS: each run counts with the part of it that had company, at most all of it.
 _SLICED = """
 SELECT duration_seconds * min(1, together - 1) AS beside_seconds FROM runs
 WHERE signature = ?1 AND owner_uid = ?2 AND gpu_name = ?3 AND sharing = 'time-slice' AND together > 1
@@ -102,6 +106,7 @@ class History:
 
     def keep_newest(self, most_kept: int) -> None:
         """Delete the oldest runs beyond `most_kept`."""
+        # Only the oldest rows are ever deleted, so the numbers have no gaps, and no count is needed.
         self._connection.execute(
             "DELETE FROM runs WHERE sequence <= (SELECT max(sequence) FROM runs) - ?", (most_kept,)
         )
@@ -273,6 +278,7 @@ class Profiles:
 
 
 def _profile_of(text: str) -> Profile:
+    # A field that is missing was added after the profile was stored: it gets its default.
     fields: dict[str, Any] = json.loads(text)
     fields["demands"] = tuple(
         Demand(Resource(each["resource"]), each["fraction"], Evidence(each["evidence"]))

@@ -132,6 +132,7 @@ class Ledger:
         named = self._entries(f"{clause} ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name, owner_uid))
         if named:
             return named[0]
+        # Not LIKE: `%` and `_` would match anything.
         clause = "WHERE substr(id, 1, length(?1)) = ?1 AND owner_uid = ifnull(?2, owner_uid) LIMIT 2"
         begun = self._entries(clause, (id_or_name, owner_uid)) if id_or_name else []
         if len(begun) > 1:

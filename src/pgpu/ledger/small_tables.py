@@ -18,6 +18,7 @@ from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Claim, ColdStart, Event, Replica, ReplicaState, SharingWish, Slice
 from pgpu.units import escape_undecodable
 
+# Not LIKE: a prefix may contain `%` and `_`.
 _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
 
 
@@ -60,6 +61,7 @@ class FactTable:
         """
         now_seconds = time.time()
         with self._connections.writing() as connection:
+            # Before the insert: with a lifetime of 0 the new text would be deleted as well.
             connection.execute(_FORGET, (prefix, now_seconds - kept_seconds))
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (prefix + name, value, now_seconds))
 
@@ -177,6 +179,7 @@ class HeldClaims:
 
     def put(self, claim: Claim, job_id: str, now_seconds: float) -> None:
         """Store a claim, or replace its job."""
+        # `held_at` stays when the job is replaced, and with it the order of the claims.
         self._connection.execute(
             "INSERT INTO held_claims (uid, claim, job_id, held_at) VALUES (?1, ?2, ?3, ?4)"
             " ON CONFLICT (uid) DO UPDATE SET claim = ?2, job_id = ?3",
@@ -223,6 +226,7 @@ class Replicas:
         """
         row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
         with self._connections.writing() as connection:
+            # In the same transaction: meanwhile the function may have been removed, and deployed again with other versions.
             _check_version(connection, replica.function, replica.version, created_at_seconds)
             connection.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
 

@@ -137,7 +137,7 @@ class Connections:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         try:
-            with self._borrowed() as connection:
+            with self._borrow() as connection:
                 self._retry_while_busy(lambda: connection.execute(begin))
                 try:
                     yield connection
@@ -152,7 +152,7 @@ class Connections:
             raise RequestError(f"{escape_undecodable(exc.object)} is not UTF-8: nothing has this name") from exc
 
     @contextmanager
-    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+    def _borrow(self) -> Iterator[sqlite3.Connection]:
         # Not one connection per thread: the end of a thread is not observable.
         idle = self._idle
         opened = self._take_idle(idle) or self._open()

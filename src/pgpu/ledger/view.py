@@ -21,12 +21,13 @@ from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.units import is_text
 
-_CLAIM = """
+# The table `claims` holds the reservations of overdue jobs; claims of Kubernetes are in `held_claims`.
+_RESERVATION = """
 SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
 WHERE jobs.gpu_model IS ? AND jobs.state = 'waiting' ORDER BY chosen_at LIMIT 1
 """
 
-
+# Now in seconds since the epoch, by SQLite's clock: (julianday('now') - 2440587.5) * 86400.
 _SERVED = """
 SELECT owner_uid, (SELECT sum(memory_bytes) FROM slices WHERE slices.job_id = leases.job_id), granted_at, released_at
 FROM leases JOIN jobs ON jobs.id = leases.job_id
@@ -149,9 +150,7 @@ class LedgerView:
         self._connection = connection
         self._seen = {} if seen is None else seen
         self.history = History(connection)
-
         self.held_claims = HeldClaims(connection)
-
         self.profiles = Profiles(connection)
 
     def version(self) -> tuple[object, ...]:
@@ -176,6 +175,7 @@ class LedgerView:
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
+        # Plain tuples: they are the keys of the cache, and cost less than `sqlite3.Row`.
         cursor = self._connection.cursor()
         cursor.row_factory = None
         seen = self._seen
@@ -254,7 +254,7 @@ class LedgerView:
 
     def precedence(self, gpu_model: str | None) -> Precedence:
         """Return the state of overdue jobs that the last round left for the queue of one GPU model."""
-        row = self._connection.execute(_CLAIM, (gpu_model,)).fetchone()
+        row = self._connection.execute(_RESERVATION, (gpu_model,)).fetchone()
         kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
         served = self._connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
         return Precedence(kept, tuple(ServedJob(*row) for row in served if row[1] is not None))
@@ -293,6 +293,7 @@ def _ids(text: str | None) -> tuple[str, ...]:
 
 
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
+    # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
     owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid = rest

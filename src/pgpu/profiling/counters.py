@@ -80,7 +80,7 @@ def read_counters(output: str) -> tuple[KernelCounters, ...]:
     rows: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in _rows(output):
         rows.setdefault((row["Kernel Name"], row["Grid Size"], row["Block Size"]), []).append(row)
-    found = (_counted(name, grid, block, launches) for (name, grid, block), launches in rows.items())
+    found = (_aggregate(name, grid, block, launches) for (name, grid, block), launches in rows.items())
     return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
 
 
@@ -97,11 +97,11 @@ def refusal(output: str) -> str | None:
 def demands_of(counters: Iterable[KernelCounters]) -> tuple[Demand, ...]:
     """Return the program's use of memory and L2 bandwidth while a kernel runs, if counted."""
     counted = list(counters)
-    told = (
+    figures_of_resources = (
         (Resource.DRAM, [(each.dram_throughput, each.total_ns) for each in counted]),
         (Resource.L2, [(each.l2_throughput, each.total_ns) for each in counted]),
     )
-    means = ((resource, _mean(figures)) for resource, figures in told)
+    means = ((resource, _mean(figures)) for resource, figures in figures_of_resources)
     return tuple(Demand(resource, min(1.0, mean), Evidence.COUNTERS) for resource, mean in means if mean is not None)
 
 
@@ -114,13 +114,14 @@ def _rows(output: str) -> Iterator[Mapping[str, str]]:
             break
     else:
         return
+    # Lines of ncu itself begin with `==`; the program's own output may be anywhere between them.
     for line in lines:
         cells = next(csv.reader([line]), [])
         if line.startswith('"') and len(cells) == len(names) and cells[0].isdigit():
             yield dict(zip(names, cells, strict=True))
 
 
-def _counted(name: str, grid: str, block: str, rows: Sequence[Mapping[str, str]]) -> KernelCounters:
+def _aggregate(name: str, grid: str, block: str, rows: Sequence[Mapping[str, str]]) -> KernelCounters:
     times_ns = [_number(row.get(_DURATION, "")) or 0.0 for row in rows]
     means = {
         figure: _mean([(_fraction(row.get(metric, "")), time) for row, time in zip(rows, times_ns, strict=True)])

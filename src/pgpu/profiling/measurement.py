@@ -42,7 +42,7 @@ def overlap(intervals: Sequence[Interval], span: Interval) -> int:
     return total
 
 
-def covered(intervals: Sequence[Interval], window: Interval, bins: int) -> list[float]:
+def coverage(intervals: Sequence[Interval], window: Interval, bins: int) -> list[float]:
     """Divide a window into equal parts and return the fraction of each that disjoint, ordered intervals cover."""
     begin, end = window
     if end <= begin:
@@ -82,6 +82,7 @@ def timeline(records: Iterable[Record], gpu: int) -> list[MemoryPoint]:
             changed = [((record.slot, Memory(record.detail)), record.bytes)]
         else:
             continue
+        # A record has the total of its process and kind, so the change is the difference to the one before.
         for key, now_bytes in changed:
             held[key[1]] += now_bytes - of_slot.get(key, 0)
             of_slot[key] = now_bytes
@@ -212,7 +213,11 @@ def summarise_log(log: Log) -> Measurement:
     """Return the measurement of a log."""
     commands = [record for record in log.records if record.kind in _COMMANDS]
     contexts = [record for record in log.records if record.kind is Kind.CONTEXT]
-    window = _window(commands)
+    times = spans(commands)
+    window = (min(begin for begin, _ in times), max(end for _, end in times)) if times else (0, 0)
+    graphs = [record for record in commands if record.kind is Kind.GRAPH]
+    # The record of a context reuses the fields of other kinds: `detail` is the number of multiprocessors, `stream` the size of
+    # the L2 cache, `duration_ns` the memory bandwidth.
     sm_count = max((record.detail for record in contexts), default=0) or None
     return Measurement(
         log=log,
@@ -220,7 +225,7 @@ def summarise_log(log: Log) -> Measurement:
         gpus=tuple(_gpu_use(log.records, commands, window, gpu) for gpu in sorted({each.gpu for each in log.records})),
         kernels=tuple(_kernels(log.shapes)),
         copies=tuple(_copies(commands)),
-        graphs=_graphs(commands),
+        graphs=GraphUse(len(graphs), sum(each.bytes for each in graphs), sum(each.duration_ns for each in graphs)),
         demands=tuple(_demands(log, commands, window, sm_count)),
         context_bytes=max((record.bytes for record in contexts), default=0),
         context_count=len({(record.slot, record.context) for record in contexts}),
@@ -244,8 +249,8 @@ def with_metrics(measurement: Measurement, seconds: float, averages: Mapping[Res
     if not busy_seconds:
         return measurement
     scale = max(1.0, seconds / busy_seconds)
-    told = [Demand(each, min(1.0, average * scale), Evidence.GPM) for each, average in averages.items()]
-    return replace(measurement, demands=(*measurement.demands, *told))
+    from_counters = [Demand(each, min(1.0, average * scale), Evidence.GPM) for each, average in averages.items()]
+    return replace(measurement, demands=(*measurement.demands, *from_counters))
 
 
 def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: float) -> Profile:
@@ -280,11 +285,6 @@ def spans(commands: Iterable[Record]) -> list[Interval]:
     return [(each.start_ns, each.start_ns + each.duration_ns) for each in commands if each.start_ns is not None]
 
 
-def _window(commands: Sequence[Record]) -> Interval:
-    found = spans(commands)
-    return (min(begin for begin, _ in found), max(end for _, end in found)) if found else (0, 0)
-
-
 def _gpu_use(records: Sequence[Record], commands: Sequence[Record], window: Interval, gpu: int) -> GpuUse:
     busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not Kind.COPY))
     points = timeline(records, gpu)
@@ -315,21 +315,16 @@ def _copies(commands: Iterable[Record]) -> list[CopyUse]:
     times: Counter[Direction] = Counter()
     for record in commands:
         if record.kind is Kind.COPY:
-            direction = _direction(record)
+            direction = direction_of(record)
             counts[direction] += 1
             sizes[direction] += record.bytes
             times[direction] += record.duration_ns
     return [CopyUse(_DIRECTIONS[each], counts[each], sizes[each], times[each]) for each in sorted(counts)]
 
 
-def _direction(record: Record) -> Direction:
+def direction_of(record: Record) -> Direction:
+    """Return the direction of a copy; `OTHER` for one that a newer shim wrote."""
     return Direction(record.detail) if record.detail < len(Direction) else Direction.OTHER
-
-
-def _graphs(commands: Iterable[Record]) -> GraphUse:
-    graphs = [record for record in commands if record.kind is Kind.GRAPH]
-    nodes, total_ns = sum(each.bytes for each in graphs), sum(each.duration_ns for each in graphs)
-    return GraphUse(len(graphs), nodes, total_ns)
 
 
 def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: int | None) -> list[Demand]:
@@ -344,7 +339,7 @@ def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: i
 
 def _pcie_fraction(commands: Sequence[Record], window: Interval) -> float:
     """Return bytes copied over what the link can move. Durations of copies are not used: those of synchronous copies are too long."""
-    copies = [each for each in commands if each.kind is Kind.COPY and _direction(each) in _OVER_PCIE]
+    copies = [each for each in commands if each.kind is Kind.COPY and direction_of(each) in _OVER_PCIE]
     large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
     seen = max((each.bytes / each.duration_ns for each in large), default=0.0)
     could_bytes = max(_USUAL_LINK_BYTES_PER_NS, seen) * (window[1] - window[0])

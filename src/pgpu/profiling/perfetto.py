@@ -6,11 +6,11 @@ Source: "Trace Event Format" (Chromium project); Perfetto documents which of it 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from pgpu.enforcement.trace import Direction, Kind, Record
-from pgpu.profiling.measurement import GpuUse, Measurement, downsample
+from pgpu.enforcement.trace import Kind, Record
+from pgpu.profiling.measurement import Measurement, direction_of, downsample
 
 _MOST_MEMORY_POINTS = 20_000
 
@@ -22,6 +22,9 @@ _TIME_NUDGE_NS = 0.25
 # Readers convert microseconds to nanoseconds by truncation: 1.001 µs would become 1000 ns, and of two adjacent commands Perfetto
 # would drop the second, since it seems to begin before the first ends. These amounts make the truncated values exact.
 _LENGTH_NUDGE_NS = 0.01
+
+# Handles with a fixed meaning: 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD in cuda.h.
+_SPECIAL_STREAMS = {0: "default stream", 1: "legacy default stream", 2: "per-thread default stream"}
 
 _Event = dict[str, Any]
 
@@ -51,19 +54,13 @@ def _names(measurement: Measurement, title: str) -> Iterator[_Event]:
     for slot in sorted({record.slot for record in measurement.log.records}):
         yield _name("process_name", slot + 1, 0, f"{title} (pid {pids.get(slot, '?')})")
     for (slot, stream), track in _tracks(measurement).items():
-        yield _name("thread_name", slot + 1, track, _stream_name(stream))
+        yield _name("thread_name", slot + 1, track, _SPECIAL_STREAMS.get(stream, f"stream {stream:#x}"))
     for use in measurement.gpus:
         yield _name("process_name", _GPU_PIDS + use.gpu, 0, f"GPU {use.gpu}")
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> _Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def _stream_name(stream: int) -> str:
-    return {0: "default stream", 1: "legacy default stream", 2: "per-thread default stream"}.get(
-        stream, f"stream {stream:#x}"
-    )
 
 
 def _timed(measurement: Measurement) -> list[Record]:
@@ -101,15 +98,11 @@ def _commands(measurement: Measurement) -> Iterator[_Event]:
 
 def _title(measurement: Measurement, record: Record) -> str:
     if record.kind is Kind.COPY:
-        return f"copy {_direction(record)}"
+        return f"copy {direction_of(record).name}"
     if record.kind is Kind.GRAPH:
         return f"graph of {record.bytes} nodes" if record.bytes else "graph"
     shape = None if record.shape is None else measurement.log.shapes[record.shape]
     return (shape.name if shape is not None else "") or "kernel"
-
-
-def _direction(record: Record) -> str:
-    return Direction(record.detail).name if record.detail < len(Direction) else Direction.OTHER.name
 
 
 def _arguments(measurement: Measurement, record: Record, origin_ns: int) -> _Event:
@@ -131,7 +124,8 @@ def _arguments(measurement: Measurement, record: Record, origin_ns: int) -> _Eve
 def _counters(measurement: Measurement) -> Iterator[_Event]:
     origin_ns = _origin_ns(measurement)
     for use in measurement.gpus:
-        kinds = _kinds(use)
+        # Every point has every kind, also one that holds nothing, so that all series are drawn to their end.
+        kinds = sorted({kind for point in use.memory for kind in point.bytes_by_kind})
         for point in downsample(list(use.memory), _MOST_MEMORY_POINTS):
             yield {
                 "ph": "C",
@@ -141,7 +135,3 @@ def _counters(measurement: Measurement) -> Iterator[_Event]:
                 "ts": _microseconds(point.at_ns, origin_ns),
                 "args": {kind.name.lower(): point.bytes_by_kind.get(kind, 0) for kind in kinds},
             }
-
-
-def _kinds(use: GpuUse) -> Sequence[Any]:
-    return sorted({kind for point in use.memory for kind in point.bytes_by_kind})

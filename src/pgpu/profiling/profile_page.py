@@ -10,7 +10,7 @@ from html import escape
 from pgpu.enforcement.trace import Memory
 from pgpu.model import Job, Profile
 from pgpu.profiling.counters import KernelCounters
-from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, covered, downsample, length
+from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, coverage, downsample, length
 from pgpu.profiling.sensitivity import Loss
 from pgpu.units import format_duration, format_memory
 
@@ -165,10 +165,10 @@ def busy_plot(busy: Sequence[Interval], window: Interval) -> str:
     bars = [
         f'<rect x="{_LEFT + number * width:.1f}" y="{HEIGHT * (1 - fraction):.1f}" width="{width:.2f}"'
         f' height="{HEIGHT * fraction:.1f}" fill="#0072b2"><title>{100 * fraction:.0f} % busy</title></rect>'
-        for number, fraction in enumerate(covered(busy, window, _BINS))
+        for number, fraction in enumerate(coverage(busy, window, _BINS))
         if fraction > 0
     ]
-    return _framed("".join(bars), "100 %", (window[1] - window[0]) / _NANOSECONDS, "GPU-busy fraction over time")
+    return _frame("".join(bars), "100 %", (window[1] - window[0]) / _NANOSECONDS, "GPU-busy fraction over time")
 
 
 def memory_plot(points: Sequence[MemoryPoint]) -> str:
@@ -193,7 +193,7 @@ def memory_plot(points: Sequence[MemoryPoint]) -> str:
         areas.append(f'<polygon points="{corners}" fill="{COLOURS[kind]}"><title>{label}</title></polygon>')
         legend.append(f'<li><span style="background:{COLOURS[kind]}"></span>{label}</li>')
         below = above
-    plot = _framed("".join(areas), format_memory(most_bytes), (end_ns - begin_ns) / _NANOSECONDS, "memory over time")
+    plot = _frame("".join(areas), format_memory(most_bytes), (end_ns - begin_ns) / _NANOSECONDS, "memory over time")
     return f'{plot}<ul class="legend">{"".join(legend)}</ul>'
 
 
@@ -205,7 +205,7 @@ def _steps(points: Sequence[MemoryPoint], sizes: Sequence[int], end_ns: int) -> 
     return corners
 
 
-def _framed(inside: str, top: str, seconds: float, title: str) -> str:
+def _frame(inside: str, top: str, seconds: float, title: str) -> str:
     return (
         f'<svg role="img" aria-label="{escape(title)}" viewBox="0 -8 {_LEFT + WIDTH + 8} {HEIGHT + _BOTTOM + 8}">'
         f'<rect x="{_LEFT}" y="0" width="{WIDTH}" height="{HEIGHT}" class="frame"/>{inside}'

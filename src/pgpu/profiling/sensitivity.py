@@ -37,7 +37,7 @@ class Loss:
 def loss(before: Sequence[Measurement], after: Sequence[Measurement]) -> Loss | None:
     """Compare runs under two conditions; None if no kernel was measured in both."""
     weights = _weights(before)
-    times = [[_weighed(run, weights) for run in runs] for runs in (before, after)]
+    times = [[_weighted_time(run, weights) for run in runs] for runs in (before, after)]
     known = [[each for each in found if each is not None] for found in times]
     if not all(known):
         return None
@@ -66,8 +66,8 @@ class Beside:
 
 def contest(runs_alone: Sequence[Measurement], beside: Beside) -> Contest | None:
     """Return the slowdown of job and antagonist; None if their kernels hardly overlapped, as when a busy host delayed launches."""
-    busy = _busy(beside.jobs)
-    met_ns = sum(overlap(busy, span) for span in _busy([beside.neighbour]))
+    busy = _busy_intervals(beside.jobs)
+    met_ns = sum(overlap(busy, span) for span in _busy_intervals([beside.neighbour]))
     if met_ns < LEAST_MET * length(busy):
         return None
     lost = loss(runs_alone, beside.jobs)
@@ -112,7 +112,7 @@ def _weights(runs: Sequence[Measurement]) -> dict[_ShapeKey, float]:
     return {key: count / len(runs) for key, count in counts.items()}
 
 
-def _weighed(run: Measurement, weights: Mapping[_ShapeKey, float]) -> float | None:
+def _weighted_time(run: Measurement, weights: Mapping[_ShapeKey, float]) -> float | None:
     """Return the weighted time of a run; None if it lacks a kernel, since it then did different work."""
     means = _mean_durations(run)
     if not weights or not all(key in means for key in weights):
@@ -120,7 +120,7 @@ def _weighed(run: Measurement, weights: Mapping[_ShapeKey, float]) -> float | No
     return sum(means[key] * weight for key, weight in weights.items()) or None
 
 
-def _busy(runs: Sequence[Measurement]) -> list[Interval]:
+def _busy_intervals(runs: Sequence[Measurement]) -> list[Interval]:
     return union(interval for run in runs for use in run.gpus for interval in use.busy)
 
 

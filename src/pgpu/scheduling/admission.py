@@ -162,6 +162,7 @@ class _Round:
 
     def consider(self, candidate: Candidate) -> None:
         """Grant one candidate, or add it to those that wait or have expired."""
+        # Three steps of rising cost: a check without the GPUs, moving grants of this round, and trying the GPUs.
         cause = self._hindrance(candidate)
         if cause is Cause.MEMORY and self._make_room(candidate):
             cause = None
@@ -269,7 +270,7 @@ class _Round:
         # None of this round's grants has started, so they may move to other GPUs if one more job fits then.
         if not (self._may_move and self.grants) or candidate.gpu_uuid or self._reservations or self.planned:
             return False
-        granted = self._held[-len(self.grants) :]
+        granted = self._held[-len(self.grants) :]  # Grants are appended to both lists together.
         free_bytes = {
             uuid: self._space.free_bytes[uuid]
             for uuid, gpu in self._gpus.items()
@@ -279,7 +280,7 @@ class _Round:
         self._may_move = places is not None
         for number, held in enumerate(granted if places else ()):
             if places and held.job_id in places:
-                place = number - len(self.grants)  # the grants of this round are the last entries of `_held`
+                place = number - len(self.grants)
                 slices = (replace(held.slices[0], gpu_uuid=places[held.job_id]),)
                 self._space.give(held, self._gpus)
                 self._held[place] = replace(held, slices=slices)

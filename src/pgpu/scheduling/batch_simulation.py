@@ -269,6 +269,7 @@ class _Machine:
         """Start each job that fits, in order; return the jobs that still wait."""
         memory_bytes, release_seconds, now_seconds = self._memory_bytes, self._batch.release_seconds, self._now_seconds
         most_free = self._most_free()
+        # Skips the pass over the queue if not even the smallest waiting job fits.
         if most_free < self._smallest_bytes:
             return list(waiting)
         kept: list[int] = []
@@ -303,6 +304,7 @@ class _Machine:
 
     def _start(self, job: int) -> bool:
         memory_bytes, compute_share = self._memory_bytes[job], self._compute_share[job] - _TOLERANCE
+        # Best fit: the GPU with the least free memory that has room. The first of equal ones.
         best = -1
         for place, gpu in enumerate(self._gpus):
             fits = gpu.free_bytes >= memory_bytes and gpu.free_compute >= compute_share
@@ -325,10 +327,10 @@ class _Machine:
 
     def _end_next(self, gpu: _SimulatedGpu) -> None:
         self._now_seconds = gpu.since_seconds = gpu.next_end_seconds
-        gpu.work_seconds, job = heapq.heappop(gpu.running)
+        gpu.work_seconds, job = heapq.heappop(gpu.running)  # At its end the clock of work shows exactly its end.
         gpu.free_bytes += self._memory_bytes[job]
         gpu.free_compute += self._compute_share[job]
-        if job < len(self.ends_seconds):
+        if job < len(self.ends_seconds):  # Jobs that already run have numbers after those of the batch.
             self.ends_seconds[job] = self._now_seconds
         self._predict_end(gpu)
 

@@ -239,6 +239,7 @@ def expected_starts(
     future.precedence, future.most_without_gpu = precedence, most_without_gpu
     future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
     while future.waiting or future.later:
+        # Each round is the real `admit`; only time is simulated.
         future.start_what_fits(quotas or {}, plan)
         if not future.ends:
             break

@@ -167,6 +167,7 @@ class OverdueJobs:
         came_before = self._now_seconds - self._rules.patience_seconds
         planned_before = self._now_seconds - self._rules.planned_patience_seconds
         late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
+        # Of each user only the oldest: a user with many overdue jobs would crowd out the others.
         heads: dict[int, Candidate] = {}
         for each in sorted(late, key=lambda each: each.eligible_at_seconds):
             if each.job_id not in planned or each.eligible_at_seconds < planned_before:

@@ -82,6 +82,7 @@ class QuotaUsage:
             return QuotaLimit.FULL
         if quota.jobs is not None and own.jobs >= quota.jobs:
             return QuotaLimit.FULL
+        # As with GPUs (`Reservation.admits`): a later job may use what its owner's first job waits for if it ends in time.
         kept = self._kept.get(candidate.owner_uid)
         if (
             kept is None
@@ -154,6 +155,7 @@ class QuotaUsage:
             start_seconds = end_seconds
             left_bytes, left_jobs = left_bytes + _memory_bytes(held), left_jobs + 1
         if since_seconds is not None:
+            # A start in the past, so that no predicted end lets another job in.
             has_memory = quota.memory_bytes is None or wanted_bytes <= quota.memory_bytes
             can_hold = has_memory and (quota.jobs is None or quota.jobs > 0)
             return _Reserved(candidate.job_id, -NEVER, left_bytes, left_jobs) if can_hold else None
@@ -260,6 +262,7 @@ class _CpuQueue:
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))
+        # A heap of users. The count is read again after each yield, since the candidate may have started.
         users = [(self._weighted_jobs(uid), row[0][0], uid) for uid, row in rows.items()]
         heapq.heapify(users)
         while users:

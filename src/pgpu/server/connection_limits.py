@@ -78,7 +78,7 @@ class ConnectionLimits:
         return max(min(self.most_each, self.most_remote // 2), 1)
 
 
-def limits_within(descriptors: int, most_each: int) -> ConnectionLimits:
+def limits_for(descriptors: int, most_each: int) -> ConnectionLimits:
     """Return the limits of a process that may open so many descriptors.
 
     Args:
@@ -93,7 +93,7 @@ def limits_within(descriptors: int, most_each: int) -> ConnectionLimits:
 
 def client_key(address: str) -> Hashable:
     """Return the key under which TCP connections are counted: loopback, an IPv4 address or an IPv6 /64."""
-    host = ipaddress.ip_address(address.partition("%")[0])
+    host = ipaddress.ip_address(address.partition("%")[0])  # `fe80::1%eth0`: the zone is an interface of this machine.
     if isinstance(host, ipaddress.IPv6Address):
         host = host.ipv4_mapped or host
     if host.is_loopback:
@@ -216,7 +216,7 @@ class ConnectionAcceptor:
         self._pause = self._loop.call_later(_PAUSE_SECONDS, self._resume)
 
     def _admit(self, accepted: socket.socket) -> None:
-        connection = _CountedSocket(fileno=accepted.detach())
+        connection = _CountedSocket(fileno=accepted.detach())  # Detached: two objects would close one descriptor.
         connection.settimeout(0)
         try:
             peer = peer_of(connection)
@@ -230,7 +230,7 @@ class ConnectionAcceptor:
         else:
             connection.on_close = lambda: self._counter.leave(client, is_remote=is_remote)
             task = self._loop.create_task(self._start(connection))
-            self._starting.add(task)
+            self._starting.add(task)  # The loop itself holds only a weak reference to a task.
             task.add_done_callback(self._starting.discard)
 
     def _refuse(self, connection: _CountedSocket, error: ServerFullError) -> None:

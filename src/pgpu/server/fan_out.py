@@ -45,7 +45,7 @@ class EventBroadcast:
             after: Begin behind the event of this number.
             pause_seconds: Interval of empty batches.
         """
-        with self._subscribed() as subscriber:
+        with self._subscribe() as subscriber:
             seen = after
             while not self._is_closed:
                 # Cleared before the read: an event written between the two sets it again.
@@ -59,11 +59,11 @@ class EventBroadcast:
 
     async def until_changed(self, job_id: str, most_seconds: float) -> None:
         """Wait for an event of a job, or for a timeout; an event before the call may be missed."""
-        with self._subscribed(job_id) as subscriber:
+        with self._subscribe(job_id) as subscriber:
             await subscriber.wait(most_seconds)
 
     @contextlib.contextmanager
-    def _subscribed(self, job_id: str | None = None) -> Iterator["_Subscriber"]:
+    def _subscribe(self, job_id: str | None = None) -> Iterator["_Subscriber"]:
         subscriber = _Subscriber(job_id)
         self._subscribers.add(subscriber)
         if self._reader is None:
@@ -81,6 +81,7 @@ class EventBroadcast:
                     seen = await self._poll(seen)
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
+            # No await since the last look at the subscribers, so none is left without a reader: a later one starts another.
             self._reader = None
 
     async def _poll(self, seen: int | None) -> int:
@@ -133,17 +134,17 @@ class SingleFlight:
         running = self._running.get(key)
         if running is None or running.done():
             self._running[key] = asyncio.create_task(run_in_threadpool(compute))
-            return await self._shared(key, self._running[key])
+            return await self._await_shared(key, self._running[key])
         if key not in self._next:
             self._next[key] = asyncio.create_task(self._after(key, running, compute))
-        return await self._shared(key, self._next[key])
+        return await self._await_shared(key, self._next[key])
 
     async def _after(self, key: Hashable, running: "asyncio.Task[Any]", compute: Callable[[], Any]) -> Any:
         await asyncio.wait({running})
         self._running[key] = self._next.pop(key)
         return await run_in_threadpool(compute)
 
-    async def _shared(self, key: Hashable, task: "asyncio.Task[Any]") -> Any:
+    async def _await_shared(self, key: Hashable, task: "asyncio.Task[Any]") -> Any:
         try:
             # Without the shield, the cancellation of one request would cancel the task for the others.
             return await asyncio.shield(task)

@@ -49,7 +49,7 @@ class Maintenance:
         self._engine = engine
         self._tidy = tidy
         self._is_over = threading.Event()
-        self._called_at_seconds = -_KEEPER_CALL_SECONDS
+        self._called_at_seconds = -_KEEPER_CALL_SECONDS  # The first round calls in any case.
         self._has_docker = False
         self.trouble: str | None = None
         """Why the last round failed, in one line; None if it did not, or before the first one."""
@@ -73,6 +73,7 @@ class Maintenance:
             work()
 
     def _recover_jobs(self) -> None:
+        # Logged when it begins and when it ends, not in each round.
         before = self.trouble
         try:
             recover(self._engine)
@@ -109,6 +110,7 @@ class Maintenance:
                 _LOG.warning("pgpu: the container engine answers again")
             self.docker_trouble, self._has_docker = None, True
         except PgpuError as exc:
+            # Logged only if an engine answered before: a machine may have none, which is no failure.
             if self.docker_trouble is None and self._has_docker:
                 _LOG.warning(f"pgpu: no container can be started: {exc}")
             self.docker_trouble = str(exc)
@@ -156,6 +158,7 @@ class ReadinessProbe:
     def __init__(self, engine: EngineContext, maintenance: Maintenance) -> None:
         self._engine = engine
         self._maintenance = maintenance
+        # Connections of its own, with a short time limit: a probe gets an answer even if a writer hangs.
         self._ledger = Ledger(engine.ledger.path, busy_timeout_seconds=_LEDGER_TIMEOUT_SECONDS)
         self._guard = threading.Lock()
         self._found: tuple[float, Readiness] | None = None

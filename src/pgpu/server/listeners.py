@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from pgpu.engine.unix_sockets import connect
 from pgpu.errors import NodeError, RequestError
 from pgpu.host.file_lock import open_lock_file, try_flock
-from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within
+from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_for
 from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.stream_routes import StreamRelay
 
@@ -80,7 +80,7 @@ def listen_unix(path: Path, group: str) -> Iterator[socket.socket]:
         NodeError: A server answers there, or the socket cannot be made.
     """
     if os.environ.get("LISTEN_PID") == str(os.getpid()):
-        with _passed_unix(path) as passed:
+        with _take_passed_socket(path) as passed:
             yield passed
         return
     _check_unused(path)
@@ -91,7 +91,7 @@ def listen_unix(path: Path, group: str) -> Iterator[socket.socket]:
             fresh = path.with_name(f".{path.name}.{os.getpid()}")
             fresh.unlink(missing_ok=True)
             made.bind(str(fresh))
-            _open_to_group(fresh, group)
+            _grant_access(fresh, group)
             made.listen(_BACKLOG)
             fresh.rename(path)
             known = path.lstat()
@@ -106,7 +106,7 @@ def listen_unix(path: Path, group: str) -> Iterator[socket.socket]:
                     path.unlink()
 
 
-def _passed_unix(path: Path) -> socket.socket:
+def _take_passed_socket(path: Path) -> socket.socket:
     """Return the one socket that systemd passed. Source: sd_listen_fds(3)."""
     # The variables are removed and the descriptor is closed on exec: jobs and the gateway must not inherit them.
     count = os.environ.pop("LISTEN_FDS", "0")
@@ -127,12 +127,12 @@ def _check_unused(path: Path) -> None:
         return
     if not is_socket:
         raise NodeError(f"{path} exists and is no socket", hint="choose another --host")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # Refused: the server of this socket was killed.
         connect(path).close()
         raise NodeError(f"a server answers at {path} already", hint="stop that server, or choose another --host")
 
 
-def _open_to_group(path: Path, group: str) -> None:
+def _grant_access(path: Path, group: str) -> None:
     try:
         group_id = grp.getgrnam(group).gr_gid
     except KeyError:
@@ -191,14 +191,14 @@ def serve(
     Raises:
         RequestError: The certificate or its key cannot be used.
     """
-    counter = ConnectionCounter(limits_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
+    counter = ConnectionCounter(limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
     servers = [_ListenerServer(_configuration(app), unix, counter)]
     if tcp is not None:
-        servers.append(_ListenerServer(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
+        servers.append(_ListenerServer(_load_certificate(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
     asyncio.run(_serve(servers, cast("StreamRelay", app.state.relay), on_ready))
 
 
-def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
+def _load_certificate(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
     # Loaded before the socket accepts connections, so that a wrong file is an error of `pgpu serve`.
     files = [path for path in (tcp.certificate, tcp.key) if path is not None]
     for path in files:
@@ -246,15 +246,15 @@ class _ListenerServer(uvicorn.Server):
 
 
 async def _serve(servers: Sequence[_ListenerServer], relay: StreamRelay, on_ready: Callable[[], None]) -> None:
-    def leave() -> None:
+    def begin_shutdown() -> None:
         # Waiting requests first: uvicorn waits for them until its timeout otherwise.
-        relay.leave()
+        relay.begin_shutdown()
         for server in servers:
             server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, begin_shutdown)
     on_ready()
     await asyncio.gather(*(server.serve() for server in servers))
 

@@ -54,7 +54,7 @@ class ServerMetrics:
             buckets=_LATENCY_BUCKETS_SECONDS,
         )
 
-    def note(self, method: str, route: str, code: int, seconds: float | None) -> None:
+    def record(self, method: str, route: str, code: int, seconds: float | None) -> None:
         """Count an answer; None as seconds for a stream or a wait."""
         self._requests.labels(method, route, str(code)).inc()
         if seconds is not None:
@@ -62,6 +62,7 @@ class ServerMetrics:
 
     def text(self, service: JobService) -> bytes:
         """Return all series that a caller may see, in Prometheus' text format."""
+        # A registry for each scrape, since each caller sees other jobs; the counters of the process have their own.
         registry = CollectorRegistry()
         registry.register(_State(service))
         own = generate_latest(self._own) if service.caller.is_admin else b""
@@ -86,18 +87,18 @@ class _State(Collector):
         service = self._service
         entries = service.ledger.entries(include_final=False)
         seen = [entry for entry in entries if service.caller.sees(entry.job.owner_uid)]
-        yield from _of_jobs([entry.job for entry in seen if not entry.job.state.is_final])
+        yield from _job_metrics([entry.job for entry in seen if not entry.job.state.is_final])
         reports = [report_job(service.engines.own, entry) for entry in seen]
-        yield from _of_slices(reports)
-        yield from _of_time(reports)
+        yield from _slice_metrics(reports)
+        yield from _time_metrics(reports)
         try:
             gpus = service.gpus()
         except NodeError:
             return
-        yield from _of_gpus(gpus)
+        yield from _gpu_metrics(gpus)
 
 
-def _of_gpus(reports: Sequence[GpuReport]) -> Iterator[Metric]:
+def _gpu_metrics(reports: Sequence[GpuReport]) -> Iterator[Metric]:
     amounts: tuple[tuple[str, str, Callable[[GpuReport], int]], ...] = (
         ("pgpu_gpu_memory_bytes", "Memory that programs can use.", lambda report: report.gpu.memory_bytes),
         ("pgpu_gpu_memory_used_bytes", "Held by anybody.", lambda report: report.used_bytes),
@@ -141,7 +142,7 @@ def _gpu_labels(report: GpuReport) -> tuple[str, str, str]:
     return report.gpu.place, report.gpu.uuid, report.gpu.name
 
 
-def _of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
+def _job_metrics(jobs: Sequence[Job]) -> Iterator[Metric]:
     family = GaugeMetricFamily("pgpu_jobs", "Jobs that are not final.", labels=("state",))
     tally = Tally(job.state for job in jobs)
     for state in JobState:
@@ -158,7 +159,7 @@ def _of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
     )
 
 
-def _of_slices(reports: Sequence[JobReport]) -> Iterator[Metric]:
+def _slice_metrics(reports: Sequence[JobReport]) -> Iterator[Metric]:
     limit = GaugeMetricFamily("pgpu_slice_memory_limit_bytes", "Memory of a slice.", labels=_SLICE_LABELS)
     used = GaugeMetricFamily("pgpu_slice_memory_used_bytes", "Held by its job.", labels=_SLICE_LABELS)
     peak = GaugeMetricFamily("pgpu_slice_memory_peak_bytes", "Most that was held.", labels=_SLICE_LABELS)
@@ -176,7 +177,7 @@ def _of_slices(reports: Sequence[JobReport]) -> Iterator[Metric]:
     yield from (limit, used, peak, refused)
 
 
-def _of_time(reports: Sequence[JobReport]) -> Iterator[Metric]:
+def _time_metrics(reports: Sequence[JobReport]) -> Iterator[Metric]:
     """GPU time that jobs measure themselves, and the shares granted to them."""
     asked = GaugeMetricFamily("pgpu_slice_compute_share", "Share of the GPU's time granted.", labels=_SLICE_LABELS)
     used = CounterMetricFamily("pgpu_slice_gpu_time_seconds", "GPU time used.", labels=_SLICE_LABELS)
@@ -212,19 +213,19 @@ class MetricsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        code = 500
+        code = 500  # An exception passes through here; Starlette's outermost handler answers it.
         began_at_seconds = time.perf_counter()
 
-        async def noting(message: Message) -> None:
+        async def record_status(message: Message) -> None:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, record_status)
         finally:
             route = getattr(scope.get("route"), "path", _UNMATCHED)
             is_wait = route.endswith(("/wait", "/granted", "/events", "/logs"))
             seconds = None if is_wait else time.perf_counter() - began_at_seconds
-            self._metrics.note(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)
+            self._metrics.record(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)

@@ -50,7 +50,7 @@ def peer_of(connection: socket.socket) -> PeerCredentials | None:
         return None
     pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     groups = array.array("I")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # ERANGE: more groups than fit. ENOPROTOOPT: before Linux 4.13.
         groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
     return PeerCredentials(pid, uid, gid, frozenset(groups))
 
@@ -81,6 +81,7 @@ class PeerHttpProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         connection = transport.get_extra_info("socket")
+        # A new dict: uvicorn gives one and the same to all connections.
         self.app_state = {
             **self.app_state,
             STATE_KEY: peer_of(connection),
@@ -107,17 +108,19 @@ class PeerHttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _time_head(self) -> None:
+        # A head is due on a new connection and after each complete response; its timer is not extended by further bytes, so a
+        # client cannot hold a connection by sending one byte at a time.
         is_head = not self._is_upgraded and (self.cycle is None or self.cycle.response_complete)
         if not is_head or self.transport.is_closing():
             self._cancel_timer()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self._hang_up)
+            self._head_timer = self.loop.call_later(self.head_seconds, self._time_out)
 
     def _cancel_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _hang_up(self) -> None:
+    def _time_out(self) -> None:
         self.transport.write(raw_error_response(408, RequestError("the request did not come in time")))
         self.transport.close()

@@ -75,12 +75,14 @@ def parse_body(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
         data = bytearray()
         try:
             async with asyncio.timeout(_BODY_SECONDS):
+                # What came is counted: Content-Length may be missing or wrong.
                 async for chunk in request.stream():
                     data += chunk
                     if len(data) > MOST_BODY_BYTES:
                         raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
         except TimeoutError:
             raise RequestError(f"the request did not come within {_BODY_SECONDS:.0f} seconds") from None
+        # Without the limit, large bodies could occupy every thread of the pool.
         async with request.app.state.large_bodies if len(data) > _LARGE_BODY_BYTES else contextlib.nullcontext():
             return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(bytes(data))))
 

@@ -72,12 +72,12 @@ class StreamRelay:
         self._broadcast = broadcast
         self._leaving = asyncio.Event()
 
-    def leave(self) -> None:
+    def begin_shutdown(self) -> None:
         """End all waits, because the server shuts down; clients reconnect to the next one."""
         self._leaving.set()
         self._broadcast.close()
 
-    async def stay(
+    async def run_while_connected(
         self, work: Coroutine[None, None, T], most_seconds: float, has_hung_up: Callable[[], bool]
     ) -> T | None:
         """Return the result of a coroutine; None on timeout, client disconnect or shutdown of the server."""
@@ -85,7 +85,7 @@ class StreamRelay:
         tasks = (
             asyncio.create_task(work),
             asyncio.create_task(self._leaving.wait()),
-            asyncio.create_task(_until_hung_up(has_hung_up)),
+            asyncio.create_task(_wait_for_hang_up(has_hung_up)),
         )
         try:
             done, _ = await asyncio.wait(tasks, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -165,7 +165,7 @@ async def wait(
 ) -> Response:
     """Wait until a job is final, or for so long; return it as it is then."""
     job_id = (await run_in_threadpool(service.find, job)).job.id
-    ended = await relay.stay(relay.until_final(job_id), timeout_seconds, has_hung_up)
+    ended = await relay.run_while_connected(relay.until_final(job_id), timeout_seconds, has_hung_up)
     return JsonResponse(ended or await run_in_threadpool(service.ledger.job, job_id))
 
 
@@ -181,7 +181,7 @@ async def granted(
 ) -> Response:
     """Wait until a job is granted or ended, or for so long; return it as it is then, with the reason if it still waits."""
     job_id = (await run_in_threadpool(service.find, job)).job.id
-    if found := await relay.stay(relay.until_granted(job_id), timeout_seconds, has_hung_up):
+    if found := await relay.run_while_connected(relay.until_granted(job_id), timeout_seconds, has_hung_up):
         return JsonResponse(found)
     entry = await run_in_threadpool(service.ledger.entry, job_id)
     if wants_reason and not has_hung_up():
@@ -219,13 +219,13 @@ async def attach(
         except (ValueError, TimeoutError) as exc:
             await websocket.close(_UNREADABLE, reason=str(exc)[:100] or "no greeting came")
             return
-        leaving = asyncio.create_task(_until_hung_up(has_hung_up))
-        joining = asyncio.create_task(relay.join(job_id, hello))
+        disconnect = asyncio.create_task(_wait_for_hang_up(has_hung_up))
+        connecting = asyncio.create_task(relay.join(job_id, hello))
         try:
-            await _carry(websocket, joining, leaving, rest, relay.stored_frames(job_id, hello.offset))
+            await _relay_streams(websocket, connecting, disconnect, rest, relay.stored_frames(job_id, hello.offset))
         finally:
-            leaving.cancel()
-            joining.cancel()
+            disconnect.cancel()
+            connecting.cancel()
 
 
 async def _read_greeting(websocket: WebSocket) -> tuple[Hello, bytes]:
@@ -252,25 +252,25 @@ async def _next_bytes(websocket: WebSocket) -> bytes:
     return message.get("bytes") or b"" if message["type"] == "websocket.receive" else b""
 
 
-async def _carry(
+async def _relay_streams(
     websocket: WebSocket,
-    joining: "asyncio.Task[socket.socket | None]",
-    leaving: "asyncio.Task[None]",
+    connecting: "asyncio.Task[socket.socket | None]",
+    disconnect: "asyncio.Task[None]",
     rest: bytes,
     stored_frames: AsyncIterator[bytes],
 ) -> None:
     """Carry a running job's streams once its supervisor accepts; send the stored output of a final job."""
-    coming = asyncio.create_task(_next_bytes(websocket))
+    first_input = asyncio.create_task(_next_bytes(websocket))
     try:
-        await asyncio.wait({coming, joining, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if coming.done() and not coming.result():
+        await asyncio.wait({first_input, connecting, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if first_input.done() and not first_input.result():
             return
         # Before the job runs, one message of input is read and the rest stays in the client's socket buffer; a
-        # disconnect is still detected, by `leaving`.
-        await asyncio.wait({joining, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not joining.done():
+        # disconnect is still detected, by `disconnect`.
+        await asyncio.wait({connecting, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
             return
-        upstream = joining.result()
+        upstream = connecting.result()
         if upstream is None:
             async for frames in stored_frames:
                 await websocket.send_bytes(frames)
@@ -278,13 +278,13 @@ async def _carry(
             return
         with upstream:
             await _send(upstream, rest)
-            await _carry_both_ways(websocket, upstream, coming, leaving)
+            await _copy_both_ways(websocket, upstream, first_input, disconnect)
     finally:
-        coming.cancel()
+        first_input.cancel()
 
 
-async def _carry_both_ways(
-    websocket: WebSocket, upstream: socket.socket, coming: "asyncio.Task[bytes]", leaving: "asyncio.Task[None]"
+async def _copy_both_ways(
+    websocket: WebSocket, upstream: socket.socket, first_input: "asyncio.Task[bytes]", disconnect: "asyncio.Task[None]"
 ) -> None:
     """Copy both directions until either side closes, and then the client's last input for a few seconds."""
 
@@ -294,14 +294,14 @@ async def _carry_both_ways(
         await websocket.close(_GONE)
 
     async def up() -> None:
-        data = await coming
+        data = await first_input
         while data:
             await _send(upstream, data)
             data = await _next_bytes(websocket)
 
     tasks = {asyncio.create_task(down()), asyncio.create_task(up())}
     try:
-        await asyncio.wait({*tasks, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*tasks, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(tasks, timeout=_LAST_INPUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
@@ -311,7 +311,7 @@ async def _carry_both_ways(
                 raise outcome
 
 
-async def _until_hung_up(has_hung_up: Callable[[], bool]) -> None:
+async def _wait_for_hang_up(has_hung_up: Callable[[], bool]) -> None:
     """Wait until a client is gone, by polling: the kernel signals a disconnect only to a reader, and nothing reads here."""
     while not has_hung_up():  # noqa: ASYNC110 - see above
         await asyncio.sleep(_POLL_SECONDS)

@@ -18,7 +18,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import check, new_job_id
 from pgpu.engine.submitter import Submitter, account_of
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
-from pgpu.ledger.functions import missing
+from pgpu.ledger.functions import function_not_found
 from pgpu.model import (
     Account,
     ColdStart,
@@ -326,7 +326,7 @@ class FunctionService:
         if replica not in self._functions.replicas.all(ask.function):
             self._host.end_jobs([job_id])
             self._forget(job_id)
-            raise missing(ask.function)
+            raise function_not_found(ask.function)
         return replica
 
     def build(self, ask: ReplicaAsk) -> Job:
@@ -342,7 +342,7 @@ class FunctionService:
         versions = (each.versions for each in self._functions.all(None) if each.name == ask.function)
         if version not in next(versions, ()):  # The function was removed meanwhile.
             self._host.end_jobs([job.id], 0.0)
-            raise missing(ask.function)
+            raise function_not_found(ask.function)
         return job
 
     def note_replica(self, job_id: str, state: ReplicaState) -> None:
@@ -366,7 +366,7 @@ class FunctionService:
         created, version = judgement.created_at_seconds, self._functions.get(name).version(judgement.version)
         # Name and number may belong to a version that was deployed after the tried one was removed.
         if created not in {None, version.created_at_seconds}:
-            raise missing(name)
+            raise function_not_found(name)
         if judgement.state is VersionState.READY:
             self._store.keep_build(version)
         else:

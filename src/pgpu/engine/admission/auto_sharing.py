@@ -93,7 +93,7 @@ class ProfileReadings:
             return
         name = needs_estimation.name_of(profile)
         text = view.fact(needs_estimation.PREFIX + name)
-        reading = None if text is None else needs_estimation.reading_of(text)
+        reading = None if text is None else needs_estimation.estimate_of(text)
         if reading is None:
             self._unkept[name] = profile
         else:

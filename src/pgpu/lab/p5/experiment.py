@@ -290,9 +290,11 @@ def _times(ask: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
 
 
 def _report(bed: Testbed, plan: P5Plan, directory: Path, cpu: Sequence[Measured], gpu: Sequence[Measured]) -> Report:
-    table = Table(f"P5: CPU function, {plan.requests} requests", _COLUMNS, tuple(compared(cpu, is_compared=True)))
+    table = Table(
+        f"P5: CPU function, {plan.requests} requests", _COLUMNS, tuple(comparison_rows(cpu, is_compared=True))
+    )
     title = f"P5: GPU function on a simulated GPU, {plan.requests} requests: no ratio is drawn"
-    further = (Table(title, _COLUMNS, tuple(compared(gpu, is_compared=False))),) if gpu else ()
+    further = (Table(title, _COLUMNS, tuple(comparison_rows(gpu, is_compared=False))),) if gpu else ()
     return Report(
         experiment="p5",
         device=bed.device_name,
@@ -311,17 +313,17 @@ _COLUMNS = (
 )
 
 
-def compared(all_measured: Sequence[Measured], *, is_compared: bool) -> Iterator[tuple[Cell, ...]]:
+def comparison_rows(all_measured: Sequence[Measured], *, is_compared: bool) -> Iterator[tuple[Cell, ...]]:
     """Yield a row of the table for each; with `is_compared`, with the ratio to the structure before."""
     for each in all_measured:
         yield (
-            *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *_of_paper(each)),
+            *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *_paper_cells(each)),
             *(round(each.mean_seconds, 5), round(each.deviation_seconds, 5), round(each.deviation_of_mean * 100, 1)),
             round(_before(each, all_measured).mean_seconds / each.mean_seconds, 1) if is_compared else None,
         )
 
 
-def _of_paper(each: Measured) -> tuple[Cell, Cell]:
+def _paper_cells(each: Measured) -> tuple[Cell, Cell]:
     row = next(row for row in P5_TABLE if row.kind == each.kind)
     figures: dict[str, tuple[Cell, Cell]] = {
         _BEFORE: (row.before_seconds, row.before_deviation_seconds),

@@ -364,7 +364,7 @@ class _Writer:
         rows = [self._rows(head) for head in heads]
         self._node("Concat", rows, "all_rows", axis=1)
         sizes = self._constant("class_and_edges", self._numpy.array([CLASSES, 4], self._numpy.int64))
-        self._nodes.append(self._made("Split", ["all_rows", sizes], ["logits", "edges"], axis=2))
+        self._nodes.append(self._make_node("Split", ["all_rows", sizes], ["logits", "edges"], axis=2))
         self._node("Softmax", ["logits"], "likely", axis=2)
         self._node("Transpose", ["likely"], "likely_by_class", perm=[0, 2, 1])
         self._node("Slice", ["likely_by_class", *self._span("without_background", 1, CLASSES, 1)], "scored")
@@ -417,10 +417,10 @@ class _Writer:
         return name
 
     def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self._nodes.append(self._made(kind, inputs, [output], **attributes))
+        self._nodes.append(self._make_node(kind, inputs, [output], **attributes))
         return output
 
-    def _made(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
+    def _make_node(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
         from onnx import helper  # noqa: PLC0415 - an extra that may be missing
 
         return helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes)
