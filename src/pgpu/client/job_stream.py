@@ -76,6 +76,7 @@ class JobStream(ABC):
         Args:
             receive: Waits for bytes; None once the connection is closed.
         """
+        # One decoder for each connection: a frame that was cut off was not counted in the offset, and is sent again.
         frames = FrameDecoder()
         while (pieces := receive()) is not None:
             for piece in pieces:

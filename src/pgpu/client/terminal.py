@@ -128,6 +128,7 @@ def _raw_mode(stdin: BinaryIO | None) -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(stdin)
+    # Line editing and signals of keys are then done by the job's own terminal.
     tty.setraw(stdin.fileno())
     try:
         yield
@@ -146,6 +147,8 @@ def _caught_signals(numbers: Sequence[int]) -> Iterator[tuple[int | None, Callab
         return
     reader, writer = socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with reader, writer:
+        # A handler in Python, even one that does nothing: only for those does the interpreter write to the wakeup
+        # descriptor.
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         previous_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:

@@ -102,9 +102,11 @@ class EngineContext:
         Raises:
             NodeError: A GPU cannot be read.
         """
+        # The view is closed before NVML is called, which takes milliseconds.
         with self.ledger.view() as view:
             holding = self.queue_of(view.holding())
         leaving = [entry.job for entry in holding if entry.job.suspended_by is not None or entry.job.can_park]
+        # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
         return take_snapshot(self.gpus, self.enforcer, holding, away)
 
@@ -142,6 +144,7 @@ class EngineContext:
                 self.enforcer.check_slice(least.memory_bytes, gpu)
             except RequestError as exc:
                 refusals.append(exc)
+        # `check_can_ever_fit` has found enough usable GPUs, so a shortage means that at least one refused.
         if len(candidates) - len(refusals) < request.gpu_count:
             raise refusals[0]
 
@@ -177,6 +180,7 @@ class EngineContext:
     def wake(self, job_ids: Sequence[str], message: bytes = b"") -> None:
         """Send a datagram to jobs' supervisors: read the ledger again, or a control message; never blocks."""
         for job_id in job_ids:
+            # A wake-up carries no state: that is in the ledger. Signals and window sizes are in the message alone.
             send_datagram(self.places(job_id).wake_socket, message)
 
     def account(self, job_id: str) -> Account | None:
@@ -195,6 +199,8 @@ class EngineContext:
         """
         if self.starter(job_id):
             return
+        # The environment of the submitting process was kept in the ledger, since a supervisor can be started by any
+        # process.
         submitted = {} if self.account(job_id) else dict(self.ledger.environment(job_id))
         spawn_supervisor((*self._supervisor_command, job_id), self.places(job_id), submitted or dict(os.environ))
 

@@ -108,6 +108,7 @@ class Engine(EngineContext):
                 entry = decision.entry(job_id)
                 if entry.job.state is JobState.WAITING:
                     decision.put(cancel_entry(entry, time.time()))
+                # A job without a supervisor gets the request, too: recovery starts one, which reads it.
                 elif entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)

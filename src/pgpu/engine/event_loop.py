@@ -57,6 +57,7 @@ class EventLoop:
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call once, after at least this many seconds."""
         timer = Timer(self.now_seconds() + seconds, call)
+        # Timers cannot be compared: the count decides between equal times, in the order of the calls.
         heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
         return timer
 
@@ -83,6 +84,7 @@ class EventLoop:
                 key.data(events & key.events)
 
     def _timeout_seconds(self) -> float | None:
+        # A cancelled timer stays in the heap until it is the first; finding it earlier would cost a search.
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
@@ -108,8 +110,10 @@ class ProcessWatcher:
         """Watch exactly these; `on_death` is called once for each that ends or has ended already."""
         for holder in set(self._descriptors) - holders:
             self._drop(holder)
+        # A caller passes a dead process until the ledger is updated; as long as it does, the end is reported once.
         self._dead &= holders
         for holder in holders - set(self._descriptors) - self._dead:
+            # A pidfd becomes readable when its process ends, and never stands for another process with the same PID.
             descriptor = open_pidfd(holder)
             if descriptor is not None:
                 self._descriptors[holder] = descriptor
@@ -128,6 +132,7 @@ class ProcessWatcher:
 
     def _died(self, holder: ProcessHolder) -> Callable[[int], None]:
         def call(_events: int) -> None:
+            # A pidfd stays readable: it is unregistered first, or the loop would call this again.
             self._drop(holder)
             self._dead.add(holder)
             self._on_death()

@@ -84,6 +84,7 @@ def accept(
         )
     check_count(submissions)
     inherited_bytes = check_environment(submitter.environment)
+    # The kernel limits arguments and environment together, so the inherited environment counts.
     for each in submissions:
         check_submission(each, inherited_bytes)
     submissions = [_choose_size(context, each, submitter) for each in submissions]
@@ -94,6 +95,7 @@ def accept(
     elements = expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id)
     entries = [_make_entry(element, submitter, context.settings.gpu_model) for element in elements]
     _store(context, admissions, gpus, entries, submitter)
+    # Read again: a single job may have been granted, or cancelled, in the transaction that stored it.
     with context.ledger.view() as view:
         return [view.entry(entry.job.id).job for entry in entries]
 
@@ -113,6 +115,7 @@ def check(context: EngineContext, spec: JobSpec, request: Request, account: Acco
     if gpus:
         context.check_amount(gpus, request)
     context.runtime(spec.runtime).check(spec, account)
+    # Last: a refused request must not keep other ledgers off the GPUs.
     context.hold(gpus)
     return gpus
 
@@ -274,6 +277,7 @@ def _store(
         for entry in entries:
             decision.add(entry, submitter.environment, submitter.inherited)
         forgotten = decision.forget_oldest(context.settings.kept_jobs)
+    # Files go after the commit: a crash in between leaves files without a job, and never a job without its files.
     for job_id in forgotten:
         context.places(job_id).remove()
 

@@ -48,7 +48,7 @@ class EngineSettings:
 
     on_outsider: Literal["report", "stop"] = "report"
     """What happens to a process that computes on a GPU outside of every lease. Default: report it, since it may belong
-    to a user who does not use pgpu."""
+    to a user without pgpu."""
 
     objective: Literal["response", "makespan"] = "response"
     """Order of waiting jobs: `response` for early ends of single jobs, `makespan` for an early end of all. Default: response,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
+    # O_PATH needs no permission to read the directory, and opens nothing in it.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

@@ -122,8 +122,10 @@ def _limits_of(pid: int, uid: int) -> Iterator[tuple[str, int, int]]:
             hint="submit from a process that waits for the answer",
         )
     for line in text.splitlines()[1:]:
+        # The kernel prints the name in 25 columns, then the soft and the hard limit.
         name, *values = line[:26].removeprefix("Max ").strip(), *line[26:].split()[:2]
         if name in _LIMITS:
+            # RLIM_INFINITY is -1 in `resource`.
             soft, hard = (-1 if value == "unlimited" else int(value) for value in values)
             yield _LIMITS[name], soft, hard
 

@@ -114,6 +114,7 @@ def uid_of_token(tokens: Tokens, text: str) -> int | None:
     prefix, _, rest = text.partition("_")
     token_id, _, secret = rest.partition("_")
     found = tokens.get(token_id) if prefix == _PREFIX and secret else None
+    # In constant time: the duration does not depend on how much of the secret is right.
     is_valid = found is not None and hmac.compare_digest(found.digest, digest_of(secret))
     return found.uid if found is not None and is_valid else None
 

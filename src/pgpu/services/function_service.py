@@ -215,9 +215,8 @@ class FunctionService:
             )
         checked, inherited = self._store.validate(asked, caller.uid), caller.inheritance(None)
         trial, account = self._store.trial_job(checked, caller.uid), account_of(inherited, ())
-        if (
-            trial.request.is_estimated
-        ):  # The slice's size is unknown before the first run, so only the command is checked.
+        # The slice's size is unknown before the first run, so only the command is checked.
+        if trial.request.is_estimated:
             self._engine.runtime(trial.spec.runtime).check(trial.spec, account)
         else:
             check(self._engine, trial.spec, trial.request, account)

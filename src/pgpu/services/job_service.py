@@ -317,6 +317,7 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
     lease = entry.job.lease if entry.is_lease_held else None
     if lease is None:
         return JobReport(entry.job, ())
+    # Samples and turns are files in the runtime directory, written by the supervisor: no GPU is read here.
     samples = read_samples(engine.places(entry.job.id).time_samples)
     time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:

@@ -32,12 +32,14 @@ class LogCursor:
 
     def jump(self, offset: int) -> None:
         """Continue at another offset; an incomplete record before it is dropped."""
+        # The rest of a record that began before the gap will never come.
         self._records.forget()
         self.offset = offset
 
     def read_stored(self, path: Path) -> Iterator[Record]:
         """Yield the records of a log file from this position to its current end."""
         for offset, data in stored(path, self.offset):
+            # The oldest part of a capped log may have been removed since.
             if offset != self.offset:
                 self.jump(offset)
             yield from self.read(data)
@@ -48,6 +50,7 @@ def last_lines(records: Iterator[Record], count: int) -> list[tuple[str, bytes]]
     lines: deque[tuple[str, bytes]] = deque(maxlen=count)
     for record in records:
         for line in record.payload.splitlines(keepends=True):
+            # A record ends where a read of the supervisor ended, so a line may go on in the next one.
             if lines and lines[-1][0] == record.stream and not lines[-1][1].endswith((b"\n", b"\r")):
                 lines[-1] = (record.stream, lines[-1][1] + line)
             else:

@@ -194,6 +194,7 @@ class AutoSharing:
         undecided = [each for each in waiting if each.request.sharing is SharingWish.AUTO]
         if not undecided or not self.has_mps:
             return waiting
+        # Emptied each round: other processes write profiles and verdicts meanwhile.
         self._known, self._judged, self._sliced, self._declined = {}, {}, {}, {}
         passed_up = self._passed_up_at_seconds
         self._passed_up_at_seconds = {
@@ -287,6 +288,7 @@ class AutoSharing:
         return self._judged[key]
 
     def _judge(self, view: LedgerView, gpu: Gpu, tenants: Sequence[_Tenant]) -> float | None:
+        # A measured verdict overrides the prediction from profiles.
         verdict = verdict_of(view, gpu, [each.signature for each in tenants])
         if verdict is not None and time.time() - verdict.at_seconds < BELIEVED_SECONDS:
             return verdict.gain if verdict.way is Way.TOGETHER else None

@@ -45,6 +45,8 @@ def judge_peers(
     counted: Counter[str | None] = Counter(granted)
     held: dict[str, str] = {}
     doomed: dict[str, str] = {}
+    # One pass is enough: predecessors are older, so they were judged before. Granted places of an array are counted
+    # as they are given, the oldest element first.
     for peer in waiting:
         if why := next(_failures(peer, awaited, doomed), None):
             doomed[peer.job_id] = why

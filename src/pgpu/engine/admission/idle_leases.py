@@ -25,6 +25,7 @@ RECLAIMED = "it was idle, and its lease was taken for a job that waited"
 
 def evictable_leases(entries: Sequence[Entry]) -> tuple[EvictableLease, ...]:
     """Return the leases that may be evicted, of all jobs that hold one."""
+    # A job for which another one was suspended runs in that one's place: its lease is not evicted.
     used_by = {entry.job.suspended_by for entry in entries}
     return tuple(
         EvictableLease(entry.job.id, entry.job.request.priority, entry.job.offered_value or 0.0)

@@ -54,6 +54,7 @@ class SlowdownCurves:
         """
         names = history_names(gpus) or self._gpu_names
         if names != self._gpu_names:
+            # Another model of GPU has a history of its own.
             self._gpu_names, self._known = names, {}
         self._as_of, changed = view.history.since(self._as_of)
         for call in changed:
@@ -126,6 +127,7 @@ class QueuePlanner:
         with suppress(OSError):  # a full disk keeps the last plan
             fields = [plan.order, plan.most_at_once, dict(plan.holds)]
             write_atomically(self._path, json.dumps(fields).encode(), 0o644)
+        # Set even if the file could not be written: a full disk must not make each round plan again.
         self._planned_for = jobs
 
     def end(self) -> None:

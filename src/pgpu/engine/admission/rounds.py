@@ -137,6 +137,7 @@ class Admissions:
                 outcome = commit_round(decision, outcome, context.settings.gpu_model)
             else:
                 outcome = self._settle_and_commit(decision, snapshot, gives_up)
+        # After the commit: supervisors read the ledger as soon as they are woken.
         context.wake(outcome.moved_ids)
         return outcome
 
@@ -158,10 +159,12 @@ class Admissions:
         context = self._context
         model = context.settings.gpu_model
         may_go_first = (count == 1 and context.ledger.first_waiting(model) is None) or bool(gives_up)
+        # Read before the transaction, which no driver call may delay, and only where the new job might start at once.
         snapshot = context.snapshot_or_blind() if may_go_first else BLIND
         if context.settings.has_mps:
             self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, undecided)
         with context.ledger.decision() as decision:
+            # Under the write lock again: another process may have stored a job since.
             is_first = decision.first_waiting(model) is None
             yield decision
             is_round = may_go_first and (is_first or bool(gives_up))
@@ -281,6 +284,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
         entry = decision.entry(grant.job_id)
         decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease))
     for job_id, by in admission.suspended:
+        # The victim keeps its lease; its supervisor moves it off the GPU, and the granted job waits for that.
         entry = decision.entry(job_id)
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
     if outcome.admission is not None:
@@ -291,6 +295,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
         decision.put(cancel_entry(decision.entry(job_id), now_seconds, timed_out=True))
     for job_id in admission.elsewhere:
         decision.put(mark_restarting(decision.entry(job_id)))
+    # The successors of a job that is cancelled here can never start; they are cancelled in the same transaction.
     if admission.expired:
         settle(decision, now_seconds)
     granted = [decision.entry(grant.job_id) for grant in admission.grants]

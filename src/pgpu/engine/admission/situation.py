@@ -89,6 +89,7 @@ class Situation:
     def _admits_nothing(self) -> bool:
         """Whether no job of the queue can fit in any order and no wait ends."""
         most_free = max((room.free_bytes for room in self.rooms), default=0)
+        # Eviction or suspension could make room: what is free now decides nothing.
         if self.offers or (self.victims and any(each.request.preempts for each in self.queue)):
             return not self.queue
         most_compute = max((room.free_compute for room in self.rooms), default=0.0)
@@ -175,6 +176,7 @@ class SituationReader:
         )
         closed = view.closed_gpus()
         is_all_closed = ALL_GPUS in closed
+        # Closed GPUs are still counted in `capacities`: they are there, and open again later.
         open_rooms = () if is_all_closed else tuple(room for room in rooms if room.gpu.uuid not in closed)
         quotas = view.quotas()
         waiting: Sequence[Waiting] = self.learning.update_sizes(open_rooms, view.waiting(gpu_model), quotas)

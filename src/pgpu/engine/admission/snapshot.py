@@ -110,6 +110,7 @@ def take_snapshot(
     Raises:
         NodeError: A GPU cannot be read.
     """
+    # A released lease has no files, so its meter cannot be read.
     gpus = tuple(source.gpus())
     leases = [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
     meters = _read_meters(enforcer, leases)
@@ -133,6 +134,7 @@ def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgro
     """Return host memory that could be promised to jobs now: of the machine, or of this process's cgroups where that is less."""
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()
+        # MemAvailable and not MemFree: caches that the kernel can drop are free.
         machine_bytes = next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         return 0
@@ -145,6 +147,7 @@ def _left_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
         line = next(line for line in own_cgroup.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
         return []
+    # Each cgroup limits the sum of all below it, so the limits of all ancestors count.
     found = []
     own = cgroups / line.removeprefix("0::").lstrip("/")
     for directory in (own, *own.parents):

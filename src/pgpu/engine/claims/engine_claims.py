@@ -168,6 +168,7 @@ class EngineClaims:
 
     def held(self) -> Sequence[HeldClaim]:
         """See `Claims.held`."""
+        # Jobs of claims that ended with a reboot are marked as lost first, so that `_hold` grants new ones.
         recover(self._engine)
         found = []
         for record in self.records().values():
@@ -212,6 +213,7 @@ class EngineClaims:
         try:
             return self._wait_for_slices(claim, self._grant(claim, snapshot or self._engine.snapshot()))
         except EnforcementError:
+            # A claim that was held before, as before a reboot, stays recorded: `held` makes its slices later.
             if is_new:
                 self._forget(claim.uid)
             raise

@@ -150,6 +150,7 @@ class RunHistory:
             return
         decision.history.add(run)
         decision.history.keep_newest(KEPT_RUNS)
+        # In the same transaction: no round sees the run without the new estimates.
         self._review(decision, program_of(run.signature), run.owner_uid, gpus)
 
     def estimate(self, view: LedgerView, signature: str, owner_uid: int, gpu_name: str) -> Estimate:

@@ -80,6 +80,7 @@ def _choose_gpu_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[
         if not profiled and not gpus:
             raise RequestError("there is no GPU here", hint="--gpu MODEL names one, such as --gpu 'RTX 3090'")
         return profiled[0] if profiled else history_name(gpus[0])
+    # Simulated GPUs have a history of their own; a name means the real model where both are known.
     product = parse_model(gpu_model)[0].name
     names = {history_name(gpu) for gpu in gpus} | set(profiled)
     return product if product in names else f"{_SIMULATED}{product}" if f"{_SIMULATED}{product}" in names else product

@@ -54,7 +54,7 @@ def read_history(context: EngineContext, word: str | None, owner_uid: int | None
 
 
 def _match_calls(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence[_Call]:
-    """Return the call with this exact signature, else those whose signatures begin so, else those of a job with this id or name."""
+    """Return the call with this exact signature, else those with a signature that begins so, else those of a job with this id or name."""
     begun = [call for call in calls if call[0].startswith(word)]
     same = [call for call in begun if call[0] == word]
     of_job = [call for call, runs in calls.items() if call[0] == called or any(run.job_id == word for run in runs)]
@@ -74,6 +74,7 @@ def read_waste(context: EngineContext, owner_uid: int | None = None) -> list[Was
         NodeError: A meter or the GPUs cannot be read.
     """
     with context.ledger.view() as view:
+        # One view for both lists: a job that ends meanwhile is in exactly one of them.
         ended = [waste_of(run) for run in view.history.runs(owner_uid, MOST_RUNS)]
         holding = [entry for entry in view.holding() if owner_uid in {None, entry.job.owner_uid}]
     return ended + list(_waste_of_running(context, [entry for entry in context.queue_of(holding) if entry.is_counted]))

@@ -81,6 +81,7 @@ class Departure:
             return Stage.REFUSED
         if not self.context.can_leave(job):
             return self._wait_until_quiet(job, parking, by)
+        # Checked each time: a running job may have allocated managed memory since.
         if self._cannot_be_moved(job):
             return self._refuse(by)
         known = () if parking is None else parking.travellers
@@ -264,6 +265,7 @@ class Mover:
                 self._log_once(f"{self.path} cannot be written: {exc.strerror}")
             self.when_done()
 
+        # A daemon thread: a move that hangs in the driver must not keep the supervisor from its exit.
         self._thread = threading.Thread(target=run, name="parking", daemon=True)
         self._thread.start()
 
@@ -274,6 +276,7 @@ class Mover:
                 self._take_away(each, until_seconds)
         except CheckpointError as exc:
             self._log_once(str(exc))
+            # All or none: a job with some of its processes on the GPU could not be suspended or run.
             left = self._bring_back(parking.travellers)
             save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
 

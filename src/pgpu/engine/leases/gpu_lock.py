@@ -96,7 +96,7 @@ class GpuLocks:
             threading.Event().wait(_TRY_SECONDS)  # another process is writing its name
         try:
             found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-        except ValueError:  # damaged: anyone may write to the file
+        except ValueError:  # damaged: all users may write to the file
             found = {}
         found = found if isinstance(found, dict) else {}
         if found.get("identity") != own["identity"]:

@@ -166,6 +166,7 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
     if request.is_without_gpu:
         raise RequestError(f"job {job_id} has no GPU: there is nothing to resize")
     context.check_amount(context.gpus.gpus(), change.of(request))
+    # Older than the transaction, so memory that was freed in between counts as taken.
     snapshot = context.snapshot()
     limits: LimitChange | None = None
     try:
@@ -181,6 +182,7 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
         if limits is not None:
             limits.give_back()
         raise
+    # `decision` calls no keepers, other than `deciding`: they are called below, once the larger limits bind.
     _give_or_undo(context, limits)
     context.wake([job_id, *neighbours(after.job, holding)])
     with suppress(NodeError):

@@ -59,6 +59,7 @@ def save_parking(path: Path, parking: Parking) -> None:
     Raises:
         OSError: It cannot be written.
     """
+    # Atomic: waiting jobs and rounds of other processes read the file at any time.
     write_atomically(path, json.dumps(asdict(parking)).encode(), _MODE)
 
 
@@ -96,5 +97,6 @@ def can_leave(job: Job, checkpoints: Checkpoints | None, path: Path) -> bool:
         return False
     if job.request.oversubscribes or checkpoints is None or not checkpoints.are_offered():
         return False
+    # A job that could not be moved once is not tried again.
     parking = load_parking(path)
     return parking is None or not parking.reason

@@ -103,4 +103,5 @@ def _share_over(samples: Sequence[Sample], at: int, span_seconds: int) -> float 
     elapsed_ns = newest.at_ns - before.at_ns
     if elapsed_ns <= 0:
         return None
+    # The job writes its board itself: a value beyond the elapsed time is cut off.
     return min(1.0, max(0.0, (newest.gpus[at][0] - before.gpus[at][0]) / elapsed_ns))

@@ -96,6 +96,7 @@ class _GpuTrial:
         self._jobs = running if may_hold else ()
         self._release([job for job in present if job not in self._jobs])
         now_seconds = self.loop.now_seconds()
+        # A trial compares exactly these jobs; with any other set of jobs a new one begins.
         company = frozenset(job.id for job in self._jobs)
         if company != self._trial.company:
             self._trial = self._new_trial(company, now_seconds)
@@ -135,6 +136,7 @@ class _GpuTrial:
         ]
 
     def _new_trial(self, company: frozenset[str], now_seconds: float) -> Trial:
+        # A recent verdict on the same programs saves the trial.
         gpu, known = self._gpu(), None
         if gpu is not None:
             with self.context.ledger.view() as view:
@@ -168,6 +170,7 @@ class _GpuTrial:
         start = ids.index(self._holder) + 1 if self._holder in ids else 0
         in_turn = ids[start:] + ids[:start]
         wanting = [job_id for job_id in in_turn if self._has_work(job_id, now_seconds)]
+        # The others are held before the chosen one is released, so that no two jobs begin launches at a time.
         chosen = next(iter(wanting or in_turn), None)
         for job in self._jobs:
             if job.id != chosen:

@@ -122,6 +122,7 @@ def load_turns(path: Path) -> TurnState:
 
 def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
     """Return the turns on these GPUs; without those on which all jobs run."""
+    # Turns are measured by the monotonic clock, reports show wall time.
     offset_seconds = time.time() - time.monotonic()
     found = []
     for uuid in gpu_uuids:
@@ -235,6 +236,8 @@ class _GpuTurns:
     def take_lock(self) -> bool:
         """Take the GPU's lock if it is free, and read the state of the last holder; True while this process holds it."""
         if self._lock is None:
+            # The kernel releases the lock when its holder ends, however it ends. This process goes on from the last
+            # state.
             self._lock = try_lock(self._paths.lock)
             self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.state)
         return self._lock is not None
@@ -247,6 +250,7 @@ class _GpuTurns:
         """
         at, lease = _find_slice(job, self.gpu_uuid)
         word = _value_at(self.context.enforcer.words(lease), at)
+        # A process with older settings may still hold the lock, and would set the bit again.
         if word is None or not word.holds & Hold.TURNS or not self.take_lock():
             return
         try:
@@ -289,6 +293,8 @@ class _GpuTurns:
         if self._bytes_per_second is not None:
             rules = replace(rules, bytes_per_second=self._bytes_per_second)
         self._turns = advance(before, contenders, room_bytes, now_seconds, rules)
+        # Holds before the state: after a crash between the two the next holder compares each bit with the state it
+        # reads.
         for job in self._jobs:
             self._set_hold(job, now_seconds)
         if self._turns != before:
@@ -337,6 +343,7 @@ class _GpuTurns:
         if is_held:
             self._held_at_seconds[job.id] = now_seconds
         try:
+            # A bit in the limit file, which the shim of each process checks before a launch.
             self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TURNS, is_held=is_held)
         except PgpuError as exc:
             self._complaints.say(f"turns: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")

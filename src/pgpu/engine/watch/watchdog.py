@@ -49,6 +49,7 @@ def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outside
         for process, holder in seen
         if not _is_own(context, process)
         and belonging.owner(holder, jobs) is None
+        # Again at the end: a PID that was reused meanwhile would blame another process.
         and identify_running(process.pid) == holder
     ]
 
@@ -68,6 +69,7 @@ def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
     Raises:
         LedgerError: The ledger cannot be read.
     """
+    # A free lock means that no watchdog is active, so the last report is outdated.
     if (lock := try_lock(_lock_path(context.settings))) is not None:
         os.close(lock)
         return []
