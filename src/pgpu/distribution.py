@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pgpu.errors import NodeError
 
 NAME = "gpuslice"
+
+# A distribution of this name installs the same import package and is another project's.
 FOREIGN_NAME = "pgpu"
-"""A distribution of this name installs the same import package and is another project's."""
 
 
 def installed_version() -> str:

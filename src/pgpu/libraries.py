@@ -9,38 +9,38 @@ from pgpu.errors import NodeError
 
 _NATIVE = Path(__file__).parent / "_native"
 
+# Intercepts the CUDA driver API of a job (SONAME libcuda.so.1).
 CUDA_SHIM = "libpgpu.so"
-"""Intercepts the CUDA driver API of a job (SONAME libcuda.so.1)."""
 
+# The newest CUDA whose functions it intercepts, as 1000 · major + 10 · minor.
 CUDA_SHIM_VERSION = 13050
-"""The newest CUDA whose functions it intercepts, as 1000 · major + 10 · minor."""
 
+# Intercepts NVML in a job (SONAME libnvidia-ml.so.1).
 NVML_SHIM = "libpgpu-ml.so"
-"""Intercepts NVML in a job (SONAME libnvidia-ml.so.1)."""
 
+# Starts a process job inside a private user and mount namespace.
 LAUNCHER = "pgpu-launch"
-"""Starts a process job inside a private user and mount namespace."""
 
+# Mounts into a container, as root, files that the container's user may open.
 STAGER = "pgpu-stage"
-"""Mounts into a container, as root, files that the container's user may open."""
 
+# Holds a container's entrypoint until its slice is granted.
 HOLD = "pgpu-hold"
-"""Holds a container's entrypoint until its slice is granted."""
 
+# Enters a container's working directory as the container's user.
 ENTER = "pgpu-enter"
-"""Enters a container's working directory as the container's user."""
 
+# Mounts a directory into a container that exists already.
 BRINGER = "pgpu-bring"
-"""Mounts a directory into a container that exists already."""
 
+# The OCI runtime that a container engine calls instead of runc.
 OCI_RUNTIME = "pgpu-runtime"
-"""The OCI runtime that a container engine calls instead of runc."""
 
+# A minimal CUDA client, for tests of limits and for the size of a context.
 PROBE = "pgpu-probe"
-"""A minimal CUDA client, for tests of limits and for the size of a context."""
 
+# Moves a process's GPU memory to the host and back, by the driver's checkpoints.
 CHECKPOINT = "pgpu-checkpoint"
-"""Moves a process's GPU memory to the host and back, by the driver's checkpoints."""
 
 SIMULATED_CUDA = "simgpu/libcuda.so.1"
 SIMULATED_NVML = "simgpu/libnvidia-ml.so.1"

@@ -16,8 +16,8 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 
+# Room for a usage file, which has 836 KiB (native/include/meter_abi.h).
 CAP_BYTES = 1 << 20
-"""Room for a usage file, which has 836 KiB (native/include/meter_abi.h)."""
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH = 2
@@ -58,12 +58,13 @@ def _stays_private(directory: str | os.PathLike[str]) -> bool:
     return any(word.startswith("master:") for word in nearest[6 : nearest.index("-")])
 
 
+# Size of each job's file (native/include/board_abi.h).
 FILE_BYTES = 4096
-"""Size of each job's file (native/include/board_abi.h)."""
 
 BOARD = "board"
+
+# Names of the links beside the usage file, to the board and to the job's own file.
 TIME = "time"
-"""Names of the links beside the usage file, to the board and to the job's own file."""
 
 _MOST_JOBS = 1024
 _TAG_DIGITS = 8

@@ -65,8 +65,8 @@ def gates(profiles: Sequence[Profile], gpu: GpuKind, *, gpu_counts: Sequence[int
 # Largest slowdown of an interactive job. Source: the latency limits in the evaluations of Orion and gpulet.
 INTERACTIVE_TOLERANCE = 1.30
 
-# Least predicted gain for MPS, as a geometric mean over the jobs, since it costs fault isolation. About the error of predictions;
-# the design's 1.10 gave up real gains (docs/decisions/0031).
+# Least predicted gain for MPS, as a geometric mean over the jobs, since it costs fault isolation. About the error of
+# predictions; the design's 1.10 gave up real gains (docs/decisions/0031).
 LEAST_GAIN = 1.02
 
 # Least gain if confidence is low: unknown needs count as full, and saved context switches alone can look like a gain.
@@ -188,6 +188,7 @@ def predict(profiles: Sequence[Profile], mode: SharingMode, constants: Constants
     """
     if mode is SharingMode.EXCLUSIVE:
         return (1.0,) * len(profiles)
+    # In a fixed order, so that rounding does not depend on the order of the jobs.
     order = sorted(range(len(profiles)), key=lambda index: repr(profiles[index]))
     readings = [estimate_needs(profiles[index]) for index in order]
     needs = [each.needs for each in readings]

@@ -18,11 +18,11 @@ from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, mean_seconds, run_bare, run_sliced, spread
 from pgpu.units import MIB
 
+# Usable memory of P1's and P2's RTX 3090.
 P1_DEVICE_MIB = 24_265
-"""Usable memory of P1's and P2's RTX 3090."""
 
+# Memory of one of P1's jobs, context included.
 P1_JOB_MIB = 1_205
-"""Memory of one of P1's jobs, context included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class P1Row:
     failed: int
 
 
+# Source: P1. At 24 and 25 over repeated runs 7 to 16 of the jobs failed.
 P1_TABLE = (
     P1Row(2, 8.383, 8.502, 0, 0),
     P1Row(3, 8.473, 8.535, 0, 0),
@@ -64,7 +65,6 @@ P1_TABLE = (
     P1Row(24, 11.728, 25.678, None, 6),
     P1Row(25, 10.75, 13.924, None, 15),
 )
-"""Source: P1. At 24 and 25 over repeated runs 7 to 16 of the jobs failed."""
 
 
 def p1_row(jobs: int) -> P1Row | None:

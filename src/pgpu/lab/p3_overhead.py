@@ -21,8 +21,8 @@ from pgpu.lab.trials import last_line
 from pgpu.model import JobSpec, Request
 from pgpu.units import MIB
 
+# Mean time that `docker exec` adds to a program, independent of the program. Source: P3.
 P3_OVERHEAD_SECONDS = 0.96
-"""Mean time that `docker exec` adds to a program, independent of the program. Source: P3."""
 
 
 _DEADLINE_SECONDS = 300.0
@@ -30,6 +30,7 @@ _POLL_SECONDS = 0.1
 _RESTING = ("sleep", "3600")
 _DOCKER_ANSWERS_SECONDS = 20.0
 
+# With arguments for a short run: the added time does not depend on its length (P3).
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "hotspot": ("--rows", "1024", "--columns", "1024"),
     "hotspot3d": (),
@@ -40,7 +41,6 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "bfs": ("--nodes", "100000"),
     "matvec": ("--size", "5120"),
 }
-"""With arguments for a short run: the added time does not depend on its length (P3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Timings:
         return [seconds for program in programs for seconds in self.added_seconds(pair, program)]
 
 
+# `sd`: standard deviation over the runs; of the added time, over the pairs.
 COLUMNS = (
     *("program", "without pgpu", "without s", "without sd"),
     *("with pgpu", "with s", "with sd", "pgpu adds s", "pgpu adds sd"),
 )
-"""`sd`: standard deviation over the runs; of the added time, over the pairs."""
 
 
 def table(timings: Timings, pairs: Sequence[TwoWays], programs: Sequence[str], title: str) -> Table:
@@ -155,8 +155,8 @@ class OverheadPlan:
     """Of each slice."""
 
 
+# The command and environment of a workload, by the way's name.
 Ways = Mapping[str, Callable[[tuple[str, ...]], tuple[tuple[str, ...], Mapping[str, str]]]]
-"""The command and environment of a workload, by the way's name."""
 
 
 def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
@@ -175,6 +175,7 @@ def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
             bed.progress(f"overhead: without containers: {missing}")
         for repetition in range(1, plan.repetitions + 1):
             bed.progress(f"overhead: run {repetition} of {plan.repetitions}, {len(plan.programs)} programs")
+            # Every other time ours goes first: what the first of a pair leaves in caches helps both ways equally often.
             _run_all(ways, plan.programs, timings, is_ours_first=repetition % 2 == 0)
     rows = table(timings, _PAIRS, plan.programs, f"P3: what pgpu adds, {plan.repetitions} runs, in pairs")
     left_out = () if missing is None else (f"overhead: containers left out: {missing}",)

@@ -49,6 +49,7 @@ class P3Cell:
         return self.mps_seconds < self.turns_seconds
 
 
+# Source: P3.
 P3_TABLE = (
     P3Cell(5_120, "CS", 0.73984, 1.4952),
     P3Cell(10_240, "CS", 2.72925, 3.24161),
@@ -59,14 +60,13 @@ P3_TABLE = (
     P3Cell(20_480, "CI", 6.75526, 12.37545),
     P3Cell(40_960, "CI", 40.67550, 50.70506),
 )
-"""Source: P3."""
 
 
 Kind = Literal["CS", "CI"]
 Winner = Literal["MPS", "turns", "even"]
 
+# P3's cache-sensitive and cache-insensitive program.
 PROGRAMS: Mapping[Kind, str] = {"CS": "matvec", "CI": "nbody"}
-"""P3's cache-sensitive and cache-insensitive program."""
 
 _COLUMNS = (
     *("size", "beside", "P3 MPS s", "P3 turns s", "P3 winner"),
@@ -176,8 +176,8 @@ class Pair:
         return None if self.paper is None else _paper_winner(self.paper) == self.winner
 
 
+# The program that is measured, and its neighbour.
 Couple = tuple[Alone, Alone]
-"""The program that is measured, and its neighbour."""
 
 
 def _paper_winner(cell: P3Cell) -> Winner:
@@ -221,6 +221,7 @@ def _mps_testbed(bed: Testbed, program: Path) -> Iterator[Testbed]:
         try:
             yield replace(bed, bare_additions={PIPE_VARIABLE: str(pipe)})
         finally:
+            # Before its directories are removed: it writes into them until it has ended.
             control.quit(_QUIT_SECONDS)
     finally:
         shutil.rmtree(home, ignore_errors=True)
@@ -232,6 +233,7 @@ def _measure_alone(bed: Testbed, plan: SharingPlan) -> Iterator[Couple]:
         found = []
         for kind in PROGRAMS:
             bed.progress(f"{PROGRAMS[kind]} of size {size} alone")
+            # First one iteration at a time, for the number of iterations in a chunk; then in chunks, as in the pairs.
             first = Alone(kind, size, _iteration_seconds(bed, [_words(kind, size)]))
             found.append(replace(first, iteration_seconds=_iteration_seconds(bed, [first.words(_PROBE_SECONDS)])))
         sensitive, insensitive = found

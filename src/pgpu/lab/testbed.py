@@ -27,8 +27,8 @@ from pgpu.scheduling.capacity import Headroom
 
 RuntimeName = Literal["process", "docker"]
 
+# Slices may sum to the whole of a GPU, as the paper's containers did.
 NO_HEADROOM = Headroom(0, 0.0)
-"""Slices may sum to the whole of a GPU, as the paper's containers did."""
 
 _STATE_IN_CONTAINER = "/simulated/state"
 _DRIVER_IN_CONTAINER = "/simulated/driver"
@@ -112,6 +112,7 @@ class Testbed:
         """Return the environment of a process without pgpu: with the simulated driver and `bare_additions`."""
         if self.simulated_directory is None or self.runtime == "docker":
             return {**os.environ, **self.bare_additions}
+        # The loader finds the simulated libcuda.so.1 before the real one.
         driver_directory = str(library_path(SIMULATED_CUDA).parent)
         simulated = {"LD_LIBRARY_PATH": driver_directory, "PGPU_SIMGPU_DIR": str(self.simulated_directory)}
         return {**os.environ, **simulated, **self.bare_additions}

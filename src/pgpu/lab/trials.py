@@ -21,11 +21,11 @@ from pgpu.errors import NodeError, PgpuError
 from pgpu.lab.testbed import Testbed
 from pgpu.model import Job, JobSpec, Request
 
+# In the last line of a program that ended before it could count its refusals.
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-"""In the last line of a program that ended before it could count its refusals."""
 
+# (seconds since the epoch, bytes).
 Sample = tuple[float, int]
-"""(seconds since the epoch, bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repet
     """
     processes: list[subprocess.Popen[str]] = []
     try:
-        # All load first, one after the other on few cores; each begins when it gets its line on stdin (`_start_and_wait`).
+        # All load first, one after the other on few cores; each begins when it gets its line on stdin
+        # (`_start_and_wait`).
         _load_all(bed, [words for _, words in jobs], processes)
         with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(processes)) as waiters:
             began_at_seconds = time.time()
@@ -307,6 +308,7 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
     client, peak_bytes = bed.client, dict[str, int]()
 
     def read_used_bytes() -> int:
+        # With each sample: a job's use is reported only while it runs.
         for report in client.jobs(include_final=False):
             seen = max((use.peak_bytes for use in report.use), default=0)
             peak_bytes[report.job.id] = max(seen, peak_bytes.get(report.job.id, 0))

@@ -251,6 +251,7 @@ def _holder(text: str | None) -> Holder | None:
     if text is None:
         return None
     fields: dict[str, Any] = json.loads(text)
+    # No kind is stored: each has a field that the others do not have.
     if "claim_uid" in fields:
         return ClaimHolder(**fields)
     return ContainerHolder(**fields) if "container_id" in fields else ProcessHolder(**fields)

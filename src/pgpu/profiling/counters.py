@@ -28,6 +28,7 @@ _FIGURES = {
     "sm_throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
+# Beginning of the line with the names of the columns.
 _HEAD = '"ID","Process ID",'
 _PERCENT = 100.0
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"

@@ -37,6 +37,7 @@ COLOURS = {
     Memory.LIMIT: "#f0e442",
 }
 
+# The policy allows no script and no address, so a kernel's name could run nothing even if it were not escaped.
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">

@@ -138,11 +138,6 @@ class SimulatedBatch:
         """Memory times duration of each job."""
         return tuple(map(operator.mul, self.memory_bytes, self.duration_seconds))
 
-    @property
-    def is_slowed(self) -> bool:
-        """Whether jobs on one GPU slow each other down."""
-        return any(seconds > 1 for seconds in self.pace)
-
     def least_seconds(self) -> float:
         """Return a lower bound for the end of any plan.
 

@@ -203,8 +203,8 @@ def _first_guesses(batch: SimulatedBatch) -> Iterator[_Guess]:
 
 
 def _fewer_at_once(batch: SimulatedBatch, order: Sequence[int]) -> Iterator[_Guess]:
-    # Only if jobs slow each other down: limits below what fits on a GPU.
-    if not batch.is_slowed:
+    # Limits below what fits on a GPU; only if jobs slow each other down.
+    if max(batch.pace) <= 1:
         return
     fitting = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
     most_at_once = 1

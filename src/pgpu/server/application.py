@@ -64,13 +64,14 @@ def create_app(
 
 async def _answer_error(connection: Request | WebSocket, error: Exception) -> Response:
     answer = error_response(error if isinstance(error, PgpuError) else PgpuError(str(error)))
-    if isinstance(connection, WebSocket):
+    if isinstance(connection, WebSocket):  # Not accepted yet, so HTTP can still answer.
         await connection.send_denial_response(answer)
     return answer
 
 
 def _answer_bug(request: Request, _error: Exception) -> Response:
-    # The traceback goes to the server's log, not to the client.
+    # Starlette raises the exception again after this answer, so the traceback is in the server's log, not at the
+    # client.
     return error_response(
         PgpuBug(f"{request.method} {request.url.path} failed", hint="please report what the server logged")
     )

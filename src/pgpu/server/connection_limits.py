@@ -22,27 +22,29 @@ from pgpu.server.peer_credentials import peer_of
 from pgpu.server.responses import raw_error_response
 from pgpu.services.access import administers
 
+# Accepted in one iteration of the loop, so that open connections are served in between.
 _MOST_AT_ONCE = 64
-"""Accepted in one iteration of the loop, so that open connections are served in between."""
 
 _PAUSE_SECONDS = 0.5
 _HANDSHAKE_SECONDS = 10.0
 _LINGER_SECONDS = 1.0
+
+# Refused connections kept open for `_LINGER_SECONDS`.
 _MOST_REFUSED = 32
-"""Refused connections kept open for `_LINGER_SECONDS`."""
 
+# For the ledger, logs, GPUs, threads and refused connections.
 _OWN_DESCRIPTORS = 256
-"""For the ledger, logs, GPUs, threads and refused connections."""
 
+# Connections for administrators alone.
 _RESERVE = 32
-"""Connections for administrators alone."""
 
 _LEAST = 4
-_MOST = 4096
-"""Of all, however many descriptors are allowed: each also costs memory, before authentication."""
 
+# Of all, however many descriptors are allowed: each also costs memory, before authentication.
+_MOST = 4096
+
+# A machine chooses its addresses within this prefix. Source: RFC 4291, section 2.5.1.
 _IPV6_PREFIX_BITS = 64
-"""A machine chooses its addresses within this prefix. Source: RFC 4291, section 2.5.1."""
 
 _log = logging.getLogger("uvicorn.error")
 

@@ -32,8 +32,9 @@ from pgpu.server.stream_routes import StreamRelay
 
 _BACKLOG = 1024
 _SYSTEMD_DESCRIPTOR = 3
+
+# Time limit for running requests after SIGTERM; clients that wait for a job reconnect.
 _GRACE_SECONDS = 3
-"""Time limit for running requests after SIGTERM; clients that wait for a job reconnect."""
 
 _MOST_MESSAGE_BYTES = 1 << 21
 
@@ -227,6 +228,7 @@ class _ListenerServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own would install handlers for each of the servers, and raise the signal again once they have ended.
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

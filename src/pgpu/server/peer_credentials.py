@@ -18,15 +18,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from pgpu.errors import RequestError
 from pgpu.server.responses import raw_error_response
 
+# Key of a request's `PeerCredentials` in its ASGI `state`; the value is None for TCP.
 STATE_KEY = "peer"
-"""Key of a request's `PeerCredentials` in its ASGI `state`; the value is None for TCP."""
 
+# Key in the same `state` of a function without arguments: `has_hung_up` of the request's connection.
 HANG_UP_KEY = "has_hung_up"
-"""Key in the same `state` of a function without arguments: `has_hung_up` of the request's connection."""
 
 _SO_PEERGROUPS = 59
+
+# The most that Python's getsockopt can return; a peer with more counts as one without groups.
 _MOST_GROUPS = 256
-"""The most that Python's getsockopt can return; a peer with more counts as one without groups."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -108,8 +109,8 @@ class PeerHttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _time_head(self) -> None:
-        # A head is due on a new connection and after each complete response; its timer is not extended by further bytes, so a
-        # client cannot hold a connection by sending one byte at a time.
+        # A head is due on a new connection and after each complete response; its timer is not extended by further
+        # bytes, so a client cannot hold a connection by sending one byte at a time.
         is_head = not self._is_upgraded and (self.cycle is None or self.cycle.response_complete)
         if not is_head or self.transport.is_closing():
             self._cancel_timer()

@@ -25,12 +25,13 @@ from pgpu.services import wire
 
 T = TypeVar("T")
 
+# Several times the largest environment and command that the kernel accepts.
 MOST_BODY_BYTES = 16 << 20
-"""Several times the largest environment and command that the kernel accepts."""
 
 _LARGE_BODY_BYTES = 1 << 18
+
+# Decoded concurrently; others wait, so that threads of the pool stay free for small requests.
 LARGE_BODIES_AT_ONCE = 2
-"""Decoded concurrently; others wait, so that threads of the pool stay free for small requests."""
 
 _BODY_SECONDS = 60.0
 

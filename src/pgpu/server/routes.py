@@ -32,16 +32,18 @@ from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES,
 
 _BEARER = "bearer "
 _MOST_ON_A_PAGE = 5000
+
+# Time limit for the upload of a bundle: a hundred megabytes over a slow line.
 _BUNDLE_SECONDS = 600.0
-"""Time limit for the upload of a bundle: a hundred megabytes over a slow line."""
 
 _BUNDLE_SCHEMA = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
 }
 _EVENT_STREAM = "text/event-stream"
 _MOST_EVENT_DIGITS = 18
+
+# Bounds of parameters in the query, which the services' own annotations do not have.
 _QUERIES = {"limit": Annotated[int, Query(ge=1, le=10_000)]}
-"""Bounds of parameters in the query, which the services' own annotations do not have."""
 
 
 def authenticate(connection: HTTPConnection) -> Caller:

@@ -40,28 +40,31 @@ T = TypeVar("T")
 
 routes = APIRouter(prefix=JOB_ROOT)
 
+# Docker's own: each piece after 8 bytes, of which the first is 1 for stdout and 2 for stderr and the last four its
+# length. Source: Docker Engine API, ContainerAttach.
 MULTIPLEXED = "application/vnd.docker.multiplexed-stream"
-"""Docker's own: each piece after 8 bytes, of which the first is 1 for stdout and 2 for stderr and the last four its
-length. Source: Docker Engine API, ContainerAttach."""
 
 _STREAM_NUMBERS = {"stdout": 1, "stderr": 2}
 _MOST_WAIT_SECONDS = 60.0
 _GREETING_SECONDS = 10.0
-_LAST_INPUT_SECONDS = 5.0
-"""Time limit for the last input of a disconnected client to reach a job that does not read it."""
 
+# Time limit for the last input of a disconnected client to reach a job that does not read it.
+_LAST_INPUT_SECONDS = 5.0
+
+# Close codes of RFC 6455, and `Service Restart` of the IANA registry: the client reconnects.
 _NORMAL, _UNREADABLE, _GONE = 1000, 1007, 1012
-"""Close codes of RFC 6455, and `Service Restart` of the IANA registry: the client reconnects."""
 
 _FIRST_PAUSE_SECONDS = 0.01
 _MOST_PAUSE_SECONDS = 0.1
+
+# Interval of polls for changes without an event: of a job from before the subscription, and of a silent connection.
 _POLL_SECONDS = 1.0
-"""Interval of polls for changes without an event: of a job from before the subscription, and of a silent connection."""
 
 _CHUNK_BYTES = 1 << 18
 _FRAME_HEADER_BYTES = 5
+
+# An offset behind every log: only the end is sent.
 _END_OF_LOG = (1 << 63) - 1
-"""An offset behind every log: only the end is sent."""
 
 
 class StreamRelay:
@@ -97,8 +100,8 @@ class StreamRelay:
     async def until_final(self, job_id: str) -> Job:
         """Wait until a job is final, and return it."""
         hello = Hello(_END_OF_LOG, holds_back=False, owns_stdin=False)
-        # The connection to the supervisor carries no output; it closes when the job ends. A supervisor that was killed is
-        # replaced, so the loop connects again.
+        # The connection to the supervisor carries no output; it closes when the job ends. A supervisor that was killed
+        # is replaced, so the loop connects again.
         while (upstream := await self.join(job_id, hello)) is not None:
             with upstream:
                 while await _receive(upstream):
@@ -194,6 +197,7 @@ def logs(
     service: JobServiceDep, job: str, tail_lines: Annotated[int | None, Query(ge=0, le=1 << 31)] = None
 ) -> Response:
     """Return the stored output of a job, or its last lines, as Docker multiplexes streams."""
+    # Starlette iterates a plain iterator in the thread pool.
     if tail_lines is None:
         return StreamingResponse(_multiplex(service.output(job)), media_type=MULTIPLEXED)
     lines, end = service.output_tail(job, tail_lines)
@@ -291,6 +295,7 @@ async def _copy_both_ways(
     async def down() -> None:
         while data := await _receive(upstream):
             await websocket.send_bytes(data)
+        # Also after the end of the job, which is a frame of its own: a client that did not get it connects again.
         await websocket.close(_GONE)
 
     async def up() -> None:

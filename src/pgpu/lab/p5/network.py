@@ -18,16 +18,17 @@ from typing import Any
 
 from pgpu.distribution import require_modules
 
+# Pascal VOC's twenty and the background, as in the original.
 CLASSES = 21
-"""Pascal VOC's twenty and the background, as in the original."""
 
 # Features up to this size have four default boxes in each place, like the finest one; the others six.
 _COARSE_PIXELS = 3
 
 _FLOAT_BYTES = 4
 _LEAST_SCALE, _MOST_SCALE = 0.2, 0.9
+
+# Centre across, centre down, width, height, as parts of the image.
 PriorBox = tuple[float, float, float, float]
-"""Centre across, centre down, width, height, as parts of the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,8 @@ SMALL = DetectorShape(
 SHAPES: Mapping[str, DetectorShape] = {shape.name: shape for shape in (WIDE, MOBILENET, VGG16, SMALL)}
 
 
+# The year of P5.
 SEED = 2019
-"""The year of P5."""
 
 _OPSET, _FORMAT = 17, 8
 # TensorProto.FLOAT.
