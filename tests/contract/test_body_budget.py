@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
-from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp, NotTakenError
+from pgpu.functions.gateway.gateway_app import BodyBudget, BodyRefusedError, GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
@@ -32,7 +32,7 @@ def sent(uploads: BodyBudget, *bodies: tuple[int, str, int]) -> list[int]:
             try:
                 stack.enter_context(uploads.reserve(owner_uid, caller, nothing)).announce(str(size_bytes))
                 yield 0
-            except NotTakenError as error:
+            except BodyRefusedError as error:
                 yield error.refusal.status
 
     with ExitStack() as stack:
@@ -66,7 +66,7 @@ def test_a_body_without_a_length_takes_its_room_as_it_comes_and_gives_it_back() 
             other.announce("100")
             try:
                 await chunked.receive()
-            except NotTakenError as error:
+            except BodyRefusedError as error:
                 statuses.append(error.refusal.status)
         return [*statuses, *sent(uploads, (ALICE, "x", 200), (ALICE, "y", 200))]
 
@@ -86,14 +86,14 @@ def test_a_body_that_does_not_come_is_given_up_and_who_waits_for_an_answer_is_no
             await never.wait()
 
         uploads = BodyBudget(800, patience_seconds=0.01)
-        with uploads.reserve(ALICE, "x", silent) as upload, pytest.raises(NotTakenError) as found:
+        with uploads.reserve(ALICE, "x", silent) as upload, pytest.raises(BodyRefusedError) as found:
             await upload.receive()
         assert found.value.refusal.status == 408
         with uploads.reserve(ALICE, "x", receive) as upload:
             await upload.receive()
             whole.set()
             watching = asyncio.create_task(upload.receive())
-            with uploads.reserve(ALICE, "x", silent) as late, pytest.raises(NotTakenError):
+            with uploads.reserve(ALICE, "x", silent) as late, pytest.raises(BodyRefusedError):
                 await late.receive()
             assert not watching.done()
             watching.cancel()

@@ -48,7 +48,7 @@ _STARTING_POLL_SECONDS = 0.25
 _CONNECTED_POLL_SECONDS = 15.0
 """Between two polls while the change feed is connected; they should find nothing new."""
 
-_UNKNOWN_JOB = "asked-"
+_UNKNOWN_JOB = "requested-"
 """Prefix of a replica's id until its job is known."""
 
 _MEMINFO = Path("/proc/meminfo")
@@ -426,19 +426,19 @@ def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None
         ("interpreter", constructing - replica.import_seconds),
         ("imports", constructing),
     ]
-    is_new = replica.born_seconds > replica.asked_seconds - _TICK_SECONDS or not replica.born_seconds
+    is_new = replica.born_seconds > replica.requested_seconds - _TICK_SECONDS or not replica.born_seconds
     ends: list[tuple[str, float | None]] = [
         ("grant", None if granted is None else granted - epoch),
         *(process if is_new else [("restore", constructing)]),
         ("constructor", replica.hot_since_seconds),
         ("first_call", answered_seconds),
     ]
-    phases, last = [], replica.asked_seconds
+    phases, last = [], replica.requested_seconds
     for name, end in ends:
         if end is not None:
             phases.append((name, max(0.0, end - last)))
             last = max(last, end)
-    return ColdStart(function, replica.version, replica.job_id, epoch + replica.asked_seconds, tuple(phases))
+    return ColdStart(function, replica.version, replica.job_id, epoch + replica.requested_seconds, tuple(phases))
 
 
 def _is_host_short(meminfo: Path = _MEMINFO) -> bool:

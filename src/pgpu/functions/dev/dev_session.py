@@ -324,26 +324,23 @@ def session_directory(place: Path | None = None) -> Iterator[Path]:
     """
     place = place or Path(tempfile.gettempdir())
     for each in place.glob(f"{_PREFIX}*"):
-        _remove_if_unlocked(each)
+        # Fails for another user's directory, a locked one, and one that another session has just removed.
+        with contextlib.suppress(OSError):
+            lock = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(each, ignore_errors=True)
+            finally:
+                os.close(lock)
     while True:
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if made.exists():
+        if made.exists():  # a session may have removed it between mkdtemp() and flock()
             break
-        os.close(lock)  # another session removed it before it was locked
+        os.close(lock)
     try:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
         os.close(lock)
-
-
-def _remove_if_unlocked(directory: Path) -> None:
-    with contextlib.suppress(OSError):  # another user's directory, a locked one, or one that was just removed
-        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory, ignore_errors=True)
-        finally:
-            os.close(lock)

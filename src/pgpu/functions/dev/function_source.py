@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import PROJECT_FILE, Declaration, parse_declaration, read_project
@@ -91,20 +90,15 @@ def describe_function(function: FunctionSource, name: str | None = None) -> Func
     command = (sys.executable, "-P", "-m", __package__, function.app, "--source", str(function.source))
     section = () if function.name is None else ("--section", function.name)
     done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=function.source)
-    answer = _last_object(done.stdout)
-    if done.returncode != 0 or answer is None:
+    # The module may have printed before. None: it ended the process before the description was written.
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        answer = None
+    if done.returncode != 0 or not isinstance(answer, dict):
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["its import ended without a word"]
         place_line = next((line.strip() for line in reversed(lines) if line.lstrip().startswith("File ")), None)
         raise RequestError(lines[-1], hint=place_line)
     if "error" in answer:
         raise RequestError(answer["error"], hint=answer["hint"])
     return FunctionDescription(name or answer["name"], parse_declaration(answer["words"]), answer["body"])
-
-
-def _last_object(output: str) -> dict[str, Any] | None:
-    """Return the JSON object on the last line; None if the module ended the process before it was written."""
-    try:
-        answer = json.loads(output.splitlines()[-1])
-    except (IndexError, ValueError):
-        return None
-    return answer if isinstance(answer, dict) else None

@@ -1,5 +1,8 @@
 """The ASGI application of a gateway: everything that is not a direct call; and the memory budget for bodies.
 
+Each request runs in a task of its own on the event loop: its token is looked up, its function found, then the request is passed
+to the function's router or to the store of asynchronous calls.
+
 The budget covers request bodies and stored answers that are being sent: per caller, per owner, and in total. A body with a
 `Content-Length` reserves its size before it is read, so that of many bodies at once some can complete; one without grows its
 reservation as it arrives. A request that finds no room is refused at once.
@@ -34,8 +37,7 @@ from pgpu.units import MIB
 _PATIENCE_SECONDS = 30.0
 """Time in which a client must send the next piece of its body."""
 
-_LEAST_BYTES = 256 * MIB
-_PART_OF_MEMORY = 4
+_LEAST_BUDGET_BYTES = 256 * MIB
 
 _NO_ROOM = Refusal(
     503,
@@ -46,7 +48,7 @@ _NO_ROOM = Refusal(
 _LATE = Refusal(408, "body_timeout", "the body did not come in time", {"connection": "close"})
 
 
-class NotTakenError(Exception):
+class BodyRefusedError(Exception):
     """A body is refused before its end."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -54,10 +56,10 @@ class NotTakenError(Exception):
         self.refusal = refusal
 
 
-def room_bytes() -> int:
+def default_budget_bytes() -> int:
     """Return the budget of this machine: a quarter of its memory."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(_LEAST_BYTES, memory_bytes // _PART_OF_MEMORY)
+    return max(_LEAST_BUDGET_BYTES, memory_bytes // 4)
 
 
 class BodyBudget:
@@ -84,17 +86,17 @@ class BodyBudget:
         """Enlarge a reservation.
 
         Raises:
-            NotTakenError: An account has no room.
+            BodyRefusedError: An account has no room.
         """
         if own_bytes + more_bytes > self._most_bytes:
-            raise NotTakenError(TOO_LARGE)
+            raise BodyRefusedError(TOO_LARGE)
         for index, (name, most_bytes) in enumerate(accounts):
             held = self._held_bytes[name]
             # An owner or caller may exceed its part with its only body. The total (index 0) has no exception: it protects the
             # machine's memory.
             is_alone = index > 0 and held == own_bytes
             if held + more_bytes > most_bytes and not is_alone:
-                raise NotTakenError(_NO_ROOM)
+                raise BodyRefusedError(_NO_ROOM)
         self.change(accounts, more_bytes)
 
     def change(self, accounts: Sequence[tuple[str, int]], by_bytes: int) -> None:
@@ -125,7 +127,7 @@ class BodyReservation:
         """Enlarge the reservation to a size.
 
         Raises:
-            NotTakenError: There is no room.
+            BodyRefusedError: There is no room.
         """
         if size_bytes > self._taken_bytes:
             self._budget.take(self._accounts, size_bytes - self._taken_bytes, self._taken_bytes)
@@ -135,7 +137,7 @@ class BodyReservation:
         """Reserve the size in a `Content-Length`.
 
         Raises:
-            NotTakenError: There is no room.
+            BodyRefusedError: There is no room.
         """
         if length.isdecimal():
             self.hold(int(length))
@@ -144,7 +146,7 @@ class BodyReservation:
         """ASGI's `receive` with a limit of time and size.
 
         Raises:
-            NotTakenError: There is no room for the next piece, or it did not arrive in time.
+            BodyRefusedError: There is no room for the next piece, or it did not arrive in time.
         """
         if self._is_whole:
             # After the body only the end of the connection arrives, for which an application may wait without a limit.
@@ -153,7 +155,7 @@ class BodyReservation:
             async with asyncio.timeout(self._budget.patience_seconds):
                 message = await self._receive()
         except TimeoutError:
-            raise NotTakenError(_LATE) from None
+            raise BodyRefusedError(_LATE) from None
         self._read_bytes += len(message.get("body", b""))
         self._is_whole = not message.get("more_body", False)
         self.hold(self._read_bytes)
@@ -223,7 +225,7 @@ class GatewayApp:
         with self._budget.reserve(None, self._access.principal(caller), receive) as reservation:
             try:
                 reservation.hold(len(answer.body) if len(answer.body) > INLINE_BYTES else 0)
-            except NotTakenError as error:
+            except BodyRefusedError as error:
                 answer = error.refusal.reply(request.request_id)
             await send_reply(self._handler, request, answer, send)
 
@@ -231,7 +233,7 @@ class GatewayApp:
         self, request: RoutedRequest, route: GatewayRoute, caller: Credentials, receive: Receive, send: Send
     ) -> Answer:
         # A wrong path or method needs no token, unless an ASGI application may serve it: that shows only after the lookup.
-        if not _may_be_an_applications(request, route) and (refusal := _misdirected(request, route)) is not None:
+        if not _may_be_application_path(request, route) and (refusal := _route_refusal(request, route)) is not None:
             return refusal
         if (refusal := await self._look_up_token(request, caller)) is not None:
             return refusal
@@ -247,9 +249,9 @@ class GatewayApp:
         router = await self._find_router(route.name, caller)
         if (refusal := self._access.refusal(caller, router)) is not None or router is None:
             return refusal or NOT_FOUND
-        if router.declaration.is_asgi and _may_be_an_applications(request, route):
+        if router.declaration.is_asgi and _may_be_application_path(request, route):
             route = route._replace(kind=RouteKind.CALL)
-        elif (refusal := _misdirected(request, route)) is not None:
+        elif (refusal := _route_refusal(request, route)) is not None:
             return refusal
         request.router = router
         _apply_timeout(request, router)
@@ -273,7 +275,7 @@ class GatewayApp:
                 if route.kind is RouteKind.NAMED_CALL or is_stored(request.headers):
                     return await self._async_calls.of_function(request, route, principal, body.receive, send)
                 await answer_call(self._handler, request, router.declaration.max_body_bytes, body.receive, send)
-            except NotTakenError as error:
+            except BodyRefusedError as error:
                 return error.refusal
         return None
 
@@ -337,7 +339,7 @@ def _model_ready(router: FunctionRouter) -> Reply:
     return Reply(200 if is_ready else 503, JSON, _encode({"name": router.name, "ready": is_ready, "state": state}))
 
 
-def _misdirected(request: RoutedRequest, route: GatewayRoute) -> Refusal | None:
+def _route_refusal(request: RoutedRequest, route: GatewayRoute) -> Refusal | None:
     if route.kind in {RouteKind.NOTHING, RouteKind.PART}:
         return NOT_FOUND
     if request.method not in route.methods.split(", "):
@@ -345,6 +347,6 @@ def _misdirected(request: RoutedRequest, route: GatewayRoute) -> Refusal | None:
     return None
 
 
-def _may_be_an_applications(request: RoutedRequest, route: GatewayRoute) -> bool:
+def _may_be_application_path(request: RoutedRequest, route: GatewayRoute) -> bool:
     """Whether an ASGI application may serve a path itself."""
     return route.kind in _APPLICATIONS and request.path.startswith(_FUNCTIONS)

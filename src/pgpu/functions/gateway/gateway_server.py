@@ -23,7 +23,7 @@ from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.gateway.async_call_database import AsyncCallDatabase
 from pgpu.functions.gateway.async_calls import AsyncCallRoutes, AsyncCallStore
 from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
-from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp, room_bytes
+from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp, default_budget_bytes
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.http.http_connection import DirectCall, HttpConnection, HttpServer
 from pgpu.functions.ipc.async_channel import CoalescingLoop
@@ -153,7 +153,9 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     handler = GatewayRequestHandler(routers, access)
     store = AsyncCallStore(AsyncCallDatabase(settings.state / "calls"), routers)
     async_calls = AsyncCallRoutes(store, handler, access, routers)
-    app = GatewayApp(routers, access, handler, async_calls, controller.refresh, budget=BodyBudget(room_bytes()))
+    app = GatewayApp(
+        routers, access, handler, async_calls, controller.refresh, budget=BodyBudget(default_budget_bytes())
+    )
     server = _http_server(app, handler)
     leaving = _leave_on_signals(settings.parent)
     sockets = _listen(settings)

@@ -205,7 +205,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         load = self.loads[replica.version]
         self.on_replica_phase(replica)
         if replica.phase is Phase.HOT:
-            load.note_ready(None if replica.has_answered else replica.hot_since_seconds - replica.asked_seconds)
+            load.note_ready(None if replica.has_answered else replica.hot_since_seconds - replica.requested_seconds)
             load.hot.append(replica)
             self.pump()
         else:

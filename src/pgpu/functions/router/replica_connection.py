@@ -179,7 +179,7 @@ class ReplicaConnection:
         self._numbers = 0
         self.sent: dict[int, RoutedRequest] = {}
         self.phase = Phase.WAITING
-        self.asked_seconds = self.since_seconds = self.idle_since_seconds = time.monotonic()
+        self.requested_seconds = self.since_seconds = self.idle_since_seconds = time.monotonic()
         self.hot_since_seconds = self.load_seconds = self.import_seconds = self.born_seconds = 0.0
         self.reason: str | None = None
         self.offered_value: float | None = None
@@ -241,7 +241,7 @@ class ReplicaConnection:
         """Wait until the replica has a slice again and reports that it is hot."""
         if not self.is_woken:
             self.is_woken, self.has_answered = True, False
-            self.asked_seconds = time.monotonic()
+            self.requested_seconds = time.monotonic()
             self.become(Phase.WAITING)
 
     def end_wake(self, *, is_sure: bool) -> None:
