@@ -104,7 +104,7 @@ class BundleStore:
             RequestError: The user has no such bundle.
         """
         if not self.has(owner_uid, digest):
-            raise RequestError(f"the bundle {digest} is not stored", hint="deploy it again")
+            raise RequestError(f"the bundle {digest} is not here", hint="deploy it again")
         return self._bundle(owner_uid, digest) / "tree"
 
     def layer(self, owner_uid: int, digest: str) -> Path:
