@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.scheduling.demand import GrowthRules, at_number, last_growth, line_bytes
+from pgpu.advising.memory_demand import GrowthRules, at_number, last_growth, line_bytes
 
 CARD_END_MIB = 38_500
 LEAST_OF_SMALLER = 0.6

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from pgpu.advising.advice import Advice, advise
 from pgpu.advising.contention import Constants
+from pgpu.advising.memory_demand import UNKNOWN
 from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
@@ -37,7 +38,6 @@ from pgpu.model import (
     Submission,
 )
 from pgpu.model.validation import check_request, check_submission
-from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
 GPU = Gpu(

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from tests.fakes.client import FakeClient
 
+from pgpu.advising.memory_demand import right_size_bytes
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
 from pgpu.model import Run
-from pgpu.scheduling.demand import right_size_bytes
 from pgpu.units import GIB, MIB
 
 PROGRAM = "train.py@0a1b2c3d python --batch-size 32"

@@ -6,8 +6,7 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgpu.model import Run
-from pgpu.scheduling.demand import (
+from pgpu.advising.memory_demand import (
     Basis,
     estimate,
     estimate_growth_bytes,
@@ -19,6 +18,7 @@ from pgpu.scheduling.demand import (
     signature_of,
     was_too_small,
 )
+from pgpu.model import Run
 from pgpu.units import GIB, MIB
 
 CALL = "train.py@0a1b2c3d --epochs 5 --batch-size 32"

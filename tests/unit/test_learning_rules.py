@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgpu.advising.memory_demand import Basis, estimate, retry_bytes, shrunk_bytes
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.retry_policy import EndedRun, NextTry
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
@@ -16,7 +17,6 @@ from pgpu.ledger import Decision, Waiting
 from pgpu.ledger.ledger import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
-from pgpu.scheduling.demand import Basis, estimate, retry_bytes, shrunk_bytes
 from pgpu.units import GIB, MIB
 
 GPU = Gpu("GPU-" + "0" * 36, "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)

@@ -1,4 +1,4 @@
-"""Pure advice from profiles: which sharing mode jobs should use together, and how slow each of them gets.
+"""Pure advice from earlier runs and profiles: how much memory a job should reserve, and how jobs should share a GPU.
 
 Functions of values only: no clock, file, process or randomness. The engine decides.
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePath
 
+from pgpu.advising.memory_demand import is_script, signature_of
 from pgpu.engine.admission.dependencies import failure_text
 from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
@@ -27,7 +28,6 @@ from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Place, Request, Sha
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.capacity import format_down
-from pgpu.scheduling.demand import is_script, signature_of
 from pgpu.units import format_memory
 
 RESERVED_FACT = "shared-out-by"

@@ -72,7 +72,7 @@ class WallJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Labelled:
+class _WallTrial:
     how: str
     paper: str
     trial: ExperimentTrial
@@ -131,13 +131,13 @@ def imaginary_findings(device_name: str) -> Sequence[str]:
     return (f"this card does not exist: a real {card} cannot move memory while kernels run, so it refuses {TOGETHER}",)
 
 
-def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial | str]:
     """Yield each trial, or the reason why one is left out."""
     fitting = min(P3_FITTING_CONTAINERS, plan.jobs)
     for count in sorted({fitting, min(fitting + 1, plan.jobs), plan.jobs}):
         names = [f"p3-{count}-{number}" for number in range(1, count + 1)]
         trial = run_bare(bed, [(name, job.words(plan)) for name in names])
-        yield _Labelled(BARE, p3_result(count), trial)
+        yield _WallTrial(BARE, p3_result(count), trial)
     if plan.with_pgpu:
         yield from _sliced_trials(bed, plan, job)
 
@@ -147,13 +147,13 @@ def p3_result(jobs: int) -> str:
     return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
 
 
-def _sliced_trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+def _sliced_trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial | str]:
     bed.progress("one job in a slice, to measure how long a start takes")
     short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
     load_seconds = plan.jobs * run_sliced(bed, [short]).makespan_seconds
-    yield _Labelled(QUEUE, "", _run_sliced(bed, plan, job, load_seconds, oversubscribes=False))
+    yield _WallTrial(QUEUE, "", _run_sliced(bed, plan, job, load_seconds, oversubscribes=False))
     try:
-        yield _Labelled(TOGETHER, "proposed", _run_sliced(bed, plan, job, load_seconds, oversubscribes=True))
+        yield _WallTrial(TOGETHER, "proposed", _run_sliced(bed, plan, job, load_seconds, oversubscribes=True))
     except PgpuError as exc:
         yield f"{TOGETHER}: left out: {exc}"
 
@@ -172,7 +172,7 @@ def _run_sliced(
     return replace(trial, jobs=tuple(replace(each, submitted_at_seconds=begin_at_seconds) for each in trial.jobs))
 
 
-def _table_row(labelled: _Labelled) -> tuple[Cell, ...]:
+def _table_row(labelled: _WallTrial) -> tuple[Cell, ...]:
     trial = labelled.trial
     seconds = trial.completed_seconds
     return (
@@ -183,7 +183,7 @@ def _table_row(labelled: _Labelled) -> tuple[Cell, ...]:
     )
 
 
-def _sentence(labelled: _Labelled) -> str:
+def _sentence(labelled: _WallTrial) -> str:
     trial = labelled.trial
     return (
         f"{labelled.how}: {trial.failed} of {len(trial.jobs)} failed, {labelled.side_by_side} ran side by side, "
@@ -191,7 +191,7 @@ def _sentence(labelled: _Labelled) -> str:
     )
 
 
-def _files(bed: Testbed, trials: Sequence[_Labelled], table: Table, directory: Path) -> Iterator[Path]:
+def _files(bed: Testbed, trials: Sequence[_WallTrial], table: Table, directory: Path) -> Iterator[Path]:
     found = [labelled.trial for labelled in trials]
     yield report.write_table(table, directory / "p3-wall-table.csv")
     yield report.write_jobs(found, directory / "p3-wall-jobs.csv")

@@ -79,7 +79,7 @@ FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 
 
 def immutable_columns(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
-    """Return the immutable columns."""
+    """Return what is known when a job arrives and never changes."""
     job = entry.job
     return {
         "id": job.id,
@@ -103,7 +103,7 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
 
 
 def mutable_columns(entry: Entry) -> Columns:
-    """Return the mutable columns."""
+    """Return what changes during the life of a job."""
     job = entry.job
     return {
         "state": job.state.value,

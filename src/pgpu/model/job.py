@@ -214,7 +214,7 @@ class Job:
     """What it waits for besides memory."""
 
     signature: str = ""
-    """Identifies program and arguments, to find earlier runs of the same program; see `scheduling.demand`."""
+    """Identifies program and arguments, to find earlier runs of the same program; see `advising.memory_demand`."""
 
     attempt: int = 1
     """Counts from 1; increases when it hit its own limit and is retried."""

@@ -65,7 +65,7 @@ class Request:
     """Whether a run that hit its own limit is queued again with a larger slice."""
 
     basis: str | None = None
-    """What the estimate is based on (`scheduling.demand.Basis`); None unless pgpu chose `memory_bytes`."""
+    """What the estimate is based on (`advising.memory_demand.Basis`); None unless pgpu chose `memory_bytes`."""
 
     is_strict: bool = False
     """Whether it never gets more than `compute_share`, even of an idle GPU."""

@@ -81,7 +81,7 @@ class EventBroadcast:
                     seen = await self._poll(seen)
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # No await since the last look at the subscribers, so none is left without a reader: a later one starts another.
+            # No await since the last check for subscribers, so none is left without a reader: a later one starts another.
             self._reader = None
 
     async def _poll(self, seen: int | None) -> int:

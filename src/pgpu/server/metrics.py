@@ -101,7 +101,7 @@ class _State(Collector):
 def _gpu_metrics(reports: Sequence[GpuReport]) -> Iterator[Metric]:
     amounts: tuple[tuple[str, str, Callable[[GpuReport], int]], ...] = (
         ("pgpu_gpu_memory_bytes", "Memory that programs can use.", lambda report: report.gpu.memory_bytes),
-        ("pgpu_gpu_memory_used_bytes", "Held by anybody.", lambda report: report.used_bytes),
+        ("pgpu_gpu_memory_used_bytes", "Held by all processes together.", lambda report: report.used_bytes),
         ("pgpu_gpu_memory_granted_bytes", "Sum of the slices granted.", lambda report: report.granted_bytes),
         ("pgpu_gpu_memory_grantable_bytes", "What slices may sum to now.", lambda report: report.capacity_bytes),
         (

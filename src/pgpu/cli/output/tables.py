@@ -15,10 +15,10 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
+from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name, visible
 from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.model import Job, JobSpec, JobState, Outsider, SharingMode
-from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory, format_share
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.auto_sharing import AutoSharing
 from pgpu.engine.admission.dependencies import judge
 from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
@@ -29,7 +30,6 @@ from pgpu.scheduling import (
     has_compute,
 )
 from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
-from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases

@@ -9,6 +9,7 @@ import time
 import zlib
 from dataclasses import dataclass, replace
 
+from pgpu.advising.memory_demand import Basis, retry_bytes
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
@@ -17,7 +18,6 @@ from pgpu.gpu import MetricsWatch
 from pgpu.ledger import Decision, LedgerView
 from pgpu.model import Gpu, Job, JobState, Profile, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
-from pgpu.scheduling.demand import Basis, retry_bytes
 from pgpu.units import format_memory
 
 MOST_TRIES = 3

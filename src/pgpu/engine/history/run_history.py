@@ -1,6 +1,6 @@
 """The history of runs in the ledger: memory peaks and durations, from which the size of the next run is estimated.
 
-`scheduling.demand` makes the estimates. Histories of different users, and of simulated and real GPUs, are separate.
+`advising.memory_demand` makes the estimates. Histories of different users, and of simulated and real GPUs, are separate.
 """
 
 import statistics
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pgpu.advising.memory_demand import UNKNOWN, Basis, Estimate, estimate, program_of
 from pgpu.enforcement import SliceUse
 from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Quota
-from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, program_of
 from pgpu.units import SMALLEST_SLICE_BYTES
 
 GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))

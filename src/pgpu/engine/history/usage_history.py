@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from pgpu.advising.memory_demand import is_greedy, right_size_bytes, was_too_small
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.retry_policy import TraceMeasurement
@@ -17,7 +18,6 @@ from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Profile, Run
 from pgpu.profiling.measurement import summarise_log
-from pgpu.scheduling.demand import is_greedy, right_size_bytes, was_too_small
 
 _Call = tuple[str, str, int]
 """Signature, model of the GPU, UID."""

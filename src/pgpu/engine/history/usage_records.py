@@ -4,10 +4,10 @@ import base64
 import zlib
 from dataclasses import dataclass, replace
 
+from pgpu.advising.memory_demand import Estimate
 from pgpu.enforcement import trace
 from pgpu.errors import RequestError
 from pgpu.model import Contest, Demand, Profile, Run, Sensitivity
-from pgpu.scheduling.demand import Estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pgpu.advising.memory_demand import Basis, shrunk_bytes
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.compute_word import ComputeWord, weight_of
 from pgpu.engine.admission.dependencies import judge
@@ -23,7 +24,6 @@ from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
-from pgpu.scheduling.demand import Basis, shrunk_bytes
 from pgpu.units import format_memory, format_share
 
 GROWN = 1.01
