@@ -23,6 +23,7 @@ def open_client(settings: Settings) -> Client:
     Raises:
         PgpuError: This machine lacks something that the settings name.
     """
+    # Imports of either branch stay in it: the engine takes longer to import than a request to a server takes.
     server = _server(settings)
     if server is not None:
         from pgpu.client.http_client import HttpClient

@@ -138,6 +138,7 @@ def keeper_command(settings: Settings) -> tuple[str, ...]:
 
 
 def _own_command(settings: Settings) -> tuple[str, ...]:
+    # -P: without it, a directory named `pgpu` in the caller's working directory would be imported instead.
     # Both directories may come from flags, which the new process would not have.
     words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]
     if settings.runtime_dir is not None:
@@ -153,6 +154,7 @@ def supervise(settings: Settings, job_id: str) -> None:
     """
     from pgpu.engine.supervisor import supervise as supervise_job
 
+    # A supervisor that outlives its state directory must not create an empty ledger in its place.
     ledger = open_ledger(settings)
     ledger.refuse_to_make()
     job = ledger.job(job_id)
@@ -273,6 +275,7 @@ def _select_enforcer(
     from pgpu.enforcement.refusal import Refusal
 
     shim, driver, mig = enforcers
+    # Strongest first. The last one stands for a GPU that was switched to MIG after its instances were listed.
     rungs = (
         Rung(mig, lambda gpu: gpu.is_instance),
         Rung(

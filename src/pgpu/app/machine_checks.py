@@ -311,6 +311,7 @@ def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[
         try:
             yield _try(name, open_client(own), image)
         finally:
+            # The state directory is temporary, but its folder on the tmpfs is not below it.
             shutil.rmtree(runtime_path, ignore_errors=True)
 
 

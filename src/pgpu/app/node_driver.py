@@ -78,7 +78,9 @@ def drive(settings: Settings, options: NodeOptions) -> None:
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+        # From here on a SIGTERM only sets `stop`: what was started is closed in order, in reverse.
         driver = (_DraMode if options.mode is Mode.DRA else _DevicePluginMode)(settings, options, cluster, stop)
+        # Before the engine: a runtime that ignores CDI would start pods without their slice.
         driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)

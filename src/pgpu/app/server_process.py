@@ -136,6 +136,8 @@ class GatewaySupervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._keep, name="gateway", daemon=True)
+        # Both ends are close-on-exec: only the gateway inherits the reading end, by `pass_fds`, and no other child the
+        # writing one. If this process is killed, the kernel closes the writing end and the gateway reads the end of file.
         self._life, self._held = os.pipe()
 
     def start(self) -> None:

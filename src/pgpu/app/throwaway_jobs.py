@@ -72,6 +72,7 @@ def hold_throwaway(
                 job, delivery, Stdio(input_reader, writer, nowhere.fileno()), _ignore_holder, account
             )
         finally:
+            # Else this process would hold a writing end itself, and a job that ends early could not be noticed.
             os.close(writer)
             os.close(input_reader)
         try:

@@ -16,7 +16,8 @@ from pgpu.model import Job, JobState
 from pgpu.units import format_memory
 
 _POLL_SECONDS = 0.2
-"""How often the wait for a grant is interrupted to check for signals."""
+"""How often the wait for a grant is interrupted to check for signals: Python restarts a system call that a signal
+interrupted, if the handler raises nothing (PEP 475)."""
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 """Without SIGHUP: when the terminal closes, the job keeps its place in the queue and runs."""
@@ -57,6 +58,7 @@ def deferred_signals() -> Iterator[list[int]]:
     Yields:
         The numbers of the signals that arrived, oldest first.
     """
+    # A KeyboardInterrupt between the request and its answer would leave a job that the caller cannot name.
     arrived: list[int] = []
     before = {number: signal.signal(number, lambda number, _frame: arrived.append(number)) for number in _FORWARDED}
     try:

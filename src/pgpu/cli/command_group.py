@@ -104,6 +104,7 @@ def group_of(entries: Mapping[str, Entry]) -> type[Group]:
         sections: ClassVar = {name: entry.section or COMMANDS for name, entry in entries.items()}
 
         def __init__(self, **attributes: Any) -> None:
+            # Typer collected the commands of the `Typer` object, which has none; the table takes their place.
             super().__init__(**{**attributes, "commands": None})
             self.commands = _LazyCommands(entries)  # type: ignore[assignment]
 

@@ -84,6 +84,7 @@ def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., Non
                 else:
                     yield own
 
+        # `inspect.signature` prefers this attribute to the wrapped function, which functools.wraps has noted.
         command.__signature__ = inspect.Signature(list(parameters()))  # type: ignore[attr-defined]
         return command
 

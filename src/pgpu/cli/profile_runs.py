@@ -162,6 +162,7 @@ def running(client: Client, neighbour: Neighbour, beside: Submission, seconds: i
         errors = b""
         for stream, piece in client.logs(job.id, follow=True):
             errors += piece if stream == "stderr" else b""
+            # Workloads write this line once their buffers are allocated: from now on they disturb the command.
             if b": running\n" in errors:
                 break
         else:
@@ -250,6 +251,7 @@ class OutputTail(io.BytesIO):
     def write(self, piece: Any, /) -> int:
         """Append a piece, and drop the beginning once the content is too long."""
         written = super().write(piece)
+        # Only at twice the size, so that each byte is moved about once.
         if self.tell() > 2 * MOST_KEPT_BYTES:
             kept = self.getvalue()[-MOST_KEPT_BYTES:]
             self.seek(0)
@@ -310,6 +312,7 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
         kinds.append(_repeat(plan, runs, carve_out_percent))
         if kinds[-1][-1].failed is not None or not kinds[-1][-1].measurement.duration_seconds:
             return kinds[-1][-1]
+    # The smallest carve-out for shared memory leaves the largest L1 cache.
     alone, large, small = kinds
     notes: list[str] = []
     cache = loss(_measurements(large), _measurements(small))

@@ -81,6 +81,7 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
         except BaseException as exc:  # A bug of pgpu must not leave the container waiting.
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise
+    # Only now: until its end the container has the files mounted. Each attendant removes those of crashed ones as well.
     files.remove()
     remove_orphans(settings, files.home.parent)
 
@@ -90,6 +91,7 @@ def remove_orphans(settings: Settings, slices: Path) -> None:
     ledger = open_ledger(settings)
     for record in slices.glob(f"*/{RECORD}"):
         with suppress(PgpuError, OSError):
+            # A younger one may be between `create` and its attendant.
             is_old = time.time() - record.stat().st_mtime > ORPHAN_SECONDS
             if not is_old or container_of(record.parent).first_process() is not None:
                 continue

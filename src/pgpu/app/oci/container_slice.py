@@ -29,6 +29,8 @@ _SHADOWED = {CUDA, "libcuda.so", NVML}
 _MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 _TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}
 _MOST_LINKS = 40
+"""The kernel's own limit (path_resolution(7)); it ends a cycle of links."""
+
 _LARGEST_FILE_BYTES = 64 * 1024
 """Limit of files that are read, a few lines each: an image's file may have any size, and this process is root's."""
 
@@ -64,6 +66,7 @@ class Rootfs:
         at = "/"
         while rest:
             name = rest.pop(0)
+            # ".." of the root is the root itself, as in the kernel: no path leads out of the container.
             if name == "..":
                 at = posixpath.dirname(at)
                 continue
@@ -94,8 +97,10 @@ class Rootfs:
 
     def _on_host(self, path: str) -> str | None:
         for destination, mount in self._mounts:
+            # The mounts are sorted, the deepest first: the first match is the one that covers the path.
             if path == destination or path.startswith(f"{destination.rstrip('/')}/"):
                 source = str(mount.get("source") or "")
+                # A tmpfs or proc has no files yet, since the container has not started.
                 if mount.get("type") != "bind" and "bind" not in (mount.get("options") or ()):
                     return None
                 return os.path.realpath(source) + path[len(destination.rstrip("/")) :]
@@ -155,8 +160,10 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
         RefusedError: A device of the GPU is not there.
     """
     process = configuration["process"]
+    # The hold becomes process 1 of the container, waits at the gate, and then executes the original command in its place.
     process["args"] = [HOLD, *process["args"]]
     process["env"] = [word for word in process["env"] if not word.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    # With `void`, the hook of NVIDIA's container toolkit adds no GPU to the container, and its runtime is plain runc.
     process["env"].append("NVIDIA_VISIBLE_DEVICES=void")
     if prepared["cdi"]:
         add_devices(configuration, prepared["cdi"])
@@ -167,6 +174,7 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
 def _mounts(home: str, view: View, prepared: dict[str, Any]) -> list[dict[str, Any]]:
     slice_directory = f"{home}/view"
     mounts = [_bind(slice_directory, JOB_DIRECTORY), _bind(f"{home}/meter/usage", f"{JOB_DIRECTORY}/usage", "rw")]
+    # Both are links to the board of all jobs; the container gets what they lead to.
     mounts.append(_bind(os.path.realpath(f"{home}/meter/time"), f"{JOB_DIRECTORY}/time", "rw"))
     mounts.append(_bind(os.path.realpath(f"{home}/meter/board"), f"{JOB_DIRECTORY}/board"))
     if prepared["simulated"]:
@@ -176,6 +184,7 @@ def _mounts(home: str, view: View, prepared: dict[str, Any]) -> list[dict[str, A
     if prepared["simulated"]:
         # Some programs open the name without a version; a real driver's container hook would link it.
         cuda_paths = cuda_paths + [posixpath.join(posixpath.dirname(path), "libcuda.so") for path in cuda_paths]
+    # Over every copy of libcuda that a program of the image could load, so that dlopen by path finds the shim as well.
     mounts += [_bind(f"{slice_directory}/libpgpu.so", path) for path in dict.fromkeys(cuda_paths)]
     mounts += [_bind(f"{slice_directory}/libpgpu-ml.so", path) for path in view.nvml_paths]
     if view.has_glibc:
@@ -282,11 +291,14 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
         *([f"{view}/simgpu"] if prepared["simulated"] else ()),
     ):
         os.mkdir(directory)
+        # mkdir applies the umask, chmod does not.
         os.chmod(directory, 0o755)  # noqa: S103 - the container's user reads it
+    # Hard links: an upgrade of pgpu replaces the libraries, and this container keeps those that it started with.
     for name, source in prepared["libraries"].items():
         os.link(source, f"{view}/{name}")
-    for name in prepared["driver_files"]:
+    for name in prepared["driver_files"]:  # mount points for the real driver's libraries
         _write(f"{view}/driver/{name}", b"", 0o444)
+    # Ours first: of two preloaded libraries with the same symbol, the dynamic linker takes the first.
     ours = ["/.pgpu/libpgpu.so", "/.pgpu/libpgpu-ml.so"]
     _write(
         f"{view}/ld.so.preload", "".join(f"{line}\n" for line in dict.fromkeys(ours + preload_lines)).encode(), 0o644
@@ -314,6 +326,7 @@ def take_away(home: str) -> None:
 def write_record(home: str, record: dict[str, Any]) -> None:
     """Write the container's record atomically."""
     _write(f"{home}/.{RECORD}", json.dumps(record).encode(), 0o600)
+    # A rename is atomic: the sweep of orphans, in another process, never reads half a record.
     os.rename(f"{home}/.{RECORD}", f"{home}/{RECORD}")
 
 
@@ -324,6 +337,7 @@ def _make_meter(directory: str) -> None:
     _write(usage, b"", 0o666)
     descriptor = os.open(usage, os.O_RDWR)
     try:
+        # All pages now: a store to a mapped page that a full tmpfs cannot provide ends the job with SIGBUS.
         os.posix_fallocate(descriptor, 0, USAGE_BYTES)
     finally:
         os.close(descriptor)

@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> NoReturn:
     except Exception as exc:  # noqa: BLE001 - the edge: the engine shows a line of its log, and no traceback
         _explain(words, f"pgpu: this is a bug of pgpu: {exc!r}")
         sys.exit(1)
+    # In this process: the engine waits for this PID and reads its streams.
     os.execvp(words.runc, [words.runc, *words.runcs])
 
 
@@ -83,6 +84,7 @@ def put_into_slice(words: RuncCall) -> None:
     except RefusedError:
         take_away(home)
         raise
+    # After a crash from here on, `attendant.remove_orphans` finds the slice by its record and removes it.
     write_record(home, record)
     _write_configuration(path, configuration)
     _link_settings(words.bundle, home)
@@ -115,6 +117,7 @@ def _write_configuration(path: str, configuration: dict[str, Any]) -> None:
     with open(f"{path}.pgpu", "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(configuration, file)
         os.fchmod(file.fileno(), mode)
+    # runc finds the old or the new configuration, never a part of one.
     os.rename(f"{path}.pgpu", path)
 
 

@@ -170,6 +170,7 @@ def find_image(engine: str, container_id: str) -> ContainerImage:
     Raises:
         RefusedError: The engine does not answer, or has no such container.
     """
+    # {"id":["CONTAINER"]}, percent-encoded by hand: urllib takes milliseconds to import.
     filters = "%7B%22id%22%3A%5B%22" + container_id + "%22%5D%7D"
     found = _get(engine, f"/containers/json?all=1&filters={filters}")
     if not found:

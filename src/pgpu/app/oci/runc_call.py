@@ -93,6 +93,7 @@ def stamp(path: str) -> list[int] | None:
         found = os.stat(path)
     except OSError:
         return None
+    # With the inode, since an unpacked package may have a file of the same size and time.
     return [found.st_mtime_ns, found.st_size, found.st_ino]
 
 

@@ -126,6 +126,7 @@ def prepare_streams() -> None:
 
 
 def _null(number: int) -> int:
+    # The kernel gives the lowest free number, which is usually that of the closed stream.
     descriptor = os.open(os.devnull, os.O_RDWR)
     if descriptor != number:
         os.dup2(descriptor, number, inheritable=False)

@@ -126,6 +126,7 @@ def _call(
             print(answer.headers["location"].rpartition("/")[2])
             return
         for piece in answer.pieces():
+            # Each piece at once: an event of a stream must not wait in a buffer for the next one.
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
     if sys.stdout.isatty():

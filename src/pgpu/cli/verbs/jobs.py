@@ -204,6 +204,7 @@ def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
         for job_id in [each for each in job_ids if each not in followed]:
             threading.Thread(target=read, args=(job_id,), daemon=True).start()
         followed.update(job_ids)
+        # Print what comes until it is time to look for new replicas.
         deadline_seconds = time.monotonic() + _POLL_SECONDS
         while (left_seconds := deadline_seconds - time.monotonic()) > 0:
             with suppress(queues.Empty):
@@ -220,6 +221,7 @@ def _replica_jobs(client: Client, name: str, *, include_final: bool = True) -> l
 
 
 def _whole_lines(client: Client, job_id: str, *, follow: bool, tail_lines: int | None) -> Iterator[LogLine]:
+    # Pieces end anywhere. Replicas write at the same time: printed by the piece, their lines would be mixed.
     partial = {"stdout": b"", "stderr": b""}
     for stream, data in client.logs(job_id, follow=follow, tail_lines=tail_lines):
         *whole, partial[stream] = (partial[stream] + data).split(b"\n")

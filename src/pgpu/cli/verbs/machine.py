@@ -108,6 +108,7 @@ def _watch(client: "Client") -> None:
         while True:
             ready, _, _ = select.select([sys.stdin], [], [], _REFRESH_SECONDS)
             key = os.read(sys.stdin.fileno(), 1).decode("ascii", "replace").lower() if ready else None
+            # An empty read is the end of the input: the terminal was closed.
             if key in {"q", ""}:
                 return
             order = next((each for each in SORT_ORDERS if each.key == key), order)
@@ -120,6 +121,7 @@ def _unbuffered_keys() -> Iterator[None]:
     import termios
     import tty
 
+    # Restored after Ctrl-C too: a shell in cbreak mode would not show what is typed.
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:

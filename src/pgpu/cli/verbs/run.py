@@ -99,6 +99,7 @@ def submit(
     with deferred_signals() as signals:
         jobs = client.submit_all(submissions)
         if signals:
+            # They are in the ledger already, and would run although the caller has seen no ids.
             client.cancel([each.id for each in jobs], grace_seconds=0)
             raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
     _print_submitted(jobs, as_json=as_json)
