@@ -68,13 +68,13 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
     """Translate a function for a cluster.
 
     Args:
-        place: Where its source lies.
-        name: What it is called.
-        declaration: What it asks for.
-        packaging: How it becomes a pod.
+        place: Its source directory and its name in it.
+        name: Name of the function, and of its objects on the cluster.
+        declaration: Its resources and limits.
+        packaging: Options that only a cluster has.
 
     Raises:
-        RequestError: It asks for what no cluster can do, or its source cannot be sent.
+        RequestError: It needs something that no cluster offers, or its source cannot be sent.
     """
     from pgpu.functions.api import dump_declaration
     from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, Workload
@@ -109,11 +109,11 @@ def differences(declaration: "Declaration", packaging: Packaging, platform: "Pla
 
     is_deployment = platform is Platform.DEPLOYMENT
     if declaration.requirements:
-        yield f"its packages are taken to be in the image: {', '.join(declaration.requirements)}"
+        yield f"its packages must be in the image: {', '.join(declaration.requirements)}"
     if declaration.network is not None:
-        yield f"network {declaration.network!r} is not asked for: pods have the cluster's, and a NetworkPolicy closes it"
+        yield f"network {declaration.network!r} is ignored: pods use the cluster's network, and a NetworkPolicy can close it"
     if declaration.keep_warm is not None:
-        yield "keep_warm is not asked for: the platform scales"
+        yield "keep_warm is ignored: the platform scales"
     if is_deployment and not packaging.is_autoscaled and declaration.maximum > max(1, declaration.minimum):
         yield f"{max(1, declaration.minimum)} of {declaration.maximum} replicas: more come with --autoscale, or with Knative"
     if not declaration.is_public:

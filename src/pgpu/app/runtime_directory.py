@@ -8,7 +8,7 @@ A directory that another user owns or can write is refused.
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pgpu.errors import NodeError
@@ -98,22 +98,18 @@ def is_usable(path: Path) -> bool:
     existing = next(place for place in (path, *path.parents) if _exists(place)).resolve()
     kind, options = "", ""
     longest = -1
-    for mount_point, mount_kind, mount_options in _mounts():
-        # Of two mounts on one point, the later one covers the other.
-        if existing.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
-            longest, kind, options = len(mount_point.parts), mount_kind, mount_options
-    return kind == "tmpfs" and "noexec" not in options.split(",")
-
-
-def _mounts() -> Iterator[tuple[Path, str, str]]:
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError as exc:
         raise NodeError(f"/proc/self/mounts cannot be read: {exc}", hint="mount /proc") from exc
     for line in lines:
-        _, point, kind, options, *_ = line.split(" ")
+        _, point, mount_kind, mount_options, *_ = line.split(" ")
         # The kernel writes a space in a path as \\040, so that columns can be split at spaces.
-        yield Path(point.replace("\\040", " ")), kind, options
+        mount_point = Path(point.replace("\\040", " "))
+        # Of two mounts on one point, the later one covers the other.
+        if existing.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
+            longest, kind, options = len(mount_point.parts), mount_kind, mount_options
+    return kind == "tmpfs" and "noexec" not in options.split(",")
 
 
 def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:

@@ -84,26 +84,21 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
     """
     require_workloads()
     bench = _Bench(client, seconds, is_quiet)
-    bandwidths = _bandwidths(bench)
-    measured = list(_measured(bench))
-    constants = fit(measured, Constants())
-    before, after = errors(measured, Constants()), errors(measured, constants)
-    [gpu_uuid] = bench.gpu_uuids
-    return Calibration(gpu_uuid, constants, before, after, len(measured), bandwidths)
-
-
-def _bandwidths(bench: _Bench) -> Bandwidths:
-    """Measure the link and the memory, each alone on the GPU."""
     link = _run(bench, ("link",), SharingMode.EXCLUSIVE)
     memory = _run(bench, ("dram_stream", "--sms-percent", "100"), SharingMode.EXCLUSIVE)
     try:
-        return Bandwidths(
+        bandwidths = Bandwidths(
             float(link["to_device_bytes_per_second"]),
             float(link["to_host_bytes_per_second"]),
             float(memory["bytes_per_second"]),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise NodeError(f"the bandwidths could not be measured: {exc}") from exc
+    measured = list(_measured(bench))
+    constants = fit(measured, Constants())
+    before, after = errors(measured, Constants()), errors(measured, constants)
+    [gpu_uuid] = bench.gpu_uuids
+    return Calibration(gpu_uuid, constants, before, after, len(measured), bandwidths)
 
 
 def _measured(bench: _Bench) -> Iterator[ColocatedRun]:

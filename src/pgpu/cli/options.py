@@ -43,15 +43,15 @@ Command = Annotated[
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
 
 
-def read_address(option: str, words: str, hint: str) -> tuple[str, int]:
-    """Read ADDRESS:PORT; an IPv6 address stands in brackets, which are removed.
+def read_address(option: str, words: str, hint: str, form: str = "ADDRESS:PORT") -> tuple[str, int]:
+    """Read an address and a port; `form` is how the option's help calls them. An IPv6 address stands in brackets, which are removed.
 
     Raises:
         RequestError: It is nothing of the kind.
     """
     address, _, port = words.rpartition(":")
     if not (address and port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
-        raise RequestError(f"{option} {words!r} is not ADDRESS:PORT", hint=hint)
+        raise RequestError(f"{option} {words!r} is not {form}", hint=hint)
     return address.strip("[]"), int(port)
 
 

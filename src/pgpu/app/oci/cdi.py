@@ -45,22 +45,20 @@ def gpu_edits(
     """
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.suffix in {".json", ".yaml", ".yml"} and (content := _read(path)).get("kind") == _KIND:
+            if path.suffix not in {".json", ".yaml", ".yml"}:
+                continue
+            try:
+                text = path.read_text(encoding="utf-8")
+                content = json.loads(text) if path.suffix == ".json" else parse_block_yaml(text)
+            except (OSError, ValueError) as exc:
+                raise NodeError(f"{path} cannot be read: {exc}", hint=_HINT) from exc
+            if not isinstance(content, dict):
+                raise NodeError(f"{path} describes no devices", hint=_HINT)
+            if content.get("kind") == _KIND:
                 return _joined(content, gpu_uuids), [path]
     raise NodeError(
         f"no description of the machine's GPUs for containers is in {' or '.join(map(str, folders))}", hint=_HINT
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else parse_block_yaml(text)
-    except (OSError, ValueError) as exc:
-        raise NodeError(f"{path} cannot be read: {exc}", hint=_HINT) from exc
-    if not isinstance(content, dict):
-        raise NodeError(f"{path} describes no devices", hint=_HINT)
-    return content
 
 
 def _joined(content: dict[str, Any], gpu_uuids: Sequence[str]) -> dict[str, list[Any]]:

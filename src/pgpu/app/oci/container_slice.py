@@ -281,7 +281,16 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     """
     home = f"{prepared['runtime_directory']}/slices/{job_id}"
     os.makedirs(home, 0o700)
-    _make_meter(f"{home}/meter")
+    os.mkdir(f"{home}/meter", 0o700)
+    mount_capped(f"{home}/meter")
+    usage = f"{home}/meter/usage"
+    _write(usage, b"", 0o666)
+    descriptor = os.open(usage, os.O_RDWR)
+    try:
+        # All pages now: a store to a mapped page that a full tmpfs cannot provide ends the job with SIGBUS.
+        os.posix_fallocate(descriptor, 0, USAGE_BYTES)
+    finally:
+        os.close(descriptor)
     tmpfs.join_board(prepared["runtime_directory"], f"{home}/meter")
     view = f"{home}/view"
     for directory in (
@@ -328,19 +337,6 @@ def write_record(home: str, record: dict[str, Any]) -> None:
     _write(f"{home}/.{RECORD}", json.dumps(record).encode(), 0o600)
     # A rename is atomic: the sweep of orphans, in another process, never reads half a record.
     os.rename(f"{home}/.{RECORD}", f"{home}/{RECORD}")
-
-
-def _make_meter(directory: str) -> None:
-    os.mkdir(directory, 0o700)
-    mount_capped(directory)
-    usage = f"{directory}/usage"
-    _write(usage, b"", 0o666)
-    descriptor = os.open(usage, os.O_RDWR)
-    try:
-        # All pages now: a store to a mapped page that a full tmpfs cannot provide ends the job with SIGBUS.
-        os.posix_fallocate(descriptor, 0, USAGE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def _write(path: str, content: bytes, mode: int) -> None:

@@ -160,17 +160,14 @@ def of_cluster_functions(found: "Sequence[DeployedFunction]") -> Table:
     """Lay out functions, one on each line."""
     table = PlainTable("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON")
     for each in found:
+        if each.ready and not each.reasons:
+            state = Text("ready", style="green")
+        elif not each.replicas and not each.reasons:
+            state = Text("idle")
+        else:
+            state = Text("serving", style="yellow") if each.ready else Text("not ready", style="red")
         counted = f"{each.ready}/{each.replicas}"
-        row = (
-            each.name,
-            each.namespace,
-            _cluster_state(each),
-            counted,
-            each.platform.value,
-            each.slice,
-            each.image,
-            each.url,
-        )
+        row = (each.name, each.namespace, state, counted, each.platform.value, each.slice, each.image, each.url)
         table.add_row(*row, "; ".join(each.reasons))
     return table
 
@@ -191,11 +188,3 @@ def document_of_outcome(outcome: "DeployOutcome") -> Document:
             "objects": [dataclasses.asdict(done) for done in outcome.done],
         }
     )
-
-
-def _cluster_state(function: "DeployedFunction") -> Text:
-    if function.ready and not function.reasons:
-        return Text("ready", style="green")
-    if not function.replicas and not function.reasons:
-        return Text("idle")
-    return Text("serving" if function.ready else "not ready", style="yellow" if function.ready else "red")

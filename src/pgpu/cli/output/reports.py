@@ -16,7 +16,7 @@ from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.tables import PlainTable
 from pgpu.gpu.catalog import model_named
 from pgpu.model import Bandwidths, Gpu, SharingMode
-from pgpu.profiling.measurement import GpuUse, Measurement, MemoryPoint, downsample
+from pgpu.profiling.measurement import GpuUse, MemoryPoint, downsample
 from pgpu.profiling.perfetto import trace_events
 from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
 from pgpu.units import format_memory
@@ -60,7 +60,20 @@ def document_of_profile(finding: ProfileResult) -> dict[str, Any]:
         "processes": measurement.process_count,
         "graphs": dataclasses.asdict(measurement.graphs),
         "gpus": [_gpu(use) for use in measurement.gpus],
-        "shapes": _shapes(measurement),
+        # Launch shapes; the stored profile lacks them.
+        "shapes": [
+            {
+                "name": each.name,
+                "grid": each.grid,
+                "block": each.block,
+                "registers": each.registers,
+                "static_shared_bytes": each.static_shared_bytes,
+                "dynamic_shared_bytes": each.dynamic_shared_bytes,
+                "blocks_per_sm": each.blocks_per_sm,
+            }
+            for each in measurement.log.shapes
+            if each is not None
+        ],
         "dropped_records": measurement.log.dropped,
         "unmeasured_commands": measurement.log.unmeasured,
         "overhead": {
@@ -100,23 +113,6 @@ def _gpu(use: GpuUse) -> dict[str, Any]:
 
 def _by_kind(point: MemoryPoint) -> dict[str, int]:
     return {kind.name.lower(): size for kind, size in point.bytes_by_kind.items()}
-
-
-def _shapes(measurement: Measurement) -> list[dict[str, Any]]:
-    """Describe launch shapes, which the stored profile lacks."""
-    return [
-        {
-            "name": each.name,
-            "grid": each.grid,
-            "block": each.block,
-            "registers": each.registers,
-            "static_shared_bytes": each.static_shared_bytes,
-            "dynamic_shared_bytes": each.dynamic_shared_bytes,
-            "blocks_per_sm": each.blocks_per_sm,
-        }
-        for each in measurement.log.shapes
-        if each is not None
-    ]
 
 
 def _of_rows(rows: Sequence[Row]) -> Table:

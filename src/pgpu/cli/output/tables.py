@@ -90,10 +90,14 @@ def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float 
 
 def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Text | str]:
     job = report.job
+    if job.is_anonymous:
+        status = f"{job.state.value}, another user's"
+    else:
+        status = _state(job, now_seconds) + (f"; {job.warning}" if job.warning else "")
     return {
         "JOB": job.id,
         "NAME": job.spec.name or "",
-        "STATUS": Text(_status(job, now_seconds), style=_STATE_STYLES[job.state]),
+        "STATUS": Text(status, style=_STATE_STYLES[job.state]),
         "SLICE": _slice(job),
         "USED": _largest(use.used_bytes for use in report.use),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
@@ -227,12 +231,6 @@ def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
 def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
     """Return a line for each enforcer with what it does not limit."""
     return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
-
-
-def _status(job: Job, now_seconds: float) -> str:
-    if job.is_anonymous:
-        return f"{job.state.value}, another user's"
-    return f"{_state(job, now_seconds)}; {job.warning}" if job.warning else _state(job, now_seconds)
 
 
 def _state(job: Job, now_seconds: float) -> str:

@@ -64,7 +64,14 @@ def ps(
             raise RequestError(
                 "--kubernetes lists what runs now, as a table or as --json", hint="leave out --all and --quiet"
             )
-        _list_pods(driver, as_json=as_json)
+        from pgpu.cli.output import tables
+        from pgpu.kubernetes.pod_shares import shares_at
+
+        shares = shares_at(driver)
+        if as_json:
+            console.print_json(documents.of_pods(shares))
+        else:
+            console.print_table(tables.of_pods(shares))
         return
     client = invocation_of(context).client()
     reports = client.jobs(include_final=include_final)
@@ -80,18 +87,6 @@ def ps(
         console.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
         for line in tables.outside(client.outsiders()):
             console.print_note(line)
-
-
-def _list_pods(driver: str, *, as_json: bool) -> None:
-    from pgpu.kubernetes.pod_shares import shares_at
-
-    shares = shares_at(driver)
-    if as_json:
-        console.print_json(documents.of_pods(shares))
-        return
-    from pgpu.cli.output import tables
-
-    console.print_table(tables.of_pods(shares))
 
 
 def logs(

@@ -59,7 +59,7 @@ def driver(
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and /readyz on this address."),
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz on this address."),
     ] = None,
     default_memory: Annotated[
         str | None,
@@ -94,7 +94,7 @@ def driver(
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}
     settings = invocation_of(context).settings(**{name: text for name, text in flags.items() if text is not None})
     if metrics is not None:
-        options.read_address("--metrics", metrics, "write --metrics 0.0.0.0:9410")
+        options.read_address("--metrics", metrics, "write --metrics 0.0.0.0:9410", "HOST:PORT")
     node = NodeOptions(
         node_name,
         Mode(mode),
@@ -117,7 +117,7 @@ def score(
     *,
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="ADDRESS:PORT", help="Address for the scheduler; port 0 takes a free one."),
+        typer.Option("--listen", metavar="HOST:PORT", help="Address for the scheduler; port 0 takes a free one."),
     ] = "127.0.0.1:9411",
     kubeconfig: Annotated[
         Path | None,
@@ -144,6 +144,6 @@ def score(
         raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
     from pgpu.kubernetes.extender.extender_server import ListenOptions, run
 
-    host, port = options.read_address("--listen", listen, "write --listen 127.0.0.1:9411")
+    host, port = options.read_address("--listen", listen, "write --listen 127.0.0.1:9411", "HOST:PORT")
     console.print_log("pgpu.kubernetes")
     run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca))
