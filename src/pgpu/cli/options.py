@@ -44,10 +44,10 @@ Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run
 
 
 def read_address(option: str, words: str, hint: str, form: str = "ADDRESS:PORT") -> tuple[str, int]:
-    """Read an address and a port; `form` is how the option's help calls them. An IPv6 address stands in brackets, which are removed.
+    """Read an address and a port, such as 127.0.0.1:80 or [::1]:80; `form` is their name in the help of the option.
 
     Raises:
-        RequestError: It is nothing of the kind.
+        RequestError: It is neither.
     """
     address, _, port = words.rpartition(":")
     if not (address and port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):

@@ -201,11 +201,7 @@ def p5(
     from pgpu.lab.p5 import experiment
     from pgpu.lab.p5.network import SHAPES
 
-    names = tuple(dict.fromkeys(networks.split(",")))
-    for name in names:
-        if name not in SHAPES:
-            raise RequestError(f"--network {name!r} is no detector of p5", hint=f"write {', '.join(SHAPES)}")
-    plan = experiment.P5Plan(requests=requests, networks=names, with_gpu=not is_cpu_only)
+    plan = experiment.P5Plan(requests=requests, networks=_networks(networks, tuple(SHAPES)), with_gpu=not is_cpu_only)
     _run(
         context,
         lambda bed, place: experiment.run(bed, plan, place),
@@ -214,6 +210,19 @@ def p5(
         output,
         as_json=as_json,
     )
+
+
+def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Parse names of detectors, each once.
+
+    Raises:
+        RequestError: A name is unknown.
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise RequestError(f"--network {unknown[0]!r} is no detector of p5", hint=f"write {', '.join(known)}")
+    return names
 
 
 def _counts(text: str) -> tuple[int, ...]:
