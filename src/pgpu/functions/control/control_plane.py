@@ -29,6 +29,27 @@ from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
 from pgpu.units import GIB
 
+_GRACE_SECONDS = 10.0
+"""A replica drains on SIGTERM by itself; the gateway has stopped sending calls before."""
+
+_LEAST_FREE_BYTES = 2 * GIB
+"""Free space that an installation of packages must leave on the disk of the server's state, where the ledger is."""
+
+BUILD_SECONDS = 1800.0
+"""Limit for the packages of one version; see the setting `build_timeout`."""
+
+_THREADS = 8
+"""At most so many requests to the server at a time."""
+
+_FEED_RETRY_SECONDS = 0.5
+"""Before a new attempt to follow changes."""
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+_BUILD_POLL_SECONDS = 1.0
+"""Between two polls of an installation, which takes seconds at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaJob:
@@ -104,16 +125,6 @@ class ControlPlane(Protocol):
 
     def bearer(self, token: str) -> Bearer:
         """Return what a token permits."""
-
-
-_GRACE_SECONDS = 10.0
-"""A replica drains on SIGTERM by itself; the gateway has stopped sending calls before."""
-
-_LEAST_FREE_BYTES = 2 * GIB
-"""Free space that an installation of packages must leave on the disk of the server's state, where the ledger is."""
-
-BUILD_SECONDS = 1800.0
-"""Limit for the packages of one version; see the setting `build_timeout`."""
 
 
 class HttpControlPlane:
@@ -245,16 +256,6 @@ def _replica_job(replica: Replica, job: Job | None) -> ReplicaJob:
     return ReplicaJob(*fields, state, granted, reason)
 
 
-_THREADS = 8
-"""At most so many requests to the server at a time."""
-
-_FEED_RETRY_SECONDS = 0.5
-"""Before a new attempt to follow changes."""
-
-_T = TypeVar("_T")
-_log = logging.getLogger(__name__)
-
-
 class BackgroundTasks:
     """Tasks of an event loop that nothing awaits; an exception of one is logged."""
 
@@ -360,10 +361,6 @@ class ChangeFeed:
         self.is_connected = change is not None
         if change is not None and not self._ended.is_set():
             self._on_change(change)
-
-
-_BUILD_POLL_SECONDS = 1.0
-"""Between two polls of an installation, which takes seconds at least."""
 
 
 class PackageBuilds:

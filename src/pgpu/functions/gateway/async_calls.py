@@ -70,6 +70,15 @@ _log = logging.getLogger(__name__)
 _INTERRUPTED = Refusal(502, "interrupted", "the gateway ended while a replica may have served this call")
 _TOO_LARGE = Refusal(502, "reply_too_large", "the answer is larger than what is kept")
 _BROKEN = Refusal(502, "worker_died", "the answer broke off")
+_JSON = {"content-type": "application/json"}
+_NO_CALL = Refusal(404, "not_found", "there is no such call")
+_DIFFERS = Refusal(409, "call_differs", "another call was made under this id")
+_FULL = Refusal(429, "queue_full", "too many calls are stored already", {"retry-after": "60"})
+_FORGOTTEN = Refusal(503, "forgotten", "another delivery of this event has just failed", {"retry-after": "1"})
+_NO_ROOM = Refusal(503, "not_kept", "the call cannot be stored now", {"retry-after": "60"})
+_LATE = Refusal(504, "deadline", "the answer did not come in time; the event is still being served")
+_OWN_ERRORS = 500
+_encode = msgspec.json.Encoder().encode
 
 
 class AsyncCallStore:
@@ -302,18 +311,6 @@ class _StoreSink:
     def _refuse(self, refusal: Refusal) -> None:
         reply = refusal.reply(self.call_id)
         self._store.on_answer(self.call_id, self._function, reply, reply.body)
-
-
-_JSON = {"content-type": "application/json"}
-_NO_CALL = Refusal(404, "not_found", "there is no such call")
-_DIFFERS = Refusal(409, "call_differs", "another call was made under this id")
-_FULL = Refusal(429, "queue_full", "too many calls are stored already", {"retry-after": "60"})
-_FORGOTTEN = Refusal(503, "forgotten", "another delivery of this event has just failed", {"retry-after": "1"})
-_NO_ROOM = Refusal(503, "not_kept", "the call cannot be stored now", {"retry-after": "60"})
-_LATE = Refusal(504, "deadline", "the answer did not come in time; the event is still being served")
-_OWN_ERRORS = 500
-
-_encode = msgspec.json.Encoder().encode
 
 
 class AsyncCallRoutes:

@@ -46,6 +46,22 @@ _NO_ROOM = Refusal(
     {"retry-after": "1", "connection": "close"},
 )
 _LATE = Refusal(408, "body_timeout", "the body did not come in time", {"connection": "close"})
+JSON = {"content-type": "application/json"}
+_BUSY = Refusal(503, "busy", "too many tokens are being looked up", {"retry-after": "1"})
+_SERVER_AWAY = Refusal(503, "server_away", "the server does not answer", {"retry-after": "1"})
+_FUNCTIONS = "/functions/"
+
+_APPLICATIONS = {RouteKind.CALL, RouteKind.OPENAPI, RouteKind.PART}
+"""Routes below a function's path that an ASGI application serves itself, with any method."""
+
+_REFRESH_SECONDS = 0.2
+"""Least time between two updates of the functions because of calls of unknown ones."""
+
+_encode = msgspec.json.Encoder().encode
+_METADATA = _encode({"name": "pgpu", "version": "1", "extensions": ["binary_tensor_data"]})
+
+Answer = Reply | Refusal | None
+"""The answer to a request; None: it was sent already."""
 
 
 class BodyRefusedError(Exception):
@@ -160,23 +176,6 @@ class BodyReservation:
         self._is_whole = not message.get("more_body", False)
         self.hold(self._read_bytes)
         return message
-
-
-JSON = {"content-type": "application/json"}
-_BUSY = Refusal(503, "busy", "too many tokens are being looked up", {"retry-after": "1"})
-_SERVER_AWAY = Refusal(503, "server_away", "the server does not answer", {"retry-after": "1"})
-_FUNCTIONS = "/functions/"
-_APPLICATIONS = {RouteKind.CALL, RouteKind.OPENAPI, RouteKind.PART}
-"""Routes below a function's path that an ASGI application serves itself, with any method."""
-
-_REFRESH_SECONDS = 0.2
-"""Least time between two updates of the functions because of calls of unknown ones."""
-
-_encode = msgspec.json.Encoder().encode
-_METADATA = _encode({"name": "pgpu", "version": "1", "extensions": ["binary_tensor_data"]})
-
-Answer = Reply | Refusal | None
-"""The answer to a request; None: it was sent already."""
 
 
 class GatewayApp:

@@ -36,6 +36,9 @@ from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.requests.request_queue import PendingRequest
 from pgpu.functions.scaling.replica_policy import Phase, ReplicaView
 
+if TYPE_CHECKING:
+    from pgpu.functions.router.function_router import FunctionRouter
+
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+|(?i:set-cookie)")
 """In lower case, except for the one header of which there may be several, which differ in case."""
 
@@ -43,6 +46,20 @@ _FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trail
 _STATUSES = range(200, 600)
 _MOST_REASON = 200
 _TIMES = ("load_seconds", "import_seconds", "born_seconds")
+
+_CALLS_SOCKET = "calls.sock"
+
+_CONNECT_SECONDS = 0.01
+"""Between two attempts to connect to a replica that starts."""
+
+_RETRY_SECONDS = 0.5
+"""Before a lease is requested again after the server did not answer."""
+
+_MOST_UNDELIVERED = 64
+"""Pieces of one stream that its caller has not taken: four times what a worker sends without credit."""
+
+_OK = 200
+_PHASES = {"hot": Phase.HOT, "parked": Phase.PARKED, "failed": Phase.FAILED, "draining": Phase.DRAINING}
 
 
 class ReplicaStatus(NamedTuple):
@@ -97,23 +114,6 @@ def read_pages(notification: Notification) -> dict[str, str]:
 @lru_cache(1024)
 def _is_plain(name: str) -> bool:
     return name not in _FRAMING and _NAME.fullmatch(name) is not None
-
-
-if TYPE_CHECKING:
-    from pgpu.functions.router.function_router import FunctionRouter
-
-_CALLS_SOCKET = "calls.sock"
-_CONNECT_SECONDS = 0.01
-"""Between two attempts to connect to a replica that starts."""
-
-_RETRY_SECONDS = 0.5
-"""Before a lease is requested again after the server did not answer."""
-
-_MOST_UNDELIVERED = 64
-"""Pieces of one stream that its caller has not taken: four times what a worker sends without credit."""
-
-_OK = 200
-_PHASES = {"hot": Phase.HOT, "parked": Phase.PARKED, "failed": Phase.FAILED, "draining": Phase.DRAINING}
 
 
 class ReacquireResult(Enum):

@@ -32,6 +32,18 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _WEIGHT = 0.3
 """Of the newest cold start in the moving mean."""
 
+_SAVE_SECONDS = 60.0
+
+_MOST = 10_000
+"""Versions; those that were called last are kept."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS learned (
+    function TEXT NOT NULL, version INTEGER NOT NULL, called REAL NOT NULL, frequency REAL NOT NULL,
+    cold_seconds REAL NOT NULL, exec_seconds REAL NOT NULL, arrivals TEXT NOT NULL, PRIMARY KEY (function, version)
+) STRICT
+"""
+
 
 class LearnedLoad(NamedTuple):
     """The part of a version's state that survives a gateway."""
@@ -180,17 +192,6 @@ class VersionLoad:
             value=replica_value(self._worth, frequency, self.cold_seconds, self.size_bytes),
         )
 
-
-_SAVE_SECONDS = 60.0
-_MOST = 10_000
-"""Versions; those that were called last are kept."""
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS learned (
-    function TEXT NOT NULL, version INTEGER NOT NULL, called REAL NOT NULL, frequency REAL NOT NULL,
-    cold_seconds REAL NOT NULL, exec_seconds REAL NOT NULL, arrivals TEXT NOT NULL, PRIMARY KEY (function, version)
-) STRICT
-"""
 
 LearnedLoads = Mapping[tuple[str, int], LearnedLoad]
 """By a function's identity and a version's number."""
