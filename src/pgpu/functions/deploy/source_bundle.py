@@ -197,8 +197,15 @@ def pack_tree(root: Path, out: BinaryIO) -> PackedBundle:
     """Write the bundle of a source tree.
 
     Raises:
-        RequestError: The tree holds a member that is not allowed, cannot be read, or changes meanwhile.
+        RequestError: The tree or its `.pgpuignore` cannot be read, holds a member that is not allowed, or changes meanwhile.
     """
+    if not root.is_dir():
+        raise RequestError(f"there is no directory {quoted(str(root))}")
+    rules = _read_rules(root)
+    try:
+        members = sort_members(_walk(root, "", rules))
+    except OSError as exc:
+        raise RequestError(f"{exc.filename} cannot be read: {exc.strerror}") from exc
 
     def read(member: BundleMember) -> bytes:
         try:
@@ -206,23 +213,7 @@ def pack_tree(root: Path, out: BinaryIO) -> PackedBundle:
         except OSError as exc:
             raise RequestError(f"{quoted(member.path)} cannot be read: {exc.strerror}") from exc
 
-    return pack(list_members(root), read, out)
-
-
-def list_members(root: Path) -> list[BundleMember]:
-    """List the members of a tree's bundle, in the order of `sort_members`.
-
-    Raises:
-        RequestError: The tree or its `.pgpuignore` cannot be read, or it holds a device, socket or pipe.
-    """
-    if not root.is_dir():
-        raise RequestError(f"there is no directory {quoted(str(root))}")
-    rules = _read_rules(root)
-    try:
-        found = list(_walk(root, "", rules))
-    except OSError as exc:
-        raise RequestError(f"{exc.filename} cannot be read: {exc.strerror}") from exc
-    return sort_members(found)
+    return pack(members, read, out)
 
 
 def sort_members(members: Iterable[BundleMember]) -> list[BundleMember]:
