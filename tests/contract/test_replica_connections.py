@@ -12,7 +12,7 @@ import pytest
 
 from pgpu.functions.ipc.call_messages import Chunk, FrameKind, Notification, Reply, encode_frame
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.function_router import FunctionRouter
+from pgpu.functions.router.function_router import FunctionRouter, RouterEvents
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.scaling.replica_policy import Phase
 from pgpu.model import Function, Share, Version, VersionState
@@ -173,7 +173,7 @@ def test_who_could_not_be_woken_is_not_woken_again_at_once() -> None:
 def test_who_is_back_before_the_engine_has_answered_serves(is_parked: bool) -> None:
     async def waking() -> None:
         version = Version("it", 1, 7, "a:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0)
-        hall = FunctionRouter(Function("it", 7, 1.0, (version,), (Share(1, 100),)), GatewayMetrics(), lambda: None)
+        hall = FunctionRouter(Function("it", 7, 1.0, (version,), (Share(1, 100),)), GatewayMetrics(), RouterEvents())
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             listening.bind(os.fspath(Path(directory) / "calls.sock"))
             listening.listen()

@@ -27,7 +27,7 @@ from pgpu.functions.gateway.gateway_app import BodyBudget, GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import GatewayRoute, RouteKind, parse_route
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
-from pgpu.functions.router.function_router import FunctionRouter, RouterTable
+from pgpu.functions.router.function_router import FunctionRouter, RouterEvents, RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 from pgpu.services.messages import Bearer
 
@@ -37,7 +37,7 @@ OWNER = os.geteuid() + 1000
 def hall(*, is_public: bool = False) -> FunctionRouter:
     declaration = json.dumps({"public": is_public})
     version = Version("it", 1, OWNER, "app:It", "0", declaration, "process", None, None, VersionState.READY, None, 0.0)
-    return FunctionRouter(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), GatewayMetrics(), lambda: None)
+    return FunctionRouter(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), GatewayMetrics(), RouterEvents())
 
 
 class Tokens:

@@ -98,8 +98,8 @@ class ReplicaController:
 
         self._updated_seconds = 0.0
         self._is_memory_short = False
-        routers.wake, routers.on_phase = self._wake, self._on_phase
-        routers.reacquire, routers.on_first_answer = self._leases.reacquire, self._on_first_answer
+        routers.events.wake, routers.events.on_phase = self._wake, self._on_phase
+        routers.events.reacquire, routers.events.on_first_answer = self._leases.reacquire, self._on_first_answer
 
     async def open(self) -> bool:
         """Get the functions and replicas before the first decision; False: the server does not answer."""

@@ -112,7 +112,7 @@ class AsyncCallStore:
 
         self._loop = asyncio.get_running_loop()
         self._tasks = BackgroundTasks("an asynchronous call is left for the next start")
-        routers.on_send, routers.on_closed = self._on_send, self._on_closed
+        routers.events.on_send, routers.events.on_closed = self._on_send, self._on_closed
 
     async def open(self) -> None:
         """Recover the calls of an earlier gateway; drop those of functions that were removed."""

@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pgpu.errors import RequestError
 from pgpu.functions.ipc.call_messages import Reply
@@ -46,19 +47,38 @@ _ANSWER_GRACE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class RouterEvents:
+    """Events of all routers of a gateway; each receiver sets its callbacks before the first request. On the event loop."""
+
+    wake: "Callable[[FunctionRouter], None]" = lambda _router: None
+    """A function needs a decision of the policy about its replicas."""
+
+    reacquire: "Callable[[FunctionRouter, ReplicaConnection], None]" = lambda _router, _replica: None
+    """A request needs a replica with an evictable lease: request that lease from the server."""
+
+    on_phase: Callable[[ReplicaConnection], None] = lambda _replica: None
+    on_first_answer: "Callable[[FunctionRouter, ReplicaConnection], None]" = lambda _router, _replica: None
+    on_send: Callable[[RoutedRequest], None] = lambda _request: None
+    """A request is sent to a replica right after this call."""
+
+    on_closed: Callable[[str], None] = lambda _identity: None
+    """The function of this identity was removed, and its requests were answered."""
+
+
 class FunctionRouter(RequestQueue[RoutedRequest]):
     """The requests and replicas of one function; on the event loop only."""
 
-    def __init__(self, function: Function, metrics: GatewayMetrics, wake: Callable[[], None]) -> None:
+    def __init__(self, function: Function, metrics: GatewayMetrics, events: RouterEvents) -> None:
         """Begin without replicas.
 
         Args:
             function: In the server's current state.
             metrics: Counts answers.
-            wake: Called when the policy should decide about replicas.
+            events: Receives what happens here.
         """
         super().__init__()
-        self._metrics, self._wake = metrics, wake
+        self._metrics, self._events = metrics, events
         self.loads: dict[int, VersionLoad] = {}
         """By version."""
 
@@ -68,14 +88,6 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
         self.is_closed = False
         """The function was removed; late requests are answered 404."""
-
-        self.on_send: Callable[[RoutedRequest], None] = lambda _request: None
-        """Called just before a request is sent to a replica."""
-
-        self.on_replica_phase: Callable[[ReplicaConnection], None] = lambda _replica: None
-        self.on_first_answer: Callable[[ReplicaConnection], None] = lambda _replica: None
-        self.reacquire: Callable[[ReplicaConnection], None] = lambda _replica: None
-        """Requests an evictable lease from the server."""
 
         self.adopt(function)
 
@@ -131,7 +143,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             return
         else:
             load.queue.append(request)
-            self._wake()
+            self._events.wake(self)
         self.watch(request)
 
     def refuse(self, request: RoutedRequest, refusal: Refusal) -> None:
@@ -203,7 +215,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def on_phase(self, replica: ReplicaConnection) -> None:
         load = self.loads[replica.version]
-        self.on_replica_phase(replica)
+        self._events.on_phase(replica)
         if replica.phase is Phase.HOT:
             load.note_ready(None if replica.has_answered else replica.hot_since_seconds - replica.requested_seconds)
             load.hot.append(replica)
@@ -212,7 +224,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             self._remove_hot(replica)
             if replica.phase is Phase.FAILED:
                 self.refuse_waiting(load.number)
-        self._wake()
+        self._events.wake(self)
 
     def on_reply(self, replica: ReplicaConnection, request: RoutedRequest, reply: Reply, file: int | None) -> None:
         load = self.loads[replica.version]
@@ -226,7 +238,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             load.prefetch.learn(reply.exec_seconds)
             if not replica.has_answered:
                 replica.has_answered = True
-                self.on_first_answer(replica)
+                self._events.on_first_answer(self, replica)
         sink = request.sink
         if reply.is_last:
             request.sink = None
@@ -258,7 +270,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             else:
                 request.release_body()
                 self.break_or_refuse(request, WORKER_DIED)
-        self._wake()
+        self._events.wake(self)
 
     def on_reacquired(self, replica: ReplicaConnection, result: ReacquireResult | None) -> None:
         """Handle the server's answer about a lease; None: it did not answer, so no other job got the lease."""
@@ -309,13 +321,13 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             for replica in hot:
                 if replica.offered_value is not None and not replica.is_reacquiring:
                     replica.begin_reacquire()
-                    self.reacquire(replica)
+                    self._events.reacquire(self, replica)
                     break
         return best
 
     def _send(self, replica: ReplicaConnection, request: RoutedRequest) -> None:
         # The store records the call before it is sent: after a crash it counts as begun.
-        self.on_send(request)
+        self._events.on_send(request)
         replica.send(request)
 
     def _refusal(self, load: VersionLoad) -> Refusal | None:
@@ -358,7 +370,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         else:
             # At the head: the request has waited longest.
             load.queue.appendleft(request)
-            self._wake()
+            self._events.wake(self)
             self.pump()
 
     def _redirect(self, load: VersionLoad) -> None:
@@ -400,17 +412,8 @@ class RouterTable:
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self.metrics = metrics
+        self.events = RouterEvents()
         self._routers: dict[str, FunctionRouter] = {}
-        self.wake: Callable[[FunctionRouter], None] = lambda _router: None
-        """Called with each function that needs a decision of the policy about its replicas."""
-
-        self.on_send: Callable[[RoutedRequest], None] = lambda _request: None
-        self.on_closed: Callable[[str], None] = lambda _identity: None
-        """Called with the identity of each removed function, after its requests were answered."""
-
-        self.on_phase: Callable[[ReplicaConnection], None] = lambda _replica: None
-        self.on_first_answer: Callable[[FunctionRouter, ReplicaConnection], None] = lambda _router, _replica: None
-        self.reacquire: Callable[[FunctionRouter, ReplicaConnection], None] = lambda _router, _replica: None
         metrics.gauges = self._gauges
 
     def get(self, name: str) -> FunctionRouter | None:
@@ -434,27 +437,20 @@ class RouterTable:
                 gone = self._routers.pop(name)
                 gone.close()
                 self.metrics.forget(name)
-                self.on_closed(gone.function.identity)
+                self.events.on_closed(gone.function.identity)
         for name, function in known.items():
             try:
                 router = self._routers.get(name)
                 if router is None:
-                    self._routers[name] = self._create(function)
+                    router = self._routers[name] = FunctionRouter(function, self.metrics, self.events)
+                    router.watch_deadlines(router.check_deadline)
                 elif router.function != function:
                     router.adopt(function)
-                    self.wake(router)
+                else:
+                    continue
+                self.events.wake(router)
             except RequestError as error:
                 _log.info("%s cannot be served: %s", name, error)
-
-    def _create(self, function: Function) -> FunctionRouter:
-        router = FunctionRouter(function, self.metrics, lambda: self.wake(router))
-        router.watch_deadlines(router.check_deadline)
-        router.on_send = self.on_send
-        router.on_replica_phase = self.on_phase
-        router.on_first_answer = lambda replica: self.on_first_answer(router, replica)
-        router.reacquire = lambda replica: self.reacquire(router, replica)
-        self.wake(router)
-        return router
 
     def _gauges(self) -> Iterator[tuple[str, str, int]]:
         for router in self:
