@@ -4,8 +4,10 @@
 a meaning unknown here. Changes of jobs and functions are recorded in `events` by triggers, so that no writer can omit them.
 """
 
-# Script i migrates from version i to version i + 1.
+# Script i migrates from version i to version i + 1. `migrate` splits a script at each `;` that ends a line, so within a
+# trigger a `;` is followed by further text.
 MIGRATIONS = (
+    # Jobs, leases and their slices; GPUs as last seen; facts.
     """
 CREATE TABLE jobs (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -67,13 +69,16 @@ CREATE TABLE facts (
     written_at REAL NOT NULL
 ) STRICT;
 """,
+    # What a job held at most, and a warning about it.
     """
 ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
 ALTER TABLE jobs ADD COLUMN warning TEXT;
 """,
+    # What a supervisor inherits from the client besides the environment.
     """
 ALTER TABLE jobs ADD COLUMN inherited TEXT;
 """,
+    # Owners, priorities, time shares, arrays and dependencies (`place`); the history of runs for estimates.
     """
 ALTER TABLE jobs ADD COLUMN owner_uid INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN compute_share REAL;
@@ -101,6 +106,7 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE INDEX runs_by_signature ON runs (signature, gpu_name, sequence);
 """,
+    # Quotas; an index of each queue, which every round reads.
     """
 CREATE TABLE quotas (
     uid INTEGER PRIMARY KEY,
@@ -110,14 +116,17 @@ CREATE TABLE quotas (
 ) STRICT;
 CREATE INDEX queue ON jobs (gpu_model, sequence) WHERE state = 'waiting';
 """,
+    # What the size of a job is based on.
     """
 ALTER TABLE jobs ADD COLUMN basis TEXT;
 """,
+    # Indexes for the few jobs with dependencies or in arrays.
     """
 CREATE INDEX conditional ON jobs (sequence) WHERE state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL);
 CREATE INDEX arrays ON jobs (json_extract(place, '$.array_id')) WHERE json_extract(place, '$.array_id') IS NOT NULL;
 """,
+    # The event log: triggers write it, so it also has the changes that an older pgpu makes.
     """
 CREATE TABLE events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -143,6 +152,7 @@ CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NO
     INSERT INTO events (at, kind, job_id, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'warned', NEW.id, NEW.owner_uid, NEW.state, NEW.warning); END;
 """,
+    # Names are unique for each owner; GPUs closed to new jobs; tokens of users.
     """
 DROP INDEX names_of_unfinished_jobs;
 CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (owner_uid, name)
@@ -160,10 +170,12 @@ CREATE TABLE tokens (
     created_at REAL NOT NULL
 ) STRICT;
 """,
+    # How many jobs shared the GPU during a run.
     """
 ALTER TABLE runs ADD COLUMN together REAL;
 CREATE INDEX released_leases ON leases (released_at) WHERE released_at IS NOT NULL;
 """,
+    # Overdue jobs: which went first, and the GPUs reserved for one (table `claims`), until it no longer waits.
     """
 ALTER TABLE leases ADD COLUMN went_first INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX first_leases ON leases (granted_at) WHERE went_first = 1;
@@ -177,6 +189,7 @@ CREATE TABLE claims (
 CREATE TRIGGER claim_ended AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT 'waiting' AND OLD.state IS 'waiting' BEGIN
     DELETE FROM claims WHERE job_id = NEW.id; END;
 """,
+    # One environment for all jobs of a client; deleted with the last of them that is not final, as it may hold secrets.
     """
 CREATE TABLE environments (
     id INTEGER PRIMARY KEY,
@@ -192,19 +205,24 @@ CREATE TRIGGER environment_dropped AFTER UPDATE OF state ON jobs WHEN NEW.state 
     WHERE id = OLD.environment_id
         AND NOT EXISTS (SELECT 1 FROM jobs WHERE environment_id = OLD.environment_id); END;
 """,
+    # The slice of a run at its last refused allocation.
     """
 ALTER TABLE runs ADD COLUMN refused_at_bytes INTEGER NOT NULL DEFAULT 0;
 """,
+    # When a job's wait began: a dependency or a retry makes it later than its arrival.
     """
 ALTER TABLE jobs ADD COLUMN eligible_at REAL;
 """,
+    # Runs are read by call and user, so the index has the user.
     """
 DROP INDEX runs_by_signature;
 CREATE INDEX runs_of_calls ON runs (signature, owner_uid, sequence);
 """,
+    # Since when reserved GPUs cannot host their job.
     """
 ALTER TABLE claims ADD COLUMN unable_since REAL;
 """,
+    # Strict shares, sharing modes, oversubscription and preemption.
     """
 ALTER TABLE jobs ADD COLUMN is_strict INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
@@ -218,6 +236,7 @@ CREATE TRIGGER job_shares_changed AFTER UPDATE OF compute_share ON jobs WHEN NEW
     INSERT INTO events (at, kind, job_id, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'share', NEW.id, NEW.owner_uid, NEW.state, NEW.compute_share); END;
 """,
+    # Profiles, as JSON.
     """
 CREATE TABLE profiles (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -230,13 +249,16 @@ CREATE TABLE profiles (
 CREATE INDEX profiles_of_calls ON profiles (signature, owner_uid, gpu_name, sequence);
 CREATE INDEX profiles_of_jobs ON profiles (job_id);
 """,
+    # The part of a slice that stays on the device under oversubscription.
     """
 ALTER TABLE slices ADD COLUMN resident_bytes INTEGER;
 """,
+    # Suspension for another job.
     """
 ALTER TABLE jobs ADD COLUMN suspended_by TEXT;
 ALTER TABLE jobs ADD COLUMN resumed_at REAL;
 """,
+    # Jobs that run under MPS only to be measured.
     """
 ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
 """,
@@ -336,6 +358,7 @@ CREATE TRIGGER function_removed AFTER DELETE ON functions BEGIN
     INSERT INTO events (at, kind, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'function', OLD.owner_uid, 'removed', OLD.name); END;
 """,
+    # Idle leases that may be taken for other jobs.
     """
 ALTER TABLE jobs ADD COLUMN offered_value REAL;
 ALTER TABLE jobs ADD COLUMN reclaimed_at REAL;
@@ -344,6 +367,7 @@ CREATE TRIGGER lease_reclaimed AFTER UPDATE OF reclaimed_at ON jobs
     INSERT INTO events (at, kind, job_id, owner_uid, state)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'reclaimed', NEW.id, NEW.owner_uid, NEW.state); END;
 """,
+    # Parked jobs, which run on without their lease, and those of them that wait for it again.
     """
 ALTER TABLE jobs ADD COLUMN parked_at REAL;
 ALTER TABLE jobs ADD COLUMN wanted_at REAL;
@@ -352,6 +376,7 @@ CREATE TRIGGER job_parked AFTER UPDATE OF parked_at ON jobs WHEN NEW.parked_at I
     INSERT INTO events (at, kind, job_id, owner_uid, state)
     VALUES ((julianday('now') - 2440587.5) * 86400, iif(NEW.parked_at IS NULL, 'unparked', 'parked'), NEW.id, NEW.owner_uid, NEW.state); END;
 """,
+    # Claims of Kubernetes; they outlive their jobs, so the job is no foreign key.
     """
 CREATE TABLE held_claims (
     uid TEXT PRIMARY KEY,
