@@ -166,6 +166,7 @@ class Runtimes(Mapping[str, Runtime]):
 
     def __init__(self, makers: Mapping[str, Callable[[], Runtime]]) -> None:
         self._makers = makers
+        # A missing SDK or library is then an error of the jobs that need it, and not of every command.
         self._made: dict[str, Runtime] = {}
 
     def __getitem__(self, name: str) -> Runtime:

@@ -164,6 +164,7 @@ class GatewaySupervisor:
         while not self._ending.is_set():
             began = time.monotonic()
             self._run_once()
+            # A gateway whose address is taken fails at once, again and again: the pauses grow.
             pause = _FIRST_PAUSE_SECONDS if time.monotonic() - began > _LIVED_SECONDS else pause * 2
             self._ending.wait(min(pause, _LONGEST_PAUSE_SECONDS))
 

@@ -1,11 +1,16 @@
-"""Exit codes: the job's own if it ran, else those of Docker."""
+"""How a call of pgpu ends: its exit code, and the report of a bug.
 
+The code is the job's own if the job ran, else one of Docker's.
+"""
+
+import sys
 from typing import TYPE_CHECKING
 
 from pgpu.errors import (
     CancelledError,
     CommandNotExecutableError,
     CommandNotFoundError,
+    PgpuBug,
     PgpuError,
     WaitTimeoutError,
 )
@@ -55,3 +60,25 @@ def of_job(job: "Job") -> int:
     if job.wait_timed_out:
         return NOT_GRANTED_IN_TIME
     return CANCELLED if job.state is JobState.CANCELLED else PGPU_FAILED
+
+
+def record_bug(error: Exception) -> PgpuBug:
+    """Write the traceback to a file of its own and return the error that names this file."""
+    import os
+    import platform
+    import tempfile
+    import traceback
+
+    from pgpu.distribution import installed_version
+
+    place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
+    details = "".join(traceback.format_exception(error))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{place}\n{sys.argv!r}\n\n{details}")
+    except OSError as exc:
+        path = f"nowhere, since {exc}"
+    return PgpuBug(
+        f"this is a bug of pgpu: {type(error).__name__}: {error}", hint=f"please report it; the details are in {path}"
+    )

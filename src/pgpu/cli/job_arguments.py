@@ -205,6 +205,7 @@ def _read_mount(word: str) -> Mount:
     target, _, mount_options = rest.partition(":")
     if not source or not target.startswith("/"):
         raise RequestError(f"--volume {word!r} is not HOST:CONTAINER", hint="write /data:/data or ./data:/data:ro")
+    # A name without a path is a named volume of the engine and stays as it is, as do absolute paths.
     if source.startswith((".", "~")):
         try:
             source = str(_absolute(Path(source).expanduser()))

@@ -13,7 +13,7 @@ from pgpu.cli import exits
 from pgpu.cli.command_group import Entry, group_of
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import console
-from pgpu.errors import NodeError, PgpuBug, PgpuError, RequestError
+from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.host.stderr_log import log_to_stderr
 
 QUEUE, LEARNING, FUNCTIONS, SERVING, CLUSTER, LAB, ADMIN = (
@@ -134,7 +134,9 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
     called = invocation or Invocation()
     try:
         command = typer.main.get_command(make_app())
+        # Not standalone: Typer returns the code of `typer.Exit` and raises its own errors, instead of ending the process.
         result = command.main(words, prog_name="pgpu", standalone_mode=False, obj=called)
+        # A full disk or a closed pipe is then an error of this call; at the interpreter's exit it would be a traceback.
         sys.stdout.flush()
     except PgpuError as exc:
         return _fail(exc, as_json=called.as_json)
@@ -152,7 +154,7 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
             console.silence_output()
             error: PgpuError = NodeError(f"the output cannot be written: {exc.strerror}")
         else:
-            error = record_bug(exc)
+            error = exits.record_bug(exc)
         return _fail(error, as_json=called.as_json)
     return result if isinstance(result, int) else exits.OK
 
@@ -160,28 +162,6 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
 def _fail(error: PgpuError, *, as_json: bool) -> int:
     console.print_error(error, as_json=as_json)
     return exits.of_error(error)
-
-
-def record_bug(error: Exception) -> PgpuBug:
-    """Write the traceback to a file of its own and return the error that names this file."""
-    import os
-    import platform
-    import tempfile
-    import traceback
-
-    from pgpu.distribution import installed_version
-
-    place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
-    details = "".join(traceback.format_exception(error))
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{place}\n{sys.argv!r}\n\n{details}")
-    except OSError as exc:
-        path = f"nowhere, since {exc}"
-    return PgpuBug(
-        f"this is a bug of pgpu: {type(error).__name__}: {error}", hint=f"please report it; the details are in {path}"
-    )
 
 
 def _help_or_fail(error: Exception, *, as_json: bool) -> int:

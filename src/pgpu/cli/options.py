@@ -22,6 +22,7 @@ def note_json(context: typer.Context, *, value: bool) -> bool:
 
 MOST_PORT = 65_535
 
+# Eager options are parsed first: an error in any other option is then JSON as well.
 Json = Annotated[
     bool,
     typer.Option("--json", callback=note_json, is_eager=True, help="Print one JSON object; errors are JSON on stderr."),

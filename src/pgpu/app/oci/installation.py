@@ -97,6 +97,7 @@ class Change:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else _MODE
+            # Resolved: a rename onto a symbolic link would replace the link, not the file that it names.
             write_atomically(self.path.resolve(), self.after.encode(), mode)
         except OSError as exc:
             raise NodeError(

@@ -52,6 +52,7 @@ def print_json(content: documents.Document) -> None:
 
 def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> None:
     """Print one object on one line, for streams of objects."""
+    # Flushed, so that a program that reads the stream gets each object at once.
     line = visible_json(json.dumps(content, ensure_ascii=False))
     print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
 

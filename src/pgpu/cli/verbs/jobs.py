@@ -103,6 +103,7 @@ def logs(
     """
     invocation, tail_lines = invocation_of(context), _line_count(tail)
     client = invocation.client()
+    # Jobs come first: a function is looked up only if no job has this id or name.
     try:
         for stream, data in client.logs(job, follow=follow, tail_lines=tail_lines):
             _print_piece(stream, data, as_json=as_json)

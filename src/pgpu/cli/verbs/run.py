@@ -51,7 +51,7 @@ def run(
             print_simulated(submitted)
             print_estimate(submitted)
         if job.detach:
-            if signals:
+            if signals:  # one that arrived while the job was being submitted
                 pass_on(client, submitted.id, signals[0])
             if as_json:
                 console.print_json(documents.of_job(client.job(submitted.id)))
