@@ -1,4 +1,4 @@
-/* The launcher's command line, written by pgpu.runtimes.process alone. */
+/* The launcher's command line, written by pgpu.runtimes.process_runtime alone. */
 #ifndef PGPU_LAUNCHER_OPTIONS_H
 #define PGPU_LAUNCHER_OPTIONS_H
 

@@ -16,7 +16,7 @@ from tests.contract.runtime_worlds import RuntimeWorld, Started, opened, pipes, 
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError
 from pgpu.model import ClaimHolder, ContainerHolder, Holder
 from pgpu.runtimes import RunningJob
-from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
+from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
 
 
 def _process_in_view(directory: Path) -> RuntimeWorld:

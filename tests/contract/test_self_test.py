@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.enforcers import Binding
 
 from pgpu.enforcement import Enforcer
-from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.enforcer_selector import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import shims_id
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE

@@ -28,8 +28,8 @@ from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.process import ProcessRuntime
-from pgpu.runtimes.process_job import RunningProcess
+from pgpu.runtimes.process_runtime import ProcessRuntime
+from pgpu.runtimes.running_process import RunningProcess
 from pgpu.scheduling.gpu_turns import TurnRules
 
 

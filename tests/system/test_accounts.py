@@ -11,7 +11,7 @@ from tests.contract.runtime_worlds import RuntimeWorld, opened, terminal
 
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError, RequestError, RuntimeUnavailableError
 from pgpu.model import Account, JobSpec, ProcessHolder
-from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
+from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
 
 ALICE = Account(
     61001, 61001, (61050, 61051), 0o027, (("RLIMIT_NOFILE", 123, 456),), (("PATH", "/usr/bin:/bin"), ("WHO", "alice"))

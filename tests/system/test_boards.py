@@ -16,7 +16,7 @@ from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.libraries import PROBE
 from pgpu.model import Job
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_runtime import ProcessRuntime
 
 _SHARED = ComputeWord(0.5, 100, is_measured=True, is_shared=True)
 _STAT_BLOCK_BYTES = 512

@@ -25,7 +25,7 @@ from pgpu.errors import CapacityError, NodeError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
 from pgpu.runtimes import RunningJob, Stdio
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.scheduling.capacity import most_oversubscribed_bytes
 from pgpu.units import GIB
 

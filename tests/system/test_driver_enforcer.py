@@ -16,12 +16,12 @@ from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file
 from pgpu.enforcement.driver import DriverEnforcer, UnaidedDriver
-from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.enforcer_selector import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.errors import EnforcementError, RuntimeUnavailableError
 from pgpu.ledger import Ledger
-from pgpu.runtimes.cgroup_leaf import enter_leaf, remove_leaf
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.cgroups import enter_leaf, remove_leaf
+from pgpu.runtimes.process_runtime import ProcessRuntime
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tests.waiting import DEADLINE_SECONDS
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, Mount
 from pgpu.runtimes import Runtime
-from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
+from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
 
 _TABLE = Path(__file__).parent.parent.parent / "docs" / "interception.toml"
 _PAST_THE_SLICE = str(SLICE_BYTES + 256 * MIB)

@@ -25,7 +25,7 @@ from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, JobState, SharingMode
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_runtime import ProcessRuntime
 
 Look = Callable[[str, Owns], None]
 

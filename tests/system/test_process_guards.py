@@ -18,10 +18,10 @@ from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.launching import launch
+from pgpu.runtimes.launcher import launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage
-from pgpu.runtimes.process import _environment, _lineage, append_host_preloads
-from pgpu.runtimes.process_job import RunningProcess
+from pgpu.runtimes.process_runtime import _environment, _lineage, append_host_preloads
+from pgpu.runtimes.running_process import RunningProcess
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import RequestError
 from pgpu.model import Mount, ProcessHolder
-from pgpu.runtimes.process import ProcessRuntime, append_host_preloads, can_make_private_views
+from pgpu.runtimes.process_runtime import ProcessRuntime, append_host_preloads, can_make_private_views
 from pgpu.runtimes.shadowed_paths import shadows
 
 _THEIRS = "/no/such/library-of-the-user.so"
@@ -132,7 +132,7 @@ def test_every_place_of_a_library_is_listed_once_and_without_links() -> None:
 
 _FORBIDDEN = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec setpriv --bounding-set -all "$@"'
 _ASK = (
-    "from pgpu.runtimes.process import ProcessRuntime, why_no_private_view;"
+    "from pgpu.runtimes.process_runtime import ProcessRuntime, why_no_private_view;"
     "print(ProcessRuntime().is_advisory(None), why_no_private_view())"
 )
 

@@ -15,7 +15,7 @@ from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError
 from pgpu.libraries import PROBE
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_runtime import ProcessRuntime
 
 _STAT_BLOCK_BYTES = 512
 

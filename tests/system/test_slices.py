@@ -12,9 +12,9 @@ from tests.system.slice_stage import MIB, MODEL, SLICE_BYTES, Stage, install_dri
 
 from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file, meter
-from pgpu.enforcement.calibration import ContextSizes
+from pgpu.enforcement.context_sizes import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
-from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.enforcer_selector import Ladder, Rung
 from pgpu.enforcement.refusal import Refusal
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import ShimEnforcer
@@ -23,7 +23,7 @@ from pgpu.gpu.catalog import parse_model
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
-from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_runtime import ProcessRuntime
 
 _OUT_OF_MEMORY = 2
 _RUNTIME = ProcessRuntime()

@@ -12,7 +12,7 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 from pgpu.errors import RequestError
 from pgpu.model import Account, JobSpec, Mount
 from pgpu.runtimes.docker.confinement import confined, groups_to_add
-from pgpu.runtimes.docker.image.facts import read_facts
+from pgpu.runtimes.docker.image_facts import read_facts
 from pgpu.runtimes.docker.nesting import needed_places
 from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
 from pgpu.runtimes.docker.refusals import refuse_bad_words

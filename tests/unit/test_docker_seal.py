@@ -10,7 +10,7 @@ from pgpu.enforcement.without_gpu import WithoutGpu
 from pgpu.errors import RequestError
 from pgpu.model import Account, Job, JobSpec, JobState, Lease, Mount, Request
 from pgpu.runtimes.docker.confinement import confined, refuse_more_than_own
-from pgpu.runtimes.docker.creation import container_configuration
+from pgpu.runtimes.docker.create_request import container_configuration
 from pgpu.runtimes.docker.refusals import refuse_bad_words, refuse_more_than_the_machine_has
 from pgpu.units import GIB
 

@@ -26,13 +26,13 @@ from pgpu.errors import (
 )
 from pgpu.model import Delivery, Job, JobSpec, JobState, Lease, Mount, Request
 from pgpu.runtimes.container_cgroup import leaf_cgroup
-from pgpu.runtimes.docker.creation import container_configuration
+from pgpu.runtimes.docker.create_request import container_configuration
 from pgpu.runtimes.docker.devices import gpu_request
 from pgpu.runtimes.docker.engine.addresses import engine_url
-from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, pgpu_error, start_error
-from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts
+from pgpu.runtimes.docker.engine_errors import FOREIGN_ERRORS, pgpu_error, start_error
 from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
-from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
+from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts
+from pgpu.runtimes.docker.mounts import plan_mounts, preload_lines
 from pgpu.runtimes.docker.refusals import (
     refuse_bad_image,
     refuse_bad_words,

@@ -10,7 +10,7 @@ import pytest
 
 from pgpu.enforcement.mps import Health, MpsControl, MpsDaemons
 from pgpu.enforcement.mps.daemon import Generation
-from pgpu.enforcement.mps.process import is_ending
+from pgpu.enforcement.mps.daemon_process import is_ending
 from pgpu.enforcement.mps.sighting import Sighting, last_sighting, look_at, publish_sighting
 from pgpu.engine.supervisor.clients import SILENT_SECONDS, Clients, Judging
 from pgpu.gpu import GpuSource

@@ -65,21 +65,21 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
 
 def _load_for_supervisors() -> None:
     """Import what every supervisor of a process needs, and try once for a private view; nothing stays open."""
-    from pgpu.runtimes.process import why_no_private_view
+    from pgpu.runtimes.process_runtime import why_no_private_view
 
     for name in (
         "pgpu.engine.leases.mps_sharing",
         "pgpu.engine.settings",
         "pgpu.engine.submitter",
         "pgpu.engine.supervisor",
-        "pgpu.enforcement.calibration",
+        "pgpu.enforcement.context_sizes",
         "pgpu.enforcement.driver",
         "pgpu.enforcement.mig",
         "pgpu.enforcement.mps",
         "pgpu.enforcement.self_test",
         "pgpu.enforcement.shim",
-        "pgpu.enforcement.ladder",
-        "pgpu.runtimes.process",
+        "pgpu.enforcement.enforcer_selector",
+        "pgpu.runtimes.process_runtime",
         "pgpu.app.throwaway_jobs",
     ):
         importlib.import_module(name)
@@ -91,7 +91,7 @@ def _load_for_containers() -> None:
     if importlib.util.find_spec("docker") is not None:
         with contextlib.suppress(ImportError):  # The supervisor of a container reports a broken SDK.
             importlib.import_module("pgpu.runtimes.docker.staging")
-            importlib.import_module("pgpu.runtimes.docker.runtime")
+            importlib.import_module("pgpu.runtimes.docker.docker_runtime")
 
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pgpu.enforcement.shim import ShimEnforcer
     from pgpu.engine.leases.mps_sharing import MpsSharing
     from pgpu.gpu.products import GpuModel
-    from pgpu.runtimes.cgroup_leaf import LimitCgroup
+    from pgpu.runtimes.cgroups import LimitCgroup
     from pgpu.runtimes.docker.staging import Staging
 
 LEDGER_NAME = "ledger.db"
@@ -58,7 +58,7 @@ def make_engine(settings: Settings) -> Engine:
     Raises:
         PgpuError: This machine lacks something that the settings name, or this process is inside a job.
     """
-    from pgpu.enforcement.calibration import ContextSizes
+    from pgpu.enforcement.context_sizes import ContextSizes
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.shim import ShimEnforcer
@@ -185,7 +185,7 @@ def _runtimes(
     settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
 ) -> Runtimes:
     def process() -> Runtime:
-        from pgpu.runtimes.process import ProcessRuntime
+        from pgpu.runtimes.process_runtime import ProcessRuntime
 
         _check_libraries(simulated)
         return ProcessRuntime(limit_cgroup=limit_cgroup)
@@ -204,7 +204,7 @@ def _runtimes(
         return OciRuntime(limit_cgroup=limit_cgroup)
 
     def claim() -> Runtime:
-        from pgpu.runtimes.claimed import ClaimedRuntime
+        from pgpu.runtimes.claim_runtime import ClaimedRuntime
 
         return ClaimedRuntime(process)
 
@@ -272,7 +272,7 @@ def _select_enforcer(
     may_limit_cgroups: bool,
 ) -> Enforcer:
     from pgpu.enforcement.driver import UnaidedDriver
-    from pgpu.enforcement.ladder import Ladder, Rung
+    from pgpu.enforcement.enforcer_selector import Ladder, Rung
     from pgpu.enforcement.refusal import Refusal
 
     shim, driver, mig = enforcers

@@ -46,7 +46,7 @@ from pgpu.libraries import (
 )
 from pgpu.model import Gpu, Job, JobSpec, Request
 from pgpu.model.finding import Finding, broken, fine, weak
-from pgpu.runtimes.process import why_no_private_view
+from pgpu.runtimes.process_runtime import why_no_private_view
 from pgpu.units import GIB, MIB, format_memory
 
 _LISTING_TIMEOUT_SECONDS = 60

@@ -12,7 +12,7 @@ from tests.system.slice_stage import Stage, opened_stage
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import Job
-from pgpu.runtimes.docker.runtime import DockerRuntime
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 
 pytestmark = [
     pytest.mark.docker,

@@ -18,9 +18,9 @@ from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
 from pgpu.errors import CommandNotFoundError
 from pgpu.model import Account, ContainerHolder, Delivery, Job
-from pgpu.runtimes.docker.creation import JOB_LABEL, container_name
+from pgpu.runtimes.docker.create_request import JOB_LABEL, container_name
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 from pgpu.runtimes.docker.engine import Engine, engine_url
-from pgpu.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = pytest.mark.docker
 

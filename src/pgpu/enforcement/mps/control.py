@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pgpu.enforcement.mps.process import PROGRAM, end_servers, is_there
+from pgpu.enforcement.mps.daemon_process import PROGRAM, end_servers, is_there
 from pgpu.errors import EnforcementError
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.units import MIB

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from pgpu.enforcement.mps.control import MpsControl, ServerStatus
-from pgpu.enforcement.mps.process import children, daemon_process, end
+from pgpu.enforcement.mps.daemon_process import children, daemon_process, end
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import exclusive_flock, open_lock_file

@@ -42,7 +42,7 @@ from pgpu.model import (
     Request,
     Slice,
 )
-from pgpu.runtimes.claimed import CLAIM_VARIABLE, read_delivery
+from pgpu.runtimes.claim_runtime import CLAIM_VARIABLE, read_delivery
 from pgpu.scheduling import GpuRoom, has_compute
 from pgpu.scheduling.capacity import (
     can_page,

@@ -8,7 +8,7 @@ refuses to restart anything: the next job that comes does.
 from dataclasses import dataclass, field
 
 from pgpu.enforcement.mps import Health, MpsDaemons
-from pgpu.enforcement.mps.process import children, is_ending
+from pgpu.enforcement.mps.daemon_process import children, is_ending
 from pgpu.enforcement.mps.sighting import Sighting, last_sighting
 from pgpu.engine.supervisor.mps_looks import Looks
 from pgpu.gpu import GpuSource

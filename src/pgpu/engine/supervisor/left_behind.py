@@ -14,7 +14,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.host.process_identity import identify_running
 from pgpu.model import Lease
-from pgpu.runtimes.belonging import Belonging
+from pgpu.runtimes.process_owners import Belonging
 
 
 @dataclass(slots=True)

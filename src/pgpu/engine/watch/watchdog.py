@@ -20,7 +20,7 @@ from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Outsider, ProcessHolder
-from pgpu.runtimes.belonging import Belonging
+from pgpu.runtimes.process_owners import Belonging
 from pgpu.units import format_memory
 
 _FIRST_PID_NAMESPACE = 4026531836

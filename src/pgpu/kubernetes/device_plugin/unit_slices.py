@@ -20,7 +20,7 @@ from pgpu.engine.claims import Claims
 from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
 from pgpu.kubernetes.unit_ids import Unit, claim_of, is_ours, uid_of, units_in, units_of
 from pgpu.model import HeldClaim
-from pgpu.runtimes.claimed import Viewers
+from pgpu.runtimes.claim_runtime import Viewers
 
 _log = logging.getLogger(__name__)
 

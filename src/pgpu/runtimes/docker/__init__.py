@@ -3,7 +3,7 @@
 Needs the Docker SDK (the extra `docker`), so it is imported only when a container is requested.
 """
 
-from pgpu.runtimes.cgroup_leaf import LimitCgroup
-from pgpu.runtimes.docker.runtime import DockerRuntime
+from pgpu.runtimes.cgroups import LimitCgroup
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 
 __all__ = ["DockerRuntime", "LimitCgroup"]

@@ -12,8 +12,8 @@ from typing import Any
 from pgpu.errors import RequestError
 from pgpu.libraries import ENTER
 from pgpu.model import Account, JobSpec, Mount
-from pgpu.runtimes.docker.image.facts import ImageFacts
-from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
+from pgpu.runtimes.docker.image_facts import ImageFacts
+from pgpu.runtimes.docker.mounts import JOB_DIRECTORY
 from pgpu.runtimes.docker.nesting import plain
 
 SOCKETS_OF_ROOT = tuple(

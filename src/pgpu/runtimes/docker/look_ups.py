@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pgpu.libraries import STAGER, library_path
-from pgpu.runtimes.launching import spawn
+from pgpu.runtimes.launcher import spawn
 
 _QUICK_SECONDS = 0.5
 """Deadline that applies to every look-up; local file systems take a thousandth of it."""

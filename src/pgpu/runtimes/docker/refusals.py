@@ -11,8 +11,8 @@ from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.model import JobSpec, Mount
-from pgpu.runtimes.docker.image.facts import CUDA_NAME, NVML_NAME, PRELOAD_PATH, ImageFacts
-from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
+from pgpu.runtimes.docker.image_facts import CUDA_NAME, NVML_NAME, PRELOAD_PATH, ImageFacts
+from pgpu.runtimes.docker.mounts import JOB_DIRECTORY
 from pgpu.runtimes.docker.nesting import plain
 from pgpu.runtimes.docker.references import refuse_bad_reference
 from pgpu.units import MIB, format_memory

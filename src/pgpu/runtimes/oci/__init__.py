@@ -4,7 +4,7 @@ Such a container exists and is held back by `pgpu-hold` before its job has a lea
 are not created or removed here.
 """
 
-from pgpu.runtimes.oci.record import Container, container_of
-from pgpu.runtimes.oci.runtime import CONTAINER_VARIABLE, OciRuntime
+from pgpu.runtimes.container_record import Container, container_of
+from pgpu.runtimes.oci_runtime import CONTAINER_VARIABLE, OciRuntime
 
 __all__ = ["CONTAINER_VARIABLE", "Container", "OciRuntime", "container_of"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import ProcessHolder
+from pgpu.runtimes.container_record import Container
 from pgpu.runtimes.oci.engine import AwaitedExit, signal_container
-from pgpu.runtimes.oci.record import Container
 
 _KILL_DEADLINE_SECONDS = 10.0
 _SIGNAL_EXIT_BASE = 128

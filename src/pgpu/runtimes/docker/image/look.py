@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgpu.runtimes.docker.engine import Engine
-from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts, read_facts
-from pgpu.runtimes.docker.image.files import CreatedContainerFiles
+from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, read_facts
+from pgpu.runtimes.docker.image_inspection import CreatedContainerFiles
 
 _LOOKED_AT = ("/usr", "/lib", "/lib64", "/etc")
 _LOOK_LABEL = "io.pgpu.look"

@@ -15,13 +15,13 @@ from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import BRINGER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import RunningJob, Stdio
-from pgpu.runtimes.cgroup_leaf import LimitCgroup
+from pgpu.runtimes.cgroups import LimitCgroup
 from pgpu.runtimes.container_cgroup import leaf_cgroup
+from pgpu.runtimes.container_record import ENVIRONMENT, Container, Gate, container_of
 from pgpu.runtimes.oci.engine import AwaitedExit
 from pgpu.runtimes.oci.job import OciJob
-from pgpu.runtimes.oci.record import ENVIRONMENT, Container, Gate, container_of
-from pgpu.runtimes.oci.twin import MPS_IN_JOB, start_twin
-from pgpu.runtimes.process_job import open_process
+from pgpu.runtimes.probe_container import MPS_IN_JOB, start_twin
+from pgpu.runtimes.running_process import open_process
 
 CONTAINER_VARIABLE = "PGPU_CONTAINER"
 """Environment variable in the job's spec: the slice's directory, with the container's record."""

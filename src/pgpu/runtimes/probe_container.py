@@ -18,7 +18,7 @@ from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Delivery, Job, ProcessHolder
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.oci.record import Container
+from pgpu.runtimes.container_record import Container
 
 MPS_IN_JOB = "/.pgpu/mps"
 """Mount point of the MPS pipes in a container, an empty directory of its slice."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ClaimHolder, ContainerHolder, Holder, Job, ProcessHolder
-from pgpu.runtimes.claimed import Viewers
+from pgpu.runtimes.claim_runtime import Viewers
 from pgpu.runtimes.lineage import Lineage, hold_mount_namespace
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
 from pgpu.model import Delivery
-from pgpu.runtimes.docker.image.facts import CUDA_NAME, ImageFacts
+from pgpu.runtimes.docker.image_facts import CUDA_NAME, ImageFacts
 
 JOB_DIRECTORY = "/.pgpu"
 """Directly under /: a parent directory that the container's root can rename could be replaced by a forged one."""

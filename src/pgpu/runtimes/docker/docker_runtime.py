@@ -16,7 +16,7 @@ from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import Account, ContainerHolder, Delivery, Holder, Job, JobSpec, Mount
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_usage
-from pgpu.runtimes.cgroup_leaf import LimitCgroup
+from pgpu.runtimes.cgroups import LimitCgroup
 from pgpu.runtimes.container_cgroup import leaf_cgroup
 from pgpu.runtimes.docker.confinement import (
     SOCKETS_OF_ROOT,
@@ -25,13 +25,14 @@ from pgpu.runtimes.docker.confinement import (
     is_confined,
     refuse_more_than_own,
 )
-from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
+from pgpu.runtimes.docker.create_request import JOB_LABEL, binds, container_configuration, container_name
 from pgpu.runtimes.docker.devices import gpu_request
+from pgpu.runtimes.docker.docker_job import DockerJob
 from pgpu.runtimes.docker.engine import Engine, engine_url
-from pgpu.runtimes.docker.image import FactsCache, image_facts
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
-from pgpu.runtimes.docker.job import DockerJob
-from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines, targets_in
+from pgpu.runtimes.docker.image.look import image_facts
+from pgpu.runtimes.docker.image_facts import FactsCache
+from pgpu.runtimes.docker.mounts import plan_mounts, preload_lines, targets_in
 from pgpu.runtimes.docker.nesting import needed_places
 from pgpu.runtimes.docker.refusals import (
     refuse_bad_image,

@@ -10,7 +10,7 @@ from docker import errors as docker_errors
 
 from pgpu.errors import RequestError, RuntimeUnavailableError
 from pgpu.runtimes.docker.engine.attachment import AttachRefusedError, attach
-from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, one_line, start_error, translated
+from pgpu.runtimes.docker.engine_errors import FOREIGN_ERRORS, one_line, start_error, translated
 from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
 
 _TIMEOUT_SECONDS = 120

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.model import SEALED_HOST_MEMORY_BYTES, Delivery, Job, JobSpec, Mount
-from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
+from pgpu.runtimes.docker.mounts import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
 """Label of every container of pgpu; its value is the job's ID."""

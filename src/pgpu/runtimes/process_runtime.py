@@ -18,10 +18,10 @@ from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_streams, give_usage, launcher_words, switches
-from pgpu.runtimes.cgroup_leaf import LimitCgroup
-from pgpu.runtimes.launching import Launch, launch
+from pgpu.runtimes.cgroups import LimitCgroup
+from pgpu.runtimes.launcher import Launch, launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace
-from pgpu.runtimes.process_job import RunningProcess, open_process
+from pgpu.runtimes.running_process import RunningProcess, open_process
 from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder
-from pgpu.runtimes.cgroup_leaf import enter_leaf, kill_leaf, remove_leaf
+from pgpu.runtimes.cgroups import enter_leaf, kill_leaf, remove_leaf
 from pgpu.runtimes.lineage import Lineage
 
 _SIGNAL_EXIT_BASE = 128

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pgpu.host.atomic_file import write_atomically
-from pgpu.runtimes.docker.image.files import ContainerFiles
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
+from pgpu.runtimes.docker.image_inspection import ContainerFiles
 
 PRELOAD_PATH = "/etc/ld.so.preload"
 CUDA_NAME = "libcuda.so.1"
