@@ -21,7 +21,7 @@ from tests.simgpu_clients import write_gpus
 from tests.waiting import until
 
 from pgpu.enforcement.mps import MpsControl, ServerStatus
-from pgpu.enforcement.mps.proof import all_clients
+from pgpu.enforcement.mps.control import all_clients
 from pgpu.libraries import PROBE, SIMULATED_CUDA, SIMULATED_MPS_CONTROL
 
 MIB = 1 << 20

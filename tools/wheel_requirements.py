@@ -26,7 +26,7 @@ from pgpu.libraries import (
     SIMULATED_NVML,
     STAGER,
 )
-from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
+from pgpu.runtimes.docker.image_facts import architecture, newest_glibc
 
 _OLDEST_GLIBC = (2, 17)
 _NATIVE = "pgpu/_native/"

@@ -10,7 +10,7 @@ from tests.waiting import until
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE
-from pgpu.runtimes.process_owners import Belonging
+from pgpu.runtimes.process_owners import ProcessOwners
 from pgpu.units import MIB
 
 ID = "0123456789ab"
@@ -32,7 +32,7 @@ def job(holder: ProcessHolder | ContainerHolder | None) -> Job:
 
 
 def test_a_job_s_own_process_is_its_own_and_another_s_is_nobody_s() -> None:
-    belonging = Belonging()
+    belonging = ProcessOwners()
     with process() as mine, process() as other:
         assert belonging.owner(mine, [job(mine)]) == ID
         assert belonging.owner(other, [job(mine)]) is None
@@ -40,14 +40,14 @@ def test_a_job_s_own_process_is_its_own_and_another_s_is_nobody_s() -> None:
 
 
 def test_a_process_in_another_session_is_known_by_its_environment() -> None:
-    belonging = Belonging()
+    belonging = ProcessOwners()
     with process() as main, process(**{JOB_ID_VARIABLE: ID}) as daemon:
         until(lambda: belonging.owner(daemon, [job(main)]) == ID)  # a process that just began shows no environment yet
     belonging.close()
 
 
 def test_what_is_known_of_a_job_is_forgotten_with_it() -> None:
-    belonging = Belonging()
+    belonging = ProcessOwners()
     with process() as mine:
         assert belonging.owner(mine, [job(mine)]) == ID
         assert belonging.owner(mine, []) is None
@@ -55,7 +55,7 @@ def test_what_is_known_of_a_job_is_forgotten_with_it() -> None:
 
 
 def test_a_job_without_a_holder_and_a_container_elsewhere_own_nobody() -> None:
-    belonging = Belonging()
+    belonging = ProcessOwners()
     with process() as mine:
         assert belonging.owner(mine, [job(None)]) is None
         assert belonging.owner(mine, [job(ContainerHolder("f" * 64, "unix:///nowhere"))]) is None
@@ -64,7 +64,7 @@ def test_a_job_without_a_holder_and_a_container_elsewhere_own_nobody() -> None:
 
 def test_no_descriptor_is_left_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
-    belonging = Belonging()
+    belonging = ProcessOwners()
     with process(("unshare", "--user", "--mount", "sleep", "600")) as mine:
         belonging.owner(mine, [job(mine)])
         belonging.owner(mine, [])

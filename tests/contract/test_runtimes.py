@@ -30,7 +30,7 @@ def _process_with_preload(directory: Path) -> RuntimeWorld:
 
 
 def _container(directory: Path) -> RuntimeWorld:
-    from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
+    from pgpu.runtimes.docker.docker_runtime import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
 
     facts = directory.parent / "images"  # of the whole run: to look into an image takes seconds
     return RuntimeWorld(DockerRuntime(facts), directory, kind="docker", image="pgpu-test:tiny")

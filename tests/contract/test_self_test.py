@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.enforcers import Binding
 
 from pgpu.enforcement import Enforcer
-from pgpu.enforcement.enforcer_selector import Ladder, Rung
+from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import shims_id
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE
@@ -98,10 +98,12 @@ def test_after_a_boot_everything_is_proved_anew(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_read_by_the_enforcer_that_made_it() -> None:
-    rungs = [Rung(Binding("strong"), lambda _: True), Rung(Binding("weak"), lambda _: True)]
-    ladder = Ladder(rungs, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None, lambda _job: ""))
+    candidates = [Candidate(Binding("strong"), lambda _: True), Candidate(Binding("weak"), lambda _: True)]
+    selector = EnforcerSelector(
+        candidates, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None, lambda _job: "")
+    )
     for name in ("strong", "weak"):
-        assert ladder.use(replace(LEASE, enforcer=name))[0].gpu_uuid == name
+        assert selector.use(replace(LEASE, enforcer=name))[0].gpu_uuid == name
 
 
 class Keeping(Binding):
@@ -126,9 +128,11 @@ def test_what_a_killed_self_test_left_goes_with_its_jobs_slice() -> None:
         left.update(enforcer.there)
         return "context 0\nallocate 2\n"
 
-    ladder = Ladder([Rung(enforcer, lambda _: True)], lambda: [GPU], SelfTest(Memory(), run, lambda _job: ""))
-    ladder.prepare(JOB, [GPU])
+    selector = EnforcerSelector(
+        [Candidate(enforcer, lambda _: True)], lambda: [GPU], SelfTest(Memory(), run, lambda _job: "")
+    )
+    selector.prepare(JOB, [GPU])
     enforcer.there |= left  # as if the process of the test had been killed while it ran
     assert len(enforcer.there) == 2
-    ladder.release(LEASE)
+    selector.release(LEASE)
     assert not enforcer.there

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.fakes.machine import FileEnforcer
 
 from pgpu.enforcement import SliceUse
-from pgpu.enforcement.refusal import Refusal
+from pgpu.enforcement.enforcer_selector import Refusal
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 

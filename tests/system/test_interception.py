@@ -148,7 +148,7 @@ def _in_view(stage: Stage, client: str) -> str:
 
 
 def _in_container(stage: Stage, client: str) -> str:
-    from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
+    from pgpu.runtimes.docker.docker_runtime import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
 
     if subprocess.run(["docker", "image", "inspect", _IMAGE], capture_output=True, check=False).returncode != 0:
         pytest.skip(f"the test image {_IMAGE} is missing (tools/test-image makes it)")

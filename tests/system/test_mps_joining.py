@@ -16,7 +16,7 @@ from tests.waiting import until
 
 from pgpu.app.throwaway_jobs import hold_throwaway, run_throwaway
 from pgpu.enforcement.mps import Health, MpsControl, MpsDaemons, MpsProof
-from pgpu.enforcement.mps.proof import Owns
+from pgpu.enforcement.mps.control import Owns
 from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.errors import EnforcementError, NotReadyError, RequestError

@@ -17,8 +17,7 @@ from tests.contract.runtime_worlds import make_bare_delivery
 from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import LAUNCHER, library_path
-from pgpu.runtimes.process_runtime import can_make_private_views
-from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
+from pgpu.runtimes.process_runtime import PRELOAD_PATH, can_make_private_views, shadows
 
 _NOBODY = 65534
 _READY = b"ready\n"

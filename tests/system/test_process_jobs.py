@@ -13,8 +13,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import RequestError
 from pgpu.model import Mount, ProcessHolder
-from pgpu.runtimes.process_runtime import ProcessRuntime, append_host_preloads, can_make_private_views
-from pgpu.runtimes.shadowed_paths import shadows
+from pgpu.runtimes.process_runtime import ProcessRuntime, append_host_preloads, can_make_private_views, shadows
 
 _THEIRS = "/no/such/library-of-the-user.so"
 

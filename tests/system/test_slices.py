@@ -14,8 +14,7 @@ from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.context_sizes import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
-from pgpu.enforcement.enforcer_selector import Ladder, Rung
-from pgpu.enforcement.refusal import Refusal
+from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector, Refusal
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.errors import EnforcementError, RequestError
@@ -220,13 +219,13 @@ def test_a_limit_that_binds_is_proved_once_for_each_way_of_delivery(
         runs.append(job)
         return run_throwaway(_RUNTIME, job, delivery)
 
-    ladder = Ladder(
-        [Rung(stage.enforcer, lambda _: True)], lambda: stage.gpus, SelfTest(ledger.facts, run, lambda _job: "")
+    selector = EnforcerSelector(
+        [Candidate(stage.enforcer, lambda _: True)], lambda: stage.gpus, SelfTest(ledger.facts, run, lambda _job: "")
     )
     for _ in range(2):
         job = stage.job(["true"], is_advisory=is_advisory)
-        ladder.prepare(job, stage.gpus)
-        ladder.release(_lease(job))
+        selector.prepare(job, stage.gpus)
+        selector.release(_lease(job))
     assert len(runs) == 1
     assert [path.name for path in (stage.directory / "slices").iterdir()] == []
 
@@ -264,9 +263,9 @@ class _Missing(_Careless):
 def test_a_limit_that_does_not_bind_is_caught_and_nothing_starts(
     stage: Stage, ledger: Ledger, enforcer: type[_Careless]
 ) -> None:
-    ladder = Ladder([Rung(enforcer(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger))
+    selector = EnforcerSelector([Candidate(enforcer(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger))
     with pytest.raises(EnforcementError, match="does not bind"):
-        ladder.prepare(stage.job(["true"]), stage.gpus)
+        selector.prepare(stage.job(["true"]), stage.gpus)
     assert list((stage.directory / "slices").iterdir()) == []
 
 
@@ -275,29 +274,31 @@ def test_a_refusal_that_nobody_counted_is_not_taken_for_ours(stage: Stage, ledge
     with talking(stage, _RUNTIME, memory_bytes=stage.gpus[0].memory_bytes) as neighbour:
         free_bytes = stage.gpus[0].memory_bytes - 2 * _CONTEXT_BYTES - 64 * MIB
         assert neighbour.ask(f"take {free_bytes}") == 0
-        ladder = Ladder([Rung(_Careless(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger))
+        selector = EnforcerSelector(
+            [Candidate(_Careless(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger)
+        )
         with pytest.raises(EnforcementError, match="does not bind"):
-            ladder.prepare(stage.job(["true"]), stage.gpus)
+            selector.prepare(stage.job(["true"]), stage.gpus)
 
 
 def test_each_gpu_has_the_strongest_enforcer_that_works_there(ledger: Ledger) -> None:
     with opened_stage(gpu_count=2) as stage:
         first, second = stage.gpus
         nothing = Refusal("it is divided", "use another GPU")
-        rungs = [Rung(stage.enforcer, lambda gpu: gpu == first), Rung(nothing, lambda _: True)]
-        ladder = Ladder(rungs, lambda: stage.gpus, _self_test(ledger))
-        assert [ladder.for_gpus([gpu]).name for gpu in (first, second)] == ["shim", "none"]
-        assert ladder.for_gpus([first, second]).name == "none"
-        assert ladder.name == "shim, none"
+        candidates = [Candidate(stage.enforcer, lambda gpu: gpu == first), Candidate(nothing, lambda _: True)]
+        selector = EnforcerSelector(candidates, lambda: stage.gpus, _self_test(ledger))
+        assert [selector.for_gpus([gpu]).name for gpu in (first, second)] == ["shim", "none"]
+        assert selector.for_gpus([first, second]).name == "none"
+        assert selector.name == "shim, none"
         with pytest.raises(EnforcementError, match="it is divided") as caught:
-            ladder.prepare(stage.job(["true"]), stage.gpus)
+            selector.prepare(stage.job(["true"]), stage.gpus)
         assert caught.value.hint == "use another GPU"
 
 
 def test_no_enforcer_for_a_gpu_is_an_error(stage: Stage, ledger: Ledger) -> None:
-    ladder = Ladder([Rung(stage.enforcer, lambda _: False)], lambda: stage.gpus, _self_test(ledger))
+    selector = EnforcerSelector([Candidate(stage.enforcer, lambda _: False)], lambda: stage.gpus, _self_test(ledger))
     with pytest.raises(EnforcementError, match="no limit can be made to bind"):
-        ladder.prepare(stage.job(["true"]), stage.gpus)
+        selector.prepare(stage.job(["true"]), stage.gpus)
 
 
 def test_a_path_that_the_limit_file_has_no_room_for_is_refused(stage: Stage) -> None:

@@ -20,8 +20,7 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 
 from pgpu.errors import RequestError, RuntimeUnavailableError
 from pgpu.model import Account, Mount
-from pgpu.runtimes.docker.look_ups import LookUps
-from pgpu.runtimes.docker.staging import Staging
+from pgpu.runtimes.docker.staging import StagerRunner, Staging
 
 ALICE, BOB = Account(61001, 61001, ()), Account(61002, 61002, ())
 _MNT_FORCE, _MNT_DETACH = 1, 2
@@ -113,7 +112,7 @@ def test_a_server_with_many_connections_looks_volumes_up_too(staging: Staging) -
         assert (Path(mounted.source) / "bin").exists()
 
 
-class Interrupted(LookUps):
+class Interrupted(StagerRunner):
     """Look-ups whose waiting fails."""
 
     def _ends_slowly(self, _pidfd: int, _uid: int | None) -> bool:
@@ -138,7 +137,7 @@ def test_what_must_be_done_waits_though_a_user_has_no_slow_look_up_left() -> Non
     assert look_ups.waited(slow, None) == 0
 
 
-class Full(LookUps):
+class Full(StagerRunner):
     """Those of users who wait for as many slow ones as they may."""
 
     def waited(self, words: list[str], uid: int | None) -> int | None:

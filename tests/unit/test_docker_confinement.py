@@ -13,9 +13,8 @@ from pgpu.errors import RequestError
 from pgpu.model import Account, JobSpec, Mount
 from pgpu.runtimes.docker.confinement import confined, groups_to_add
 from pgpu.runtimes.docker.image_facts import read_facts
-from pgpu.runtimes.docker.nesting import needed_places
-from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
-from pgpu.runtimes.docker.refusals import refuse_bad_words
+from pgpu.runtimes.docker.mounts import needed_places
+from pgpu.runtimes.docker.refusals import is_image_id, refuse_bad_reference, refuse_bad_words
 
 _ALICE = Account(61001, 61001, ())
 _SHA = "0123456789abcdef" * 4

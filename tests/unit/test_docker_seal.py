@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("docker", reason="the docker SDK is not installed")
 
-from pgpu.enforcement.without_gpu import WithoutGpu
+from pgpu.enforcement.enforcer_selector import WithoutGpu
 from pgpu.errors import RequestError
 from pgpu.model import Account, Job, JobSpec, JobState, Lease, Mount, Request
 from pgpu.runtimes.docker.confinement import confined, refuse_more_than_own

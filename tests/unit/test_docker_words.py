@@ -14,7 +14,7 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 from docker import errors as docker_errors
 from requests import exceptions as requests_errors
 
-from pgpu.enforcement.without_gpu import WithoutGpu
+from pgpu.enforcement.enforcer_selector import WithoutGpu
 from pgpu.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
@@ -25,13 +25,11 @@ from pgpu.errors import (
     RuntimeUnavailableError,
 )
 from pgpu.model import Delivery, Job, JobSpec, JobState, Lease, Mount, Request
-from pgpu.runtimes.container_cgroup import leaf_cgroup
-from pgpu.runtimes.docker.create_request import container_configuration
-from pgpu.runtimes.docker.devices import gpu_request
-from pgpu.runtimes.docker.engine.addresses import engine_url
+from pgpu.runtimes.cgroups import leaf_cgroup
+from pgpu.runtimes.docker.create_request import container_configuration, gpu_request
+from pgpu.runtimes.docker.docker_engine import engine_url
 from pgpu.runtimes.docker.engine_errors import FOREIGN_ERRORS, pgpu_error, start_error
-from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
-from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts
+from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, architecture, newest_glibc
 from pgpu.runtimes.docker.mounts import plan_mounts, preload_lines
 from pgpu.runtimes.docker.refusals import (
     refuse_bad_image,

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from pgpu.enforcement.mps import Health, MpsControl, MpsDaemons
-from pgpu.enforcement.mps.daemon import Generation
+from pgpu.enforcement.mps.daemon import DaemonSnapshot, Generation, publish_snapshot, read_snapshot, take_snapshot
 from pgpu.enforcement.mps.daemon_process import is_ending
-from pgpu.enforcement.mps.sighting import Sighting, last_sighting, look_at, publish_sighting
 from pgpu.engine.supervisor.clients import SILENT_SECONDS, Clients, Judging
 from pgpu.gpu import GpuSource
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, Slice
@@ -20,8 +19,10 @@ from pgpu.runtimes import RunningJob
 SERVER = 7
 
 
-def seen(began_seconds: float, *pids: int, health: Health = Health.WELL, faulted: tuple[int, ...] = ()) -> Sighting:
-    return Sighting(began_seconds, health, dict.fromkeys(pids, SERVER), frozenset(faulted))
+def seen(
+    began_seconds: float, *pids: int, health: Health = Health.WELL, faulted: tuple[int, ...] = ()
+) -> DaemonSnapshot:
+    return DaemonSnapshot(began_seconds, health, dict.fromkeys(pids, SERVER), frozenset(faulted))
 
 
 def test_a_daemon_that_died_ends_the_job_at_once() -> None:
@@ -88,8 +89,8 @@ def test_a_kill_is_not_put_off_by_a_daemon_that_does_not_answer(tmp_path: Path, 
     control = daemons.of("GPU-0").control(generation)
     control.pipe_directory.mkdir(parents=True)
     daemons.of("GPU-0").enter(generation, job.id)
-    publish_sighting(control, Sighting(1.0, health, {3: SERVER}, frozenset({SERVER})))
-    assert last_sighting(control) == Sighting(1.0, health, {3: SERVER}, frozenset({SERVER}))
+    publish_snapshot(control, DaemonSnapshot(1.0, health, {3: SERVER}, frozenset({SERVER})))
+    assert read_snapshot(control) == DaemonSnapshot(1.0, health, {3: SERVER}, frozenset({SERVER}))
     clients = Clients(daemons, cast("GpuSource", Gpus()))
     if health in {Health.SILENT, Health.GONE}:
         clients.take_leave(job, cast("RunningJob", None))
@@ -111,7 +112,7 @@ def test_a_daemon_that_answers_in_part_has_not_answered(tmp_path: Path) -> None:
     program = tmp_path / "control"
     program.write_text('#!/bin/sh\nread line; [ "$line" = get_server_list ] && echo 7\n')
     program.chmod(0o700)
-    looked = look_at(MpsControl(program, tmp_path, tmp_path, "GPU-0"))
+    looked = take_snapshot(MpsControl(program, tmp_path, tmp_path, "GPU-0"))
     assert (looked.health, dict(looked.clients)) == (Health.GONE, {})
 
 

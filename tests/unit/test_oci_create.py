@@ -16,8 +16,7 @@ from pgpu.enforcement import meter
 from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE
 from pgpu.model import SharingWish
-from pgpu.runtimes.container_record import RECORD
-from pgpu.runtimes.oci import container_of
+from pgpu.runtimes.container_record import RECORD, container_of
 
 _CREATE = ["--root", "/r", "--log", "/l", "--log-format=json", "create", "--bundle", "/b", "--pid-file", "/p", "abc"]
 _SOURCES = Path(__file__).parents[2] / "src"

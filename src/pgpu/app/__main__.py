@@ -74,7 +74,6 @@ def _load_for_supervisors() -> None:
         "pgpu.engine.supervisor",
         "pgpu.enforcement.context_sizes",
         "pgpu.enforcement.driver",
-        "pgpu.enforcement.mig",
         "pgpu.enforcement.mps",
         "pgpu.enforcement.self_test",
         "pgpu.enforcement.shim",

@@ -26,9 +26,8 @@ from pgpu.runtimes import Runtime
 
 if TYPE_CHECKING:
     from pgpu.enforcement.driver import DriverEnforcer
-    from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.self_test import SelfTest
-    from pgpu.enforcement.shim import ShimEnforcer
+    from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
     from pgpu.engine.leases.mps_sharing import MpsSharing
     from pgpu.gpu.products import GpuModel
     from pgpu.runtimes.cgroups import LimitCgroup
@@ -60,8 +59,7 @@ def make_engine(settings: Settings) -> Engine:
     """
     from pgpu.enforcement.context_sizes import ContextSizes
     from pgpu.enforcement.driver import DriverEnforcer
-    from pgpu.enforcement.mig import MigEnforcer
-    from pgpu.enforcement.shim import ShimEnforcer
+    from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
     from pgpu.enforcement.slice_files import IN_JOB
     from pgpu.runtimes.lineage import JOB_ID_VARIABLE
 
@@ -193,20 +191,20 @@ def _runtimes(
     def docker() -> Runtime:
         if importlib.util.find_spec("docker") is None:
             raise RuntimeUnavailableError("the docker SDK is not installed", hint=extra_hint("docker"))
-        from pgpu.runtimes.docker import DockerRuntime
+        from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 
         _check_libraries(simulated)
         return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_staging(runtime_path))
 
     def oci() -> Runtime:
-        from pgpu.runtimes.oci import OciRuntime
+        from pgpu.runtimes.oci_runtime import OciRuntime
 
         return OciRuntime(limit_cgroup=limit_cgroup)
 
     def claim() -> Runtime:
-        from pgpu.runtimes.claim_runtime import ClaimedRuntime
+        from pgpu.runtimes.claim_runtime import ClaimRuntime
 
-        return ClaimedRuntime(process)
+        return ClaimRuntime(process)
 
     return Runtimes({"process": process, "docker": docker, "oci": oci, "claim": claim})
 
@@ -272,25 +270,24 @@ def _select_enforcer(
     may_limit_cgroups: bool,
 ) -> Enforcer:
     from pgpu.enforcement.driver import UnaidedDriver
-    from pgpu.enforcement.enforcer_selector import Ladder, Rung
-    from pgpu.enforcement.refusal import Refusal
+    from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector, Refusal
 
     shim, driver, mig = enforcers
     # Strongest first. The last one stands for a GPU that was switched to MIG after its instances were listed.
-    rungs = (
-        Rung(mig, lambda gpu: gpu.is_instance),
-        Rung(
+    candidates = (
+        Candidate(mig, lambda gpu: gpu.is_instance),
+        Candidate(
             driver,
             lambda gpu: may_limit_cgroups and not gpu.is_instance and source.can_limit_cgroups(gpu.uuid),
             UnaidedDriver(shim, source.limit_cgroup),
         ),
-        Rung(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
-        Rung(
+        Candidate(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
+        Candidate(
             Refusal("it was divided into MIG instances just now", "ask again: jobs get its instances"),
             lambda _gpu: True,
         ),
     )
-    return Ladder(rungs, source.gpus, self_test)
+    return EnforcerSelector(candidates, source.gpus, self_test)
 
 
 def _cuda_library(simulated: SimulatedGpus | None) -> Path:

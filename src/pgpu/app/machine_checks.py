@@ -226,7 +226,7 @@ def container_engine(_settings: Settings) -> Iterator[Finding]:
     if importlib.util.find_spec("docker") is None:
         yield weak("container engine", "the docker SDK is not installed", extra_hint("docker"))
         return
-    from pgpu.runtimes.docker.describing import describe_engine
+    from pgpu.runtimes.docker.docker_engine import describe_engine
 
     try:
         yield fine("container engine", describe_engine())

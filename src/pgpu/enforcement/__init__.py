@@ -57,7 +57,7 @@ class Enforcer(Protocol):
         ...
 
     def for_gpus(self, gpus: Sequence[Gpu]) -> "Enforcer":
-        """Return the enforcer for a job on these GPUs: `self`, except for the ladder."""
+        """Return the enforcer for a job on these GPUs: `self`, except for the selector."""
         ...
 
     def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
@@ -128,4 +128,16 @@ class Enforcer(Protocol):
 
     def release(self, lease: Lease) -> None:
         """Remove the slice's files; no effect where they are gone."""
+        ...
+
+
+class Facts(Protocol):
+    """Durable cache of measured facts, text by key. The ledger implements it; this room does not import the ledger."""
+
+    def get(self, key: str) -> str | None:
+        """Return the last value of a key; None if there is none."""
+        ...
+
+    def put(self, key: str, value: str) -> None:
+        """Store the value of a key, replacing the previous one."""
         ...

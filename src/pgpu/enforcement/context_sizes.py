@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from pgpu.enforcement.remembered import Facts
+from pgpu.enforcement import Facts
 from pgpu.errors import EnforcementError
 from pgpu.libraries import PROBE, library_path
 from pgpu.model import Gpu, GpuProcess

@@ -1,22 +1,115 @@
 """Selects the strongest enforcer that works on a set of GPUs, and runs its self-test before the first job.
 
-There is no silent fallback: a failed self-test is an error and does not select a weaker enforcer.
+There is no silent fallback: a failed self-test is an error and does not select a weaker enforcer. The last candidate rejects all
+jobs, with a reason. A lease without GPUs gets an enforcer of its own, which sets no limit and hides all GPUs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.self_test import SelfTest
-from pgpu.enforcement.without_gpu import WithoutGpu
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 
 
+class Refusal:
+    """An `Enforcer` that rejects every job with a reason."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        """Keep the texts of the error.
+
+        Args:
+            reason: Why no limit can be enforced, in one line.
+            hint: How to fix it.
+        """
+        self._reason = reason
+        self._hint = hint
+
+    @property
+    def name(self) -> str:
+        return "none"
+
+    @property
+    def does_not_cover(self) -> str:
+        return f"anything: {self._reason}"
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - the same for every GPU
+        return self
+
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        """Pass: the cause may be fixed before the job starts."""
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:  # noqa: ARG002 - the same for every job
+        """Reject the job.
+
+        Raises:
+            EnforcementError: Always.
+        """
+        names = ", ".join(gpu.name for gpu in gpus)
+        raise EnforcementError(f"no limit can be made to bind on {names}: {self._reason}", hint=self._hint)
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        """No effect: there is no slice."""
+
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """No effect: there is no slice."""
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """No effect: there is no slice."""
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:  # noqa: ARG002 - there is no slice
+        return ()
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:  # noqa: ARG002 - there is no slice
+        return ()
+
+    def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        """No effect: there is no slice."""
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:  # noqa: ARG002 - there is no slice
+        return ()
+
+    def trace(self, lease: Lease) -> bytes | None:  # noqa: ARG002 - there is no slice
+        return None
+
+    def is_held(self, lease: Lease) -> bool:  # noqa: ARG002 - there is no slice
+        return False
+
+    def release(self, lease: Lease) -> None:
+        """No effect: there is no slice."""
+
+
+NO_GPU = (("CUDA_VISIBLE_DEVICES", ""), ("NVIDIA_VISIBLE_DEVICES", "void"))
+"""Source: CUDA Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized Configurations"."""
+
+_NOWHERE = Path("/nonexistent")
+"""Never opened (`Delivery.has_slice`)."""
+
+
+class WithoutGpu(Refusal):
+    """The `Enforcer` of a lease without slices."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no GPU in this lease", "ask for one with --gpus")
+
+    @property
+    def does_not_cover(self) -> str:
+        return "a process that sets CUDA_VISIBLE_DEVICES itself"
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - there are none
+        return self
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:  # noqa: ARG002 - the same for every job
+        """Create nothing; return a delivery with an environment that hides the GPUs."""
+        return Delivery(_NOWHERE, _NOWHERE, (), environment=NO_GPU)
+
+
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Candidate:
     """An enforcer and the GPUs that it can be used on."""
 
     enforcer: Enforcer
@@ -25,22 +118,22 @@ class Rung:
     """The enforcer that the self-test tests instead, where the shim beside `enforcer` could cause the failed allocation."""
 
 
-_WITHOUT_GPU = Rung(WithoutGpu(), lambda _gpu: False)
+_WITHOUT_GPU = Candidate(WithoutGpu(), lambda _gpu: False)
 """For leases without slices; it gets no GPU."""
 
 
-class Ladder:
+class EnforcerSelector:
     """All enforcers of this machine behind one `Enforcer`."""
 
-    def __init__(self, rungs: Sequence[Rung], gpus: Callable[[], Sequence[Gpu]], self_test: SelfTest) -> None:
+    def __init__(self, candidates: Sequence[Candidate], gpus: Callable[[], Sequence[Gpu]], self_test: SelfTest) -> None:
         """Test nothing yet.
 
         Args:
-            rungs: Strongest first; the first one can read and remove a slice of any of them.
+            candidates: Strongest first; the first one can read and remove a slice of any of them.
             gpus: All GPUs that jobs may be given.
             self_test: Tests an enforcer before its first job.
         """
-        self._rungs = tuple(rungs)
+        self._candidates = tuple(candidates)
         self._gpus = gpus
         self._self_test = self_test
 
@@ -59,7 +152,7 @@ class Ladder:
         Raises:
             EnforcementError: None works.
         """
-        return self._rung_on(gpus).enforcer
+        return self._candidate_on(gpus).enforcer
 
     def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
         """Reject a slice in which no program could use this GPU.
@@ -77,10 +170,12 @@ class Ladder:
             RequestError: The slice is smaller than one CUDA context.
             EnforcementError: The limit could not be set, or does not bind.
         """
-        rung = self._rung_on(gpus)
+        candidate = self._candidate_on(gpus)
         for gpu in {gpu.name: gpu for gpu in gpus}.values():
-            self._self_test.prove(rung.unaided or rung.enforcer, job, gpu, is_metered=rung.unaided is None)
-        return rung.enforcer.prepare(job, gpus)
+            self._self_test.prove(
+                candidate.unaided or candidate.enforcer, job, gpu, is_metered=candidate.unaided is None
+            )
+        return candidate.enforcer.prepare(job, gpus)
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         self._of(lease).resize(lease, memory_bytes)
@@ -116,17 +211,17 @@ class Ladder:
         self._self_test.forget(self._of(lease), lease)
         self._of(lease).release(lease)
 
-    def _rung_on(self, gpus: Sequence[Gpu]) -> Rung:
+    def _candidate_on(self, gpus: Sequence[Gpu]) -> Candidate:
         if not gpus:
             return _WITHOUT_GPU
-        for rung in self._rungs:
-            if all(rung.works_on(gpu) for gpu in gpus):
-                return rung
+        for candidate in self._candidates:
+            if all(candidate.works_on(gpu) for gpu in gpus):
+                return candidate
         names = ", ".join(gpu.name for gpu in gpus)
         raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
 
     def _of(self, lease: Lease) -> Enforcer:
         if not lease.slices:
             return _WITHOUT_GPU.enforcer
-        named = (rung.enforcer for rung in self._rungs if rung.enforcer.name == lease.enforcer)
-        return next(named, self._rungs[0].enforcer)
+        named = (candidate.enforcer for candidate in self._candidates if candidate.enforcer.name == lease.enforcer)
+        return next(named, self._candidates[0].enforcer)

@@ -8,8 +8,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from pgpu.enforcement import Enforcer
-from pgpu.enforcement.remembered import Facts
+from pgpu.enforcement import Enforcer, Facts
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, PgpuBug
 from pgpu.host.process_identity import boot_id

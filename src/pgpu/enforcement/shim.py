@@ -322,3 +322,27 @@ def _lease_of(job: Job, gpus: Sequence[Gpu]) -> Lease:
     if job.lease is None or [part.gpu_uuid for part in job.lease.slices] != [gpu.uuid for gpu in gpus]:
         raise PgpuBug(f"job {job.id} has no lease on these GPUs")
     return job.lease
+
+
+class MigEnforcer(ShimEnforcer):
+    """Enforces a slice by its MIG instance, and by the shim for sizes below the instance's."""
+
+    @property
+    def name(self) -> str:
+        return "mig"
+
+    @property
+    def does_not_cover(self) -> str:
+        return "the rest of the job's own instance, which code that gets past the shim can use and no other job has"
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        """Create the slice's files.
+
+        Raises:
+            RequestError: The slice is smaller than one CUDA context.
+            EnforcementError: A GPU is not a MIG instance, or an error of the shim enforcer.
+        """
+        for gpu in gpus:
+            if not gpu.is_instance:
+                raise EnforcementError(f"{gpu.name} ({gpu.uuid}) is no MIG instance")
+        return super().prepare(job, gpus)

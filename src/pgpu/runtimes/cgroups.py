@@ -1,13 +1,14 @@
-"""A control group for one job, for the enforcer that limits control groups.
+"""The control group of a job, for the enforcer that limits control groups.
 
-Created only if such a limit is requested: it needs a writable cgroup v2 hierarchy, which ordinary users seldom have.
+A process gets a leaf of its own, which needs a writable cgroup v2 hierarchy; ordinary users seldom have one, so it is created
+only if such a limit is requested. A container has a group already, which is only located here.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pgpu.errors import RuntimeUnavailableError
+from pgpu.errors import EnforcementError, RuntimeUnavailableError
 from pgpu.model import Delivery
 
 LimitCgroup = Callable[[Path, Delivery], None]
@@ -63,3 +64,26 @@ def _unified_roots() -> Iterator[Path]:
 
 def _lines(path: str) -> list[str]:
     return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def leaf_cgroup(pid: int, proc: Path = Path("/proc")) -> Path:
+    """Return the control group of a process: the memory controller's of cgroup v1, else that of the unified hierarchy.
+
+    Raises:
+        EnforcementError: The process is gone or has neither.
+    """
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(encoding="ascii").splitlines()
+    except OSError as error:
+        raise EnforcementError(f"the container's control group cannot be read: {error.strerror}") from error
+    entries = [line.split(":", 2) for line in lines]
+    for _number, controllers, path in entries:
+        if "memory" in controllers.split(","):
+            return _CGROUP_ROOT / "memory" / path.lstrip("/")
+    for number, _controllers, path in entries:
+        if number == "0":
+            return _CGROUP_ROOT / path.lstrip("/")
+    raise EnforcementError("the container is in no control group that could be limited")

@@ -62,7 +62,7 @@ def _process(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-class ClaimedRuntime:
+class ClaimRuntime:
     """Runs jobs that consist of their slices only."""
 
     def __init__(self, processes: Callable[[], Runtime]) -> None:
@@ -107,16 +107,16 @@ class ClaimedRuntime:
         # Announced first: after a crash in between, the ledger has a holder without a delivery file, which `adopt` rejects.
         announce(holder)
         _write(delivery)
-        return ClaimedJob(holder)
+        return ClaimJob(holder)
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningJob | None:  # noqa: ARG002 - it has no streams
         """Adopt a slice that still exists; after a reboot there is none, since it was on a tmpfs."""
         if not isinstance(job.holder, ClaimHolder) or not _path(Path(job.holder.slice_directory)).exists():
             return None
-        return ClaimedJob(job.holder)
+        return ClaimJob(job.holder)
 
 
-class ClaimedJob:
+class ClaimJob:
     """The `RunningJob` of a slice: it runs until `kill`."""
 
     def __init__(self, holder: ClaimHolder) -> None:

@@ -16,6 +16,9 @@ RECORD = "container.json"
 GATE = "gate"
 ENVIRONMENT = "environment"
 
+CONTAINER_VARIABLE = "PGPU_CONTAINER"
+"""Environment variable in the job's spec: the slice's directory, with the container's record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Container:

@@ -1,11 +1,22 @@
-"""The runtime of existing containers: it attaches to one, runs self-tests in a twin of it, and releases it.
+"""Jobs in containers that an engine created by `docker run --runtime=pgpu`.
 
-The container's bundle got the slice's mounts when it was created; here the limit is set and the container is released. A
-container that ended in the meantime is not restarted.
+Such a container exists and is held back by `pgpu-hold` before its job has a lease. Its bundle got the slice's mounts when it
+was created; starting the job sets the limit, tests it in a probe container, and releases the container. The engine keeps the
+container's streams, and creates, restarts and removes it; a container that ended in the meantime is not restarted.
+
+The engine is called over its socket, without the SDK. If it does not respond, the exit code stays unknown, and signals are
+sent to the process directly.
 """
 
 import contextlib
+import fcntl
+import json
 import os
+import re
+import select
+import signal
+import socket
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,16 +26,188 @@ from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import BRINGER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import RunningJob, Stdio
-from pgpu.runtimes.cgroups import LimitCgroup
-from pgpu.runtimes.container_cgroup import leaf_cgroup
-from pgpu.runtimes.container_record import ENVIRONMENT, Container, Gate, container_of
-from pgpu.runtimes.oci.engine import AwaitedExit
-from pgpu.runtimes.oci.job import OciJob
-from pgpu.runtimes.probe_container import MPS_IN_JOB, start_twin
+from pgpu.runtimes.cgroups import LimitCgroup, leaf_cgroup
+from pgpu.runtimes.container_record import CONTAINER_VARIABLE, ENVIRONMENT, Container, Gate, container_of
+from pgpu.runtimes.probe_container import MPS_IN_JOB, start_probe
 from pgpu.runtimes.running_process import open_process
 
-CONTAINER_VARIABLE = "PGPU_CONTAINER"
-"""Environment variable in the job's spec: the slice's directory, with the container's record."""
+_PATIENCE_SECONDS = 3.0
+_API = "/v1.40"
+_EXITED = re.compile(r"Exited \((\d+)\)")
+
+
+class AwaitedExit:
+    """A pending request for a container's exit code, which completes when the container ends."""
+
+    def __init__(self, engine: str, container_id: str) -> None:
+        """Send the request."""
+        self._engine = engine
+        self._id = container_id
+        self._connection = _send(engine, "POST", f"/containers/{container_id}/wait?condition=next-exit")
+
+    def code(self) -> int | None:
+        """Return the exit code of the ended container; None if the engine does not return it."""
+        answer = _receive(self._connection)
+        self._connection = None
+        if answer is not None:
+            with contextlib.suppress(ValueError, KeyError):
+                return int(json.loads(answer)["StatusCode"])
+        return self._listed()
+
+    def close(self) -> None:
+        """Cancel the request."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _listed(self) -> int | None:
+        filters = "%7B%22id%22%3A%5B%22" + self._id + "%22%5D%7D"
+        answer = _receive(_send(self._engine, "GET", f"/containers/json?all=1&filters={filters}"))
+        found = _EXITED.search(answer or "")
+        return int(found[1]) if found else None
+
+
+def signal_container(engine: str, container_id: str, number: int) -> bool:
+    """Send a signal through the engine, which then does not restart the container; return True if the engine accepted it."""
+    return _receive(_send(engine, "POST", f"/containers/{container_id}/kill?signal={number}")) is not None
+
+
+def _send(engine: str, method: str, path: str) -> socket.socket | None:
+    scheme, _, address = engine.partition("://")
+    if scheme != "unix":
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_PATIENCE_SECONDS)
+        connection.connect(address)
+        connection.sendall(f"{method} {_API}{path} HTTP/1.0\r\nHost: pgpu\r\nContent-Length: 0\r\n\r\n".encode())
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _receive(connection: socket.socket | None) -> str | None:
+    """Return the body of a successful response; None for any other."""
+    if connection is None:
+        return None
+    content = b""
+    with connection, contextlib.suppress(OSError):
+        while part := connection.recv(65536):
+            content += part
+    head, _, body = content.partition(b"\r\n\r\n")
+    is_good = head.split(b" ", 2)[1:2] and head.split(b" ", 2)[1].startswith(b"2")
+    return body.decode("utf-8", "replace") if is_good else None
+
+
+_KILL_DEADLINE_SECONDS = 10.0
+_SIGNAL_EXIT_BASE = 128
+
+_GET_INFO = 0xC040FF0B
+_INFO = struct.Struct("=QQ11Ii")
+_INFO_EXIT = 1 << 3
+"""Source: <linux/pidfd.h>: PIDFD_GET_INFO returns the exit status since Linux 6.15."""
+
+
+class OciJob:
+    """The `RunningJob` of a container in its slice."""
+
+    def __init__(self, container: Container, holder: ProcessHolder, pidfd: int, awaited: AwaitedExit) -> None:
+        """Attach to a container.
+
+        Args:
+            container: Its record.
+            holder: Its first process.
+            pidfd: Of that process; closed by `close`.
+            awaited: The pending request for its exit code.
+        """
+        self._container = container
+        self._holder = holder
+        self._pidfd = pidfd
+        self._awaited = awaited
+        self._namespace = _pid_namespace(holder.pid)
+        self._exit_code: int | None = None
+
+    @property
+    def holder(self) -> ProcessHolder:
+        return self._holder
+
+    def fileno(self) -> int:
+        """Return the pidfd: it polls readable once the first process, and so the container, has ended."""
+        return self._pidfd
+
+    def exit_code(self) -> int | None:
+        """Return the container's exit code after its end; None while it runs, or if it is unknown."""
+        if self._exit_code is None and not self.is_alive():
+            self._exit_code = _code_of_kernel(self._pidfd)
+            if self._exit_code is None:
+                self._exit_code = self._awaited.code()
+        return self._exit_code
+
+    def is_alive(self) -> bool:
+        """True while the first process runs."""
+        return not select.select([self._pidfd], [], [], 0)[0]
+
+    def owns(self, pid: int) -> bool:
+        """True if a process of the host runs in this container, started by it or by `docker exec`."""
+        namespace = _pid_namespace(pid)
+        if namespace is not None and namespace == self._namespace:
+            return True
+        with contextlib.suppress(OSError):
+            return self._container.container_id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+        return False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the first process; no effect if it has ended."""
+        if self.is_alive() and not signal_container(self._container.engine, self._container.container_id, number):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """End the container.
+
+        Raises:
+            RuntimeUnavailableError: Its first process is still there after 10 s.
+        """
+        self.signal(signal.SIGKILL)
+        if not select.select([self._pidfd], [], [], _KILL_DEADLINE_SECONDS)[0]:
+            raise RuntimeUnavailableError(f"the container {self._container.container_id[:12]} does not end")
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        """No effect: its terminal is the engine's."""
+
+    def close(self) -> None:
+        """Release the descriptors; a running container continues."""
+        self._awaited.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _pid_namespace(pid: int) -> str | None:
+    """Return a process's PID namespace; None for this process's own, which all processes of the host share."""
+    try:
+        found = str(Path(f"/proc/{pid}/ns/pid").readlink())
+        return None if found == str(Path("/proc/self/ns/pid").readlink()) else found
+    except OSError:
+        return None
+
+
+def _code_of_kernel(pidfd: int) -> int | None:
+    """Return the exit code that the kernel keeps for a pidfd; None if it keeps none."""
+    buffer = bytearray(_INFO.pack(_INFO_EXIT, 0, *([0] * 11), 0))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, buffer)
+    except OSError:
+        return None
+    fields = _INFO.unpack(buffer)
+    if not fields[0] & _INFO_EXIT:
+        return None
+    return _exit_code_of(fields[-1])
+
+
+def _exit_code_of(status: int) -> int:
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else _SIGNAL_EXIT_BASE + os.WTERMSIG(status)
 
 
 class OciRuntime:
@@ -74,7 +257,7 @@ class OciRuntime:
         """Release the held container; its limit is in its slice already."""
         container = _container(job.spec)
         if delivery.slice_directory.parent != container.home:
-            return start_twin(container, job, delivery, stdio)
+            return start_probe(container, job, delivery, stdio)
         holder = container.first_process()
         if holder is None:
             raise CancelledError("its container ended before its memory was granted")

@@ -26,7 +26,7 @@ MPS_IN_JOB = "/.pgpu/mps"
 _END_SECONDS = 10.0
 
 
-class Twin:
+class ProbeContainer:
     """The `RunningJob` of a second container."""
 
     def __init__(self, process: subprocess.Popen[bytes], bundle: Path, runc: str, name: str) -> None:
@@ -96,7 +96,7 @@ class Twin:
         shutil.rmtree(self._bundle, ignore_errors=True)
 
 
-def start_twin(container: Container, job: Job, delivery: Delivery, stdio: Stdio) -> Twin:
+def start_probe(container: Container, job: Job, delivery: Delivery, stdio: Stdio) -> ProbeContainer:
     """Start a command in a twin of a container, in another slice.
 
     Raises:
@@ -105,7 +105,7 @@ def start_twin(container: Container, job: Job, delivery: Delivery, stdio: Stdio)
     bundle = delivery.slice_directory.parent / "twin"
     bundle.mkdir(mode=0o700)
     try:
-        configuration = twin_configuration(container, job, delivery)
+        configuration = probe_configuration(container, job, delivery)
         (bundle / "config.json").write_text(json.dumps(configuration), encoding="utf-8", errors="surrogateescape")
         name = f"pgpu-{job.id}"
         words = [container.runc[0], "--root", str(bundle / "state"), "run", "--bundle", str(bundle), name]
@@ -113,10 +113,10 @@ def start_twin(container: Container, job: Job, delivery: Delivery, stdio: Stdio)
     except OSError as exc:
         shutil.rmtree(bundle, ignore_errors=True)
         raise RuntimeUnavailableError(f"{container.runc[0]} cannot be started: {exc.strerror}") from exc
-    return Twin(process, bundle, container.runc[0], name)
+    return ProbeContainer(process, bundle, container.runc[0], name)
 
 
-def twin_configuration(container: Container, job: Job, delivery: Delivery) -> dict[str, Any]:
+def probe_configuration(container: Container, job: Job, delivery: Delivery) -> dict[str, Any]:
     """Return the configuration of a twin: the same files and user, another slice and command, no network, no hooks."""
     text = (container.bundle / "config.json").read_text(encoding="utf-8", errors="surrogateescape")
     configuration: dict[str, Any] = json.loads(text)

@@ -21,7 +21,7 @@ class _Marks(Protocol):
     def close(self) -> None: ...
 
 
-class Belonging:
+class ProcessOwners:
     """Cache of the marks of jobs."""
 
     def __init__(self) -> None:

@@ -99,8 +99,7 @@ class Maintenance:
             self._engine.keepers.ensure(model)
 
     def _check_docker(self) -> None:
-        from pgpu.runtimes.docker.engine import Engine as DockerEngine  # noqa: PLC0415 - an extra of pgpu
-        from pgpu.runtimes.docker.engine import engine_url  # noqa: PLC0415 - likewise
+        from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url  # noqa: PLC0415 - an extra of pgpu
 
         self._tidy()
         try:

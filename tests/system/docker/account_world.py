@@ -11,7 +11,7 @@ import pytest
 from tests.contract.runtime_worlds import RuntimeWorld, opened
 
 from pgpu.model import Account, JobSpec, Mount
-from pgpu.runtimes.docker import DockerRuntime
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 from pgpu.runtimes.docker.staging import Staging
 
 ALICE = Account(61001, 61001, (61050,))

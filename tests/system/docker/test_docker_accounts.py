@@ -15,7 +15,7 @@ from tests.system.docker.conftest import docker
 
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Mount
-from pgpu.runtimes.docker.engine import Engine, engine_url
+from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
 
 pytestmark = pytest.mark.docker
 
@@ -144,7 +144,7 @@ def test_no_name_of_an_image_asks_the_engine_for_something_else(world: RuntimeWo
         docker("create", "--name", f"pgpu-test-other-{os.getpid()}", world.image or "", "true").stdout.decode().strip()
     )
     try:
-        with Engine(engine_url()) as engine, pytest.raises(RequestError, match="not an image's name"):
+        with DockerEngine(engine_url()) as engine, pytest.raises(RequestError, match="not an image's name"):
             engine.image(f"../containers/{other}")
         world.image = f"../containers/{other}"
         with pytest.raises(RequestError, match="not an image's name"):

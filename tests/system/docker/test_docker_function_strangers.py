@@ -26,7 +26,7 @@ from pgpu.client import Client
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
 from pgpu.model import Deployment, Replica, Version, VersionState
-from pgpu.runtimes.docker.engine import engine_url
+from pgpu.runtimes.docker.docker_engine import engine_url
 
 pytestmark = pytest.mark.docker
 

@@ -19,8 +19,8 @@ from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 from pgpu.errors import CommandNotFoundError
 from pgpu.model import Account, ContainerHolder, Delivery, Job
 from pgpu.runtimes.docker.create_request import JOB_LABEL, container_name
+from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
 from pgpu.runtimes.docker.docker_runtime import DockerRuntime
-from pgpu.runtimes.docker.engine import Engine, engine_url
 
 pytestmark = pytest.mark.docker
 
@@ -99,7 +99,7 @@ class _Hardened(DockerRuntime):
     """Adds what an operator's engine may set by default and a job cannot ask for."""
 
     def _configuration(
-        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+        self, engine: DockerEngine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
         made = super()._configuration(engine, image, job, delivery, account)
         added = {"ReadonlyRootfs": True, "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]}
@@ -300,7 +300,7 @@ def test_a_container_that_cannot_start_leaves_nothing(stage: Stage, runtime: Doc
     job = stage.job(["/no/such"], runtime="docker", image=f"{images}:tiny")
     with pytest.raises(CommandNotFoundError, match="/no/such: not found"):
         stage.output(runtime, job)
-    with Engine(engine_url()) as engine:
+    with DockerEngine(engine_url()) as engine:
         assert engine.containers_with_label(f"{JOB_LABEL}={job.id}") == []
 
 

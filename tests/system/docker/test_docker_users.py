@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.system.user_world import User, UserWorld, opened_world
 
-from pgpu.runtimes.docker.engine import engine_url
+from pgpu.runtimes.docker.docker_engine import engine_url
 
 pytestmark = pytest.mark.docker
 

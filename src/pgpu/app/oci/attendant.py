@@ -24,8 +24,7 @@ from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.host.process_identity import open_pidfd
 from pgpu.model import DOCKER_UID, JobSpec, JobState, Request, SharingWish, Submission
-from pgpu.runtimes.container_record import RECORD, Gate
-from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
+from pgpu.runtimes.container_record import CONTAINER_VARIABLE, RECORD, Container, Gate, container_of
 from pgpu.units import format_duration
 
 _LOG = logging.getLogger(__name__)

@@ -5,10 +5,8 @@ of different GPUs never share one. MPS memory limits are per-process ceilings; t
 states are tracked by the callers.
 """
 
-from pgpu.enforcement.mps.client import percentage_of
-from pgpu.enforcement.mps.control import MpsControl, ServerStatus, find_control
+from pgpu.enforcement.mps.control import MpsControl, MpsProof, ServerStatus, find_control, percentage_of
 from pgpu.enforcement.mps.daemon import GpuDaemon, Health, MpsDaemons
-from pgpu.enforcement.mps.proof import MpsProof
 
 __all__ = [
     "GpuDaemon",

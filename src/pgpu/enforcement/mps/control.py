@@ -1,23 +1,28 @@
-"""Client of NVIDIA's `nvidia-cuda-mps-control`, or of the simulated one, which has the same interface.
+"""Client of NVIDIA's `nvidia-cuda-mps-control`, or of the simulated one, and the environment and proof of a job under it.
 
 It uses version 2 of the interface, which every driver with MPS has. An unexpected response is an error. A missing
 response does not mean that the daemon died: on a busy machine it may be slow, so its process is checked instead.
 
+With a wrong pipe directory a program runs without MPS and without an error. So a throwaway process, started like the job,
+creates a context and waits, and the daemon must list it as a client. The process's own output is not sufficient.
+
 Source: NVIDIA Multi-Process Service, appendix Tools and Interface Reference; nvidia-cuda-mps-control(1).
 """
 
+import math
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from pgpu.enforcement.mps.daemon_process import PROGRAM, end_servers, is_there
-from pgpu.errors import EnforcementError
+from pgpu.errors import EnforcementError, RequestError
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
+from pgpu.model import Account, Delivery, Job, Slice
 from pgpu.units import MIB
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -201,3 +206,85 @@ def _number(text: str) -> float:
     if not found:
         raise EnforcementError(f"the MPS control daemon answers {text.strip()!r}, which is no number")
     return float(found[-1])
+
+
+def percentage_of(compute_share: float | None) -> int:
+    """Convert a share of compute to a percentage of the multiprocessors, 1 to 100.
+
+    Source: 4a in docs/mps.md: MPS partitions multiprocessors, not time.
+    """
+    return 100 if compute_share is None else max(1, min(100, math.ceil(round(100 * compute_share, 6))))
+
+
+def environment_of(part: Slice, pipe_directory: Path) -> tuple[tuple[str, str], ...]:
+    """Return the environment variables for a job's programs.
+
+    The GPU is named by its ordinal, which is 0 in a job of one GPU. An entry for a GPU that a process cannot see would
+    disable all its memory limits.
+    """
+    limit_mib = -(-part.memory_bytes // MIB)
+    return (
+        (PIPE_VARIABLE, str(pipe_directory)),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percentage_of(part.compute_share))),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={limit_mib}M"),
+    )
+
+
+Owns = Callable[[int], bool]
+"""True if a process of the host is part of the throwaway job."""
+
+HoldThrowaway = Callable[[Job, Delivery, Account | None, Callable[[str, Owns], None]], None]
+"""Starts a job under an account, waits until its program prints `ready`, calls back with the output so far, and ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsProof:
+    """The verification for one way of delivery."""
+
+    hold: HoldThrowaway
+
+    def prove(self, test: Job, delivery: Delivery, control: MpsControl, account: Account | None, uid: int) -> None:
+        """Run the throwaway job and check its process in the daemon's client list.
+
+        Args:
+            test: With a slice and a delivery of its own, and the waiting probe as its command.
+            delivery: With the environment of MPS.
+            control: The daemon.
+            account: Under which the job will run; None for this process's own.
+            uid: Expected user of its programs: all clients of a daemon must have the same user.
+
+        Raises:
+            RequestError: They run as another user.
+            EnforcementError: Its program is not a client of this daemon.
+        """
+        self.hold(test, delivery, account, lambda text, owns: _judge(_answers(text), control, uid, owns))
+
+
+def _judge(answers: dict[str, str], control: MpsControl, uid: int, owns: Owns) -> None:
+    if answers.get("context") != "0":
+        said = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
+        raise EnforcementError(
+            f"a client of MPS cannot use GPU {control.gpu_uuid}; the driver said: {said}",
+            hint=f"see {control.log_directory / 'control.log'}",
+        )
+    own = [pid for pid in all_clients(control) if owns(pid)]
+    if not own:
+        raise EnforcementError(
+            f"a program that was started under MPS on GPU {control.gpu_uuid} is no client of the control daemon",
+            hint="nothing is started without it: the job's user must be the daemon's, and its pipe directory reachable",
+        )
+    seen_uid = Path(f"/proc/{own[0]}").stat().st_uid
+    if seen_uid != uid:
+        raise RequestError(
+            f"programs of this job run as user {seen_uid} and not {uid}, and MPS brings one user's together alone",
+            hint=f"add --user {seen_uid}",
+        )
+
+
+def all_clients(control: MpsControl) -> Sequence[int]:
+    """Return the PIDs of all clients of all servers of a daemon."""
+    return [pid for server in control.servers() or () for pid in control.clients(server) or ()]
+
+
+def _answers(text: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)

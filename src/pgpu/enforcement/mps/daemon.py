@@ -3,14 +3,18 @@
 Each daemon has a numbered directory, its generation, so that a job never connects to another daemon than the one that it
 was started under. If that daemon dies, the job's programs run without MPS, which its watcher detects. Numbers are never
 reused.
+
+A snapshot of a daemon runs the control program several times and, if the daemon is slow, takes many seconds. One process
+takes it and writes it beside the daemon's directory; the others read that file.
 """
 
 import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 
@@ -258,3 +262,58 @@ def health_of(control: MpsControl) -> Health:
 def health_without_servers(control: MpsControl) -> Health:
     """Classify a daemon that does not respond."""
     return Health.SILENT if control.is_there() else Health.GONE
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSnapshot:
+    """One snapshot of a daemon."""
+
+    began_seconds: float
+    """Start of the snapshot on the monotonic clock, which all processes of a machine share."""
+
+    health: Health
+    clients: Mapping[int, int] = field(default_factory=dict)
+    """Server PID by client PID."""
+
+    faulted: frozenset[int] = frozenset()
+    """Servers that wait until all clients affected by a fault are gone."""
+
+
+def take_snapshot(control: MpsControl) -> DaemonSnapshot:
+    """Query a daemon; takes as long as the daemon needs.
+
+    If any response is missing, the client list is empty: with a partial list, the other clients would count as foreign processes.
+    """
+    began_seconds = time.monotonic()
+    servers = control.servers()
+    listed = {server: control.clients(server) for server in servers or ()}
+    if servers is None or None in listed.values():
+        return DaemonSnapshot(began_seconds, health_without_servers(control))
+    clients = {pid: server for server, pids in listed.items() for pid in pids or ()}
+    faulted = frozenset(server for server in servers if control.status(server) is ServerStatus.FAULT)
+    return DaemonSnapshot(began_seconds, Health.FAULT if faulted else Health.WELL, clients, faulted)
+
+
+def read_snapshot(control: MpsControl) -> DaemonSnapshot | None:
+    """Return the last published snapshot of any process; None if there is none."""
+    try:
+        began_seconds, health, clients, faulted = json.loads(_place(control).read_bytes())
+        return DaemonSnapshot(
+            float(began_seconds), Health[health], {int(k): int(v) for k, v in clients}, frozenset(faulted)
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def publish_snapshot(control: MpsControl, seen: DaemonSnapshot) -> None:
+    """Publish a snapshot for the watchers of all jobs under this daemon.
+
+    Raises:
+        OSError: It cannot be written: the daemon's directory was removed.
+    """
+    text = json.dumps([seen.began_seconds, seen.health.name, list(seen.clients.items()), sorted(seen.faulted)])
+    write_atomically(_place(control), text.encode(), 0o600)
+
+
+def _place(control: MpsControl) -> Path:
+    return control.pipe_directory.parent / "seen"

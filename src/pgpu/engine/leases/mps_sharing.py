@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.mps import GpuDaemon, Health, MpsControl, MpsDaemons, MpsProof, percentage_of
-from pgpu.enforcement.mps.client import environment_of
+from pgpu.enforcement.mps.control import environment_of
 from pgpu.enforcement.mps.daemon import Generation
 from pgpu.enforcement.self_test import throwaway, way_into
 from pgpu.enforcement.slice_files import IN_JOB

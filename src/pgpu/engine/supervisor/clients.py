@@ -8,8 +8,8 @@ refuses to restart anything: the next job that comes does.
 from dataclasses import dataclass, field
 
 from pgpu.enforcement.mps import Health, MpsDaemons
+from pgpu.enforcement.mps.daemon import DaemonSnapshot, read_snapshot
 from pgpu.enforcement.mps.daemon_process import children, is_ending
-from pgpu.enforcement.mps.sighting import Sighting, last_sighting
 from pgpu.engine.supervisor.mps_looks import Looks
 from pgpu.gpu import GpuSource
 from pgpu.model import Job, SharingMode
@@ -30,7 +30,7 @@ class Judging:
     _strangers: set[int] = field(default_factory=set)
     """On the GPU at the last judgement, and no clients then."""
 
-    def judged(self, seen: Sighting, own: set[int], now_seconds: float) -> str | None:
+    def judged(self, seen: DaemonSnapshot, own: set[int], now_seconds: float) -> str | None:
         """Return why the job has to end, in one line; None where all is well.
 
         Args:
@@ -48,14 +48,14 @@ class Judging:
         self._silent_since_seconds = None
         return self._of_clients(seen, own)
 
-    def _silence(self, seen: Sighting) -> str | None:
+    def _silence(self, seen: DaemonSnapshot) -> str | None:
         if self._silent_since_seconds is None:
             self._silent_since_seconds = seen.began_seconds
         if seen.began_seconds - self._silent_since_seconds < SILENT_SECONDS:
             return None
         return f"the MPS control daemon of GPU {self.gpu_uuid} has not answered for {SILENT_SECONDS:g} s"
 
-    def _of_clients(self, seen: Sighting, own: set[int]) -> str | None:
+    def _of_clients(self, seen: DaemonSnapshot, own: set[int]) -> str | None:
         known = own & seen.clients.keys()
         self._were_clients |= known
         strangers, self._strangers = self._strangers & (own - known), own - known
@@ -105,7 +105,7 @@ class Clients:
         control = self.daemons.of(gpu_uuid).control_of(job.id)
         if control is not None:
             self._servers.update(children(control.pipe_directory))
-        seen = Sighting(now_seconds, Health.GONE) if control is None else self._looks.last(control)
+        seen = DaemonSnapshot(now_seconds, Health.GONE) if control is None else self._looks.last(control)
         return None if seen is None else self._judging.judged(seen, self._on_gpu(gpu_uuid, running), now_seconds)
 
     def loss(self, job: Job) -> str | None:
@@ -123,7 +123,7 @@ class Clients:
         servers = self._servers | daemon.servers_at_start(job.id)
         if servers - {pid for pid in children(control.pipe_directory) if not is_ending(pid)}:
             return _server_died(gpu_uuid)
-        seen = last_sighting(control)
+        seen = read_snapshot(control)
         return _faulted(gpu_uuid) if seen is not None and seen.faulted & servers else None
 
     def take_leave(self, job: Job, running: RunningJob) -> None:
@@ -136,7 +136,7 @@ class Clients:
             return
         gpu_uuid = job.lease.slices[0].gpu_uuid
         control = self.daemons.of(gpu_uuid).control_of(job.id)
-        seen = None if control is None else last_sighting(control)
+        seen = None if control is None else read_snapshot(control)
         if control is None or (seen is not None and seen.health in {Health.GONE, Health.SILENT}):
             return  # Whoever does not answer would only put off the kill.
         own = self._on_gpu(gpu_uuid, running)

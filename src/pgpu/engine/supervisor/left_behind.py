@@ -14,7 +14,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.host.process_identity import identify_running
 from pgpu.model import Lease
-from pgpu.runtimes.process_owners import Belonging
+from pgpu.runtimes.process_owners import ProcessOwners
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Marked:
 
     engine: Engine
     job_id: str
-    _belonging: Belonging = field(default_factory=Belonging, repr=False)
+    _belonging: ProcessOwners = field(default_factory=ProcessOwners, repr=False)
 
     def owns(self, pid: int) -> bool:
         """Whether a process, by host PID, is part of the job, as far as one can tell.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.mps import MpsControl
-from pgpu.enforcement.mps.sighting import Sighting, last_sighting, look_at, publish_sighting
+from pgpu.enforcement.mps.daemon import DaemonSnapshot, publish_snapshot, read_snapshot, take_snapshot
 from pgpu.host.file_lock import try_lock
 
 _EVERY_SECONDS = 0.9
@@ -27,9 +27,9 @@ class Looks:
 
     _thread: threading.Thread | None = None
 
-    def last(self, control: MpsControl) -> Sighting | None:
+    def last(self, control: MpsControl) -> DaemonSnapshot | None:
         """Return what was seen last, and see to it that somebody looks again where that is a while ago; never waits."""
-        seen = last_sighting(control)
+        seen = read_snapshot(control)
         age_seconds = _STUCK_SECONDS if seen is None else time.monotonic() - seen.began_seconds
         if age_seconds >= _EVERY_SECONDS and (self._thread is None or not self._thread.is_alive()):
             self._look(control, is_stuck=seen is not None and age_seconds >= _STUCK_SECONDS)
@@ -46,7 +46,7 @@ class Looks:
 def _look(control: MpsControl, duty: int | None) -> None:
     try:
         with suppress(OSError):
-            publish_sighting(control, look_at(control))
+            publish_snapshot(control, take_snapshot(control))
     finally:
         if duty is not None:
             os.close(duty)

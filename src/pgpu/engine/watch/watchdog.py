@@ -20,7 +20,7 @@ from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Outsider, ProcessHolder
-from pgpu.runtimes.process_owners import Belonging
+from pgpu.runtimes.process_owners import ProcessOwners
 from pgpu.units import format_memory
 
 _FIRST_PID_NAMESPACE = 4026531836
@@ -29,7 +29,7 @@ _FIRST_PID_NAMESPACE = 4026531836
 _Key = tuple[str, ProcessHolder]
 
 
-def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outsider]:
+def find_outsiders(context: EngineContext, belonging: ProcessOwners) -> list[Outsider]:
     """Return the processes that hold memory of this engine's GPUs outside of every lease now.
 
     Raises:
@@ -56,7 +56,7 @@ def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outside
 
 def find_outsiders_once(context: EngineContext) -> Sequence[Outsider]:
     """Return the outsiders now, for a single reading; see `find_outsiders`."""
-    belonging = Belonging()
+    belonging = ProcessOwners()
     try:
         return find_outsiders(context, belonging)
     finally:
@@ -95,7 +95,7 @@ class Watchdog:
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._belonging = Belonging()
+        self._belonging = ProcessOwners()
         self._lock: int | None = None
         self._seen: set[_Key] = set()
         """At the last tick."""

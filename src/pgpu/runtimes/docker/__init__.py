@@ -2,8 +2,3 @@
 
 Needs the Docker SDK (the extra `docker`), so it is imported only when a container is requested.
 """
-
-from pgpu.runtimes.cgroups import LimitCgroup
-from pgpu.runtimes.docker.docker_runtime import DockerRuntime
-
-__all__ = ["DockerRuntime", "LimitCgroup"]

@@ -13,8 +13,7 @@ from pgpu.errors import RequestError
 from pgpu.libraries import ENTER
 from pgpu.model import Account, JobSpec, Mount
 from pgpu.runtimes.docker.image_facts import ImageFacts
-from pgpu.runtimes.docker.mounts import JOB_DIRECTORY
-from pgpu.runtimes.docker.nesting import plain
+from pgpu.runtimes.docker.mounts import JOB_DIRECTORY, plain
 
 SOCKETS_OF_ROOT = tuple(
     map(Path, ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"))

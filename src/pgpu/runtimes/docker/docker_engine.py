@@ -1,17 +1,25 @@
-"""The calls to a container engine, each with its own error messages. Errors of the SDK become pgpu's errors."""
+"""The client of the container engine, Docker or Podman: its address, its calls, and attaching to a container's streams.
 
+The address is searched in Docker's order: DOCKER_HOST, CONTAINER_HOST (Podman's), the current `docker context`, then the usual
+sockets. Engines on other machines are rejected, since a lease's files are bind-mounted from this machine. Errors of the SDK
+become pgpu's errors, each with the message of its call.
+"""
+
+import hashlib
+import json
 import os
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import docker
 from docker import errors as docker_errors
 
-from pgpu.errors import RequestError, RuntimeUnavailableError
-from pgpu.runtimes.docker.engine.attachment import AttachRefusedError, attach
+from pgpu.errors import EngineAwayError, RequestError, RuntimeUnavailableError
 from pgpu.runtimes.docker.engine_errors import FOREIGN_ERRORS, one_line, start_error, translated
-from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
+from pgpu.runtimes.docker.refusals import is_image_id, refuse_bad_reference
 
 _TIMEOUT_SECONDS = 120
 """For calls that normally return at once; an engine under load is slow."""
@@ -24,7 +32,7 @@ class EngineGoneError(Exception):
     """The engine disconnected during `wait`; it may come back."""
 
 
-class Engine:
+class DockerEngine:
     """A connection to one engine; safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
@@ -178,3 +186,158 @@ class Engine:
             except docker_errors.APIError:
                 if ((self.container(container_id) or {}).get("State") or {}).get("Running"):
                     raise
+
+
+_LARGEST_HEAD_BYTES = 65536
+_LARGEST_REASON_BYTES = 65536
+_ACCEPTED = (b"101", b"200")
+
+
+class AttachRefusedError(Exception):
+    """The engine refused to attach; carries its message. Podman prepares the command here already and reports its errors."""
+
+
+def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) -> socket.socket:
+    """Return a connection that carries a container's streams from now on.
+
+    Raises:
+        AttachRefusedError: The engine refused.
+        OSError: The connection was lost.
+
+    Source: `POST /containers/{id}/attach`, Docker Engine API 1.41.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(Path(url.removeprefix("unix://"))))
+        connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
+        _expect_acceptance(connection, _read_head(connection))
+    except BaseException:  # includes KeyboardInterrupt; the caller has no reference to the socket yet
+        connection.close()
+        raise
+    return connection
+
+
+def _request(api_version: str, container_id: str, *, has_stdin: bool) -> bytes:
+    query = f"stream=1&stdout=1&stderr=1&stdin={int(has_stdin)}"
+    lines = (
+        f"POST /v{api_version}/containers/{container_id}/attach?{query} HTTP/1.1",
+        "Host: engine",
+        "Connection: Upgrade",
+        "Upgrade: tcp",
+        "Content-Length: 0",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode("ascii")
+
+
+def _read_head(connection: socket.socket) -> bytes:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = connection.recv(1)
+        if not byte or len(head) > _LARGEST_HEAD_BYTES:
+            raise ConnectionResetError("the container engine closed the connection")
+        head += byte
+    return head
+
+
+def _expect_acceptance(connection: socket.socket, head: bytes) -> None:
+    status = head.split(b" ", 2)[1:2]
+    if not status or status[0] not in _ACCEPTED:
+        raise AttachRefusedError(_read_reason(connection, head))
+
+
+def _read_reason(connection: socket.socket, head: bytes) -> str:
+    """Return the engine's error message: the `message` field of a JSON body, or plain text."""
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    left = min(int(length[1]), _LARGEST_REASON_BYTES) if length else 0
+    body = b""
+    while len(body) < left and (data := connection.recv(left - len(body))):
+        body += data
+    text = body.decode(errors="replace") or head.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(text.split())
+
+
+_DEFAULT_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+_USER_SOCKETS = ("docker.sock", "podman/podman.sock")
+"""Below XDG_RUNTIME_DIR: rootless Docker and rootless Podman."""
+
+
+def engine_url(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the address of the engine, such as `unix:///var/run/docker.sock`.
+
+    Raises:
+        EngineAwayError: No engine is configured and no socket exists.
+        RuntimeUnavailableError: It is not on this machine.
+    """
+    url = _named_url(environment) or _first_socket_url(environment)
+    if url is None:
+        raise EngineAwayError(
+            "no container engine was found",
+            hint="install and start Docker or Podman, or set DOCKER_HOST to the engine's socket",
+        )
+    if not url.startswith("unix://"):
+        raise RuntimeUnavailableError(
+            f"the container engine {url} is not a socket of this machine",
+            hint="set DOCKER_HOST to the socket of an engine on the machine that has the GPUs",
+        )
+    return url
+
+
+def _named_url(environment: Mapping[str, str]) -> str | None:
+    return environment.get("DOCKER_HOST") or environment.get("CONTAINER_HOST") or _context_url(environment)
+
+
+def _context_url(environment: Mapping[str, str]) -> str | None:
+    folder = Path(environment.get("DOCKER_CONFIG") or Path(environment.get("HOME", "/root")) / ".docker")
+    name = environment.get("DOCKER_CONTEXT") or _read_json(folder / "config.json").get("currentContext")
+    if not name or name == "default":
+        return None
+    digest = hashlib.sha256(str(name).encode()).hexdigest()
+    endpoints = _read_json(folder / "contexts/meta" / digest / "meta.json").get("Endpoints", {})
+    url = endpoints.get("docker", {}).get("Host")
+    if not url:
+        raise RuntimeUnavailableError(f"the docker context {name!r} names no engine", hint="see `docker context ls`")
+    return str(url)
+
+
+def _read_json(path: Path) -> dict[str, dict[str, dict[str, str]]]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _first_socket_url(environment: Mapping[str, str]) -> str | None:
+    user_directory = environment.get("XDG_RUNTIME_DIR")
+    own = [f"{user_directory}/{name}" for name in _USER_SOCKETS] if user_directory else []
+    return next((f"unix://{path}" for path in (*_DEFAULT_SOCKETS, *own) if Path(path).is_socket()), None)
+
+
+def describe_engine() -> str:
+    """Return the engine's kind, version, address and its method to provide NVIDIA GPUs.
+
+    Raises:
+        RuntimeUnavailableError: No engine responds.
+    """
+    with DockerEngine(engine_url()) as engine:
+        return f"{_kind(engine.version())} at {engine.url}; {_gpu_support(engine.information())}"
+
+
+def _kind(version: Mapping[str, Any]) -> str:
+    names = [component.get("Name", "") for component in version.get("Components") or ()]
+    name = "Podman" if any("Podman" in each for each in names) else "Docker"
+    return f"{name} {version.get('Version', 'of unknown version')}"
+
+
+def _gpu_support(information: Mapping[str, Any]) -> str:
+    devices = [device.get("ID", "") for device in information.get("DiscoveredDevices") or ()]
+    if any(device.startswith("nvidia.com/gpu") for device in devices):
+        return "real GPUs by CDI"
+    if "nvidia" in (information.get("Runtimes") or {}):
+        return "real GPUs by the NVIDIA Container Toolkit"
+    return "no NVIDIA Container Toolkit, so only simulated GPUs"

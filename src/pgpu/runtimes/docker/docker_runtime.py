@@ -16,8 +16,7 @@ from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import Account, ContainerHolder, Delivery, Holder, Job, JobSpec, Mount
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_usage
-from pgpu.runtimes.cgroups import LimitCgroup
-from pgpu.runtimes.container_cgroup import leaf_cgroup
+from pgpu.runtimes.cgroups import LimitCgroup, leaf_cgroup
 from pgpu.runtimes.docker.confinement import (
     SOCKETS_OF_ROOT,
     confined,
@@ -25,15 +24,12 @@ from pgpu.runtimes.docker.confinement import (
     is_confined,
     refuse_more_than_own,
 )
-from pgpu.runtimes.docker.create_request import JOB_LABEL, binds, container_configuration, container_name
-from pgpu.runtimes.docker.devices import gpu_request
-from pgpu.runtimes.docker.docker_job import DockerJob
-from pgpu.runtimes.docker.engine import Engine, engine_url
-from pgpu.runtimes.docker.image.library_versions import newest_glibc
-from pgpu.runtimes.docker.image.look import image_facts
-from pgpu.runtimes.docker.image_facts import FactsCache
-from pgpu.runtimes.docker.mounts import plan_mounts, preload_lines, targets_in
-from pgpu.runtimes.docker.nesting import needed_places
+from pgpu.runtimes.docker.create_request import JOB_LABEL, binds, container_configuration, container_name, gpu_request
+from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
+from pgpu.runtimes.docker.docker_job import AttachedStreams, DockerJob
+from pgpu.runtimes.docker.image_facts import FactsCache, newest_glibc
+from pgpu.runtimes.docker.image_inspection import load_image_facts
+from pgpu.runtimes.docker.mounts import needed_places, plan_mounts, preload_lines, targets_in
 from pgpu.runtimes.docker.refusals import (
     refuse_bad_image,
     refuse_bad_words,
@@ -42,7 +38,6 @@ from pgpu.runtimes.docker.refusals import (
     refuse_unknown_user,
 )
 from pgpu.runtimes.docker.staging import Staging
-from pgpu.runtimes.docker.streams import AttachedStreams
 
 _SHIMS = (CUDA_SHIM, NVML_SHIM)
 _NEVER_STARTED = "0001-01-01T00:00:00Z"
@@ -75,23 +70,23 @@ class DockerRuntime:
 
     def image_id(self, spec: JobSpec) -> str:
         """Return the image's ID, which changes when an image is rebuilt under the same name."""
-        with Engine(engine_url()) as engine:
+        with DockerEngine(engine_url()) as engine:
             return str(engine.image(spec.image or "")["Id"])
 
     def can_load_driver(self, spec: JobSpec) -> bool:
         """True if the image has glibc: there is no NVIDIA driver for musl, and a static program loads none."""
-        with Engine(engine_url()) as engine:
-            return image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
+        with DockerEngine(engine_url()) as engine:
+            return load_image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Reject jobs that can never start: bad fields, an unknown or unsuitable image or user, a taken name, no engine."""
         refuse_bad_words(spec)
-        with Engine(engine_url()) as engine:
+        with DockerEngine(engine_url()) as engine:
             image = engine.image(spec.image or "")
             refuse_bad_image(spec, image)
             _refuse_taken_name(engine, spec)
             shims = [library_path(name) for name in _SHIMS]
-            facts = image_facts(engine, image, [], self._cache)
+            facts = load_image_facts(engine, image, [], self._cache)
             refuse_old_libc(spec, facts, _needed_glibc(shims))
             if not is_confined(account):
                 refuse_unknown_user(spec, image, facts)
@@ -109,7 +104,7 @@ class DockerRuntime:
         account: Account | None = None,
     ) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""
-        engine = Engine(engine_url())
+        engine = DockerEngine(engine_url())
         try:
             image = engine.image(job.spec.image or "")
             with self._volumes(engine, job.spec, account, image) as volumes:
@@ -122,7 +117,7 @@ class DockerRuntime:
 
     def _start(  # noqa: PLR0917 - the parts of one start
         self,
-        engine: Engine,
+        engine: DockerEngine,
         job: Job,
         configuration: dict[str, Any],
         delivery: Delivery,
@@ -142,7 +137,7 @@ class DockerRuntime:
 
     @contextmanager
     def _volumes(
-        self, engine: Engine, spec: JobSpec, account: Account | None, image: dict[str, Any]
+        self, engine: DockerEngine, spec: JobSpec, account: Account | None, image: dict[str, Any]
     ) -> Iterator[tuple[Mount, ...]]:
         """Yield the volumes; for a restricted user, opened with that user's rights and mounted for the duration of the context."""
         if account is None or not is_confined(account):
@@ -153,7 +148,7 @@ class DockerRuntime:
             raise RuntimeUnavailableError("containers of other users cannot be made here")
         self._staging.sweep()
         secrets = [Path(engine.url.removeprefix("unix://")), *SOCKETS_OF_ROOT]
-        others = targets_in(image_facts(engine, image, [], self._cache)) if spec.volumes else []
+        others = targets_in(load_image_facts(engine, image, [], self._cache)) if spec.volumes else []
         others += (image.get("Config") or {}).get("Volumes") or ()
         places = needed_places(spec.volumes, others)
         with self._staging.staged(spec.volumes, account, secrets, places) as volumes:
@@ -164,7 +159,7 @@ class DockerRuntime:
         holder = job.holder
         if not isinstance(holder, ContainerHolder):
             return None
-        engine = Engine(holder.engine_url)
+        engine = DockerEngine(holder.engine_url)
         try:
             state = _state_of_ours(engine, holder, job)
             if state is None:
@@ -177,12 +172,12 @@ class DockerRuntime:
             raise
 
     def _configuration(
-        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+        self, engine: DockerEngine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
         if not delivery.has_slice:
             return self._without_gpu(engine, image, job, delivery, account)
-        facts = image_facts(engine, image, binds(job.spec), self._cache)
-        own = image_facts(engine, image, [], self._cache) if is_confined(account) else facts
+        facts = load_image_facts(engine, image, binds(job.spec), self._cache)
+        own = load_image_facts(engine, image, [], self._cache) if is_confined(account) else facts
         # Files that root reads in a volume must not be disclosed: only the image's own preloads are used.
         if is_confined(account):
             facts = replace(facts, preload_path=own.preload_path, preload_lines=own.preload_lines)
@@ -198,17 +193,17 @@ class DockerRuntime:
         return confined(configuration, account, job.spec.volumes, image, groups)
 
     def _without_gpu(
-        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+        self, engine: DockerEngine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
         """Configuration for a lease without slices: nothing is mounted, so the image's libraries do not matter."""
         configuration = container_configuration(job, delivery, (), {})
         if account is None or not is_confined(account):
             return configuration
-        groups = groups_to_add(account, image_facts(engine, image, [], self._cache), job.spec.volumes)
+        groups = groups_to_add(account, load_image_facts(engine, image, [], self._cache), job.spec.volumes)
         return confined(configuration, account, job.spec.volumes, image, groups)
 
     def _run(
-        self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio
+        self, engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio
     ) -> DockerJob:
         # Attached before the container's first instruction, so that no output is lost.
         streams = _attach(engine, holder, spec, stdio)
@@ -242,7 +237,7 @@ def _needed_glibc(shims: Iterable[Path]) -> tuple[int, int] | None:
     return max((need for need in needs if need is not None), default=None)
 
 
-def _refuse_taken_name(engine: Engine, spec: JobSpec) -> None:
+def _refuse_taken_name(engine: DockerEngine, spec: JobSpec) -> None:
     taken = engine.container(spec.name) if spec.name else None
     if taken is not None:
         raise RequestError(
@@ -251,19 +246,19 @@ def _refuse_taken_name(engine: Engine, spec: JobSpec) -> None:
         )
 
 
-def _attach(engine: Engine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio) -> AttachedStreams:
+def _attach(engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio) -> AttachedStreams:
     connection = engine.attach(holder.container_id, has_stdin=spec.wants_stdin)
     streams = AttachedStreams(connection, stdio, has_terminal=spec.wants_tty, has_stdin=spec.wants_stdin)
     streams.start()
     return streams
 
 
-def _state(engine: Engine, holder: ContainerHolder) -> dict[str, Any]:
+def _state(engine: DockerEngine, holder: ContainerHolder) -> dict[str, Any]:
     """Return the engine's state of a container; empty if it was removed already."""
     return dict((engine.container(holder.container_id) or {}).get("State", {}))
 
 
-def _state_of_ours(engine: Engine, holder: ContainerHolder, job: Job) -> dict[str, Any] | None:
+def _state_of_ours(engine: DockerEngine, holder: ContainerHolder, job: Job) -> dict[str, Any] | None:
     """Return the state of a container if it is this job's and ever ran; one that never ran is removed."""
     container = engine.container(holder.container_id)
     if container is None or (container["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
@@ -276,6 +271,6 @@ def _state_of_ours(engine: Engine, holder: ContainerHolder, job: Job) -> dict[st
 
 
 def _running(
-    engine: Engine, holder: ContainerHolder, spec: JobSpec, state: dict[str, Any], streams: AttachedStreams | None
+    engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, state: dict[str, Any], streams: AttachedStreams | None
 ) -> DockerJob:
     return DockerJob(engine, holder, state.get("Pid") or None, streams, removes_container=spec.remove)

@@ -1,6 +1,7 @@
-"""The facts that are needed before a container of an image can hold a job: C library, users, library paths.
+"""The facts that are needed before a container of an image can hold a job: C library, preloads, library paths, users.
 
-They are read from the files of a container that is created and never started.
+They are read from the files of a container that is created and never started. Shared libraries are parsed and never loaded,
+since they may be of another architecture.
 """
 
 import dataclasses
@@ -10,11 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from pgpu.host.atomic_file import write_atomically
-from pgpu.runtimes.docker.image.library_versions import newest_glibc
-from pgpu.runtimes.docker.image_inspection import ContainerFiles
 
 PRELOAD_PATH = "/etc/ld.so.preload"
 CUDA_NAME = "libcuda.so.1"
@@ -78,6 +77,18 @@ class ImageFacts:
             return cls(glibc_version=tuple(version) if version else None, **fields)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+class ContainerFiles(Protocol):
+    """Read access to a container's file system."""
+
+    def resolve(self, path: str) -> str | None:
+        """Return a path with all symbolic links resolved, or None if it does not exist."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, following symbolic links, or None if there is no such file."""
+        ...
 
 
 def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[str]) -> ImageFacts:
@@ -175,3 +186,26 @@ class FactsCache:
 
     def _path(self, image_id: str) -> Path:
         return self.directory / f"{image_id.removeprefix('sha256:')}.json"
+
+
+_ELF_MAGIC = b"\x7fELF"
+_MACHINES = {0x3E: "amd64", 0xB7: "arm64", 0x03: "386", 0x28: "arm", 0x15: "ppc64le", 0xF3: "riscv64", 0x16: "s390x"}
+"""e_machine of the ELF specification → the architecture's name in image manifests."""
+
+_GLIBC_VERSION = re.compile(rb"\0GLIBC_(\d+)\.(\d+)(?:\.\d+)?(?=\0)")
+
+
+def architecture(library: bytes) -> str | None:
+    """Return the architecture of a little-endian ELF file as in image manifests, such as `amd64`; None if unknown."""
+    if not library.startswith(_ELF_MAGIC):
+        return None
+    return _MACHINES.get(int.from_bytes(library[18:20], "little"))
+
+
+def newest_glibc(library: bytes) -> tuple[int, int] | None:
+    """Return the newest glibc version that a library names, as (2, 36); None if it names none.
+
+    For a program's library this is the required version; for libc.so.6 it is the provided one.
+    """
+    found = [(int(major), int(minor)) for major, minor in _GLIBC_VERSION.findall(library)]
+    return max(found, default=None)

@@ -1,6 +1,8 @@
-"""Reads files of a container through the engine's archive call; the container need not run.
+"""Reads an image's facts through a container that is created, read by the engine's archive call, removed, and never started.
 
-Paths are the container's own; the engine resolves symbolic links inside the container's root.
+Facts are cached by image ID. A volume over one of the inspected directories changes the result: then the container is
+created with the volumes, and the result is not cached. Paths are the container's own; the engine resolves symbolic links
+inside the container's root.
 """
 
 import base64
@@ -8,27 +10,19 @@ import io
 import json
 import posixpath
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 from urllib.parse import quote
 
 import docker
 from docker import errors as docker_errors
 
+from pgpu.runtimes.docker.docker_engine import DockerEngine
+from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, read_facts
+
 _NOT_FOUND = 404
 _LARGEST_FILE_BYTES = 64 * 1024 * 1024
-
-
-class ContainerFiles(Protocol):
-    """Read access to a container's file system."""
-
-    def resolve(self, path: str) -> str | None:
-        """Return a path with all symbolic links resolved, or None if it does not exist."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content, following symbolic links, or None if there is no such file."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +90,57 @@ def _first_file(archive: bytes) -> bytes | None:
             return reader.read() if reader else None
     except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
         return None
+
+
+_LOOKED_AT = ("/usr", "/lib", "/lib64", "/etc")
+_LOOK_LABEL = "io.pgpu.look"
+
+
+def load_image_facts(
+    engine: DockerEngine, image: dict[str, Any], binds: Sequence[str], cache: FactsCache
+) -> ImageFacts:
+    """Return the facts of an image.
+
+    Args:
+        engine: The engine.
+        image: Its description of the image.
+        binds: The job's volumes, in the engine's notation.
+        cache: Cache of facts.
+    """
+    covering = [bind for bind in binds if _covers(bind)]
+    remembered = None if covering else cache.load(image["Id"])
+    if remembered is not None:
+        return remembered
+    facts = _look(engine, image, covering)
+    if not covering:
+        cache.store(image["Id"], facts)
+    return facts
+
+
+def _covers(bind: str) -> bool:
+    target = posixpath.normpath(bind.split(":")[1])
+    return any(target == looked or target.startswith(f"{looked}/") for looked in _LOOKED_AT)
+
+
+def _look(engine: DockerEngine, image: dict[str, Any], binds: Sequence[str]) -> ImageFacts:
+    configuration = {
+        "Image": image["Id"],
+        "Cmd": ["never-run"],
+        "Labels": {_LOOK_LABEL: "1"},
+        "NetworkDisabled": True,
+        "HostConfig": {"Binds": list(binds), "NetworkMode": "none"},
+    }
+    container_id = engine.create(configuration)
+    try:
+        files = CreatedContainerFiles(engine.api, container_id)
+        return read_facts(files, str(image.get("Architecture")), _library_path(image))
+    finally:
+        engine.remove(container_id)
+
+
+def _library_path(image: dict[str, Any]) -> list[str]:
+    variables = (image.get("Config") or {}).get("Env") or []
+    values = [
+        value for name, _, value in (variable.partition("=") for variable in variables) if name == "LD_LIBRARY_PATH"
+    ]
+    return [directory for value in values for directory in value.split(":") if directory]

@@ -1,1 +1,0 @@
-"""Facts about an image, read from its files without running it: C library, preloads, library paths, users."""
