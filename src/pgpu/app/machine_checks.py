@@ -54,6 +54,17 @@ _DEFAULT_PIPE_DIRECTORY = Path("/tmp/nvidia-mps")  # noqa: S108 - NVIDIA's defau
 _DEFAULT_LOG_DIRECTORY = Path("/var/log/nvidia-mps")
 
 
+_NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
+_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML, SIMULATED_MPS_CONTROL)
+Check = Callable[[Settings], Iterator[Finding]]
+_SLICE_BYTES = 1 * GIB
+_FITTING_BYTES = 16 * MIB
+_CUDA_SUCCESS = 0
+_CUDA_OUT_OF_MEMORY = 2
+_TIMEOUT_SECONDS = 20.0
+"""How long a trial waits for its slice."""
+
+
 def driver(settings: Settings) -> Iterator[Finding]:
     """List the real GPUs, and compare their driver's CUDA version with the shim's."""
     listing = _listing()
@@ -173,10 +184,6 @@ def _print_listing() -> None:
         raise SystemExit(str(exc)) from exc
 
 
-_NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
-_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML, SIMULATED_MPS_CONTROL)
-
-
 def versions(_settings: Settings) -> Iterator[Finding]:
     """List versions for bug reports."""
     python, linux = platform.python_version(), platform.release()
@@ -286,15 +293,6 @@ def leftovers(settings: Settings) -> Iterator[Finding]:
         yield weak("leftovers", f"slices without a job: {', '.join(orphans)}", f"remove them from {slices}")
     else:
         yield fine("leftovers", "no slice is left without its job")
-
-
-Check = Callable[[Settings], Iterator[Finding]]
-
-_SLICE_BYTES = 1 * GIB
-_FITTING_BYTES = 16 * MIB
-_CUDA_SUCCESS = 0
-_CUDA_OUT_OF_MEMORY = 2
-_TIMEOUT_SECONDS = 20.0
 
 
 def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[Finding]:

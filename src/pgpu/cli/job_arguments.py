@@ -44,6 +44,16 @@ _ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
 _MOST_DIGITS = 9
 
 
+ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
+"""Joins `wait-timeout` and `sharing` of a job with the settings; returns the timeout in seconds and the mode."""
+
+Table = Mapping[str, Any]
+Number = TypeVar("Number", int, float)
+_OPTIONS = {row.key: row for row in TABLE if FILE in row.used_by}
+KEYS = tuple(_OPTIONS)
+_LARGEST_NUMBER = 10**18
+
+
 def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sharing: SharingWish) -> Submission:
     """Read the options of one job.
 
@@ -232,17 +242,6 @@ def _absolute(path: Path) -> Path:
         return path.absolute()
     except FileNotFoundError as exc:
         raise RequestError("the current directory is gone", hint="change to one that exists") from exc
-
-
-ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
-"""Joins `wait-timeout` and `sharing` of a job with the settings; returns the timeout in seconds and the mode."""
-
-Table = Mapping[str, Any]
-Number = TypeVar("Number", int, float)
-
-_OPTIONS = {row.key: row for row in TABLE if FILE in row.used_by}
-KEYS = tuple(_OPTIONS)
-_LARGEST_NUMBER = 10**18
 
 
 class _WrongValueError(Exception):

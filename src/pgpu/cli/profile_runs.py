@@ -64,6 +64,13 @@ _DRAM_L2_TIMES = 8
 _FALLBACK_L2_BYTES = 4 * MIB
 
 
+SMALLEST_SHARED, LARGEST_SHARED = 0, 100
+"""Preferred carve-out in percent: shared memory as a part of L1 and shared memory; the largest leaves the least L1."""
+
+MOST_KEPT_BYTES = 16 << 20
+"""How much output under ncu is kept: its table follows nearly all output of the program, one line for each launch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """One antagonist with its buffer."""
@@ -236,13 +243,6 @@ def _check(client: Client, job: Job) -> None:
     errors = b"".join(piece for stream, piece in client.logs(job.id, follow=False) if stream == "stderr")
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     raise NodeError(job.error or job.reason or (lines[-1] if lines else f"the antagonist ended with {job.exit_code}"))
-
-
-SMALLEST_SHARED, LARGEST_SHARED = 0, 100
-"""Preferred carve-out in percent: shared memory as a part of L1 and shared memory; the largest leaves the least L1."""
-
-MOST_KEPT_BYTES = 16 << 20
-"""How much output under ncu is kept: its table follows nearly all output of the program, one line for each launch."""
 
 
 class OutputTail(io.BytesIO):

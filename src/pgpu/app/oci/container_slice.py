@@ -35,6 +35,14 @@ _LARGEST_FILE_BYTES = 64 * 1024
 """Limit of files that are read, a few lines each: an image's file may have any size, and this process is root's."""
 
 
+USAGE_BYTES = 4096 + 1024 * (64 + 16 * 48)
+"""Size of a usage file (native/include/meter_abi.h)."""
+
+GATE = "gate"
+ENVIRONMENT = "environment"
+RECORD = "container.json"
+
+
 def normalize_path(path: str) -> str:
     """Normalize as the kernel does: two leading slashes are one, while `posixpath.normpath` keeps them."""
     return posixpath.normpath(f"/{path.lstrip('/')}")
@@ -260,12 +268,6 @@ def _device(node: dict[str, Any]) -> dict[str, Any]:
         "fileMode": node.get("fileMode") or stat.S_IMODE(found.st_mode),
     }
     return {**device, **{name: node[name] for name in ("uid", "gid") if node.get(name) is not None}}
-
-
-USAGE_BYTES = 4096 + 1024 * (64 + 16 * 48)
-GATE = "gate"
-ENVIRONMENT = "environment"
-RECORD = "container.json"
 
 
 def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> str:

@@ -25,6 +25,13 @@ _MOST_KERNELS = 20
 _MICROSECONDS = 1000
 
 
+_FASTER = {SharingMode.MPS: "under MPS", SharingMode.TIME_SLICE: "in turns"}
+_DOES = {
+    SharingMode.TIME_SLICE: "pgpu shares this GPU by time slices",
+    SharingMode.EXCLUSIVE: "pgpu runs one after the other",
+}
+
+
 def tables_of(finding: ProfileResult) -> Iterator[Table]:
     """Lay out facts, kernels, counters, copies and sensitivities."""
     yield _of_rows([("program", finding.profile.signature), *facts(finding.measurement, finding.profile)])
@@ -142,13 +149,6 @@ def _of_kernels(finding: ProfileResult) -> Table:
 
 def _microseconds(nanoseconds: float) -> str:
     return f"{nanoseconds / _MICROSECONDS:,.1f}"
-
-
-_FASTER = {SharingMode.MPS: "under MPS", SharingMode.TIME_SLICE: "in turns"}
-_DOES = {
-    SharingMode.TIME_SLICE: "pgpu shares this GPU by time slices",
-    SharingMode.EXCLUSIVE: "pgpu runs one after the other",
-}
 
 
 def of_advice(advice: Advice) -> Table:

@@ -41,6 +41,23 @@ _STATE_STYLES = {
 }
 
 
+_MOST_JOBS = 40
+"""How many jobs `pgpu waste` lists, the newest ones."""
+
+_USAGE_ONE_LINE = {
+    *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
+    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK"),
+}
+"""Columns of earlier runs that are never wrapped; programs, GPUs and explanations are."""
+
+_BASES = {
+    Basis.HISTORY: "history",
+    Basis.GROWTH: "growth with a number",
+    Basis.SUFFICED: "it sufficed before",
+    Basis.UNKNOWN: "unknown: measured when it runs",
+}
+
+
 class PlainTable(Table):
     """A rich table without lines."""
 
@@ -277,21 +294,6 @@ def _command(spec: JobSpec, *, is_uncut: bool) -> str:
         return f"serves {spec.serves}"
     line = shlex.join(spec.command)
     return line if is_uncut or len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"
-
-
-_MOST_JOBS = 40
-_USAGE_ONE_LINE = {
-    *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
-    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK"),
-}
-"""Columns of earlier runs that are never wrapped; programs, GPUs and explanations are."""
-
-_BASES = {
-    Basis.HISTORY: "history",
-    Basis.GROWTH: "growth with a number",
-    Basis.SUFFICED: "it sufficed before",
-    Basis.UNKNOWN: "unknown: measured when it runs",
-}
 
 
 def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:

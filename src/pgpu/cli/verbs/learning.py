@@ -24,6 +24,9 @@ _LARGEST_FILE_BYTES = 16 << 20
 _LONGEST_SECONDS = 3600
 
 
+_RUNS = 3
+
+
 def history(
     context: typer.Context,
     program: Annotated[
@@ -161,9 +164,6 @@ def calibrate(
         print(line)
     for line in reports.lines_of_bandwidths(found.bandwidths, gpu):
         print(line)
-
-
-_RUNS = 3
 
 
 @options.takes_job_options(PROFILE, sharing=SharingWish.EXCLUSIVE.value)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 1.0
 
 
+_MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
+
+
 @dataclass(frozen=True, slots=True)
 class SortOrder:
     """One way to sort jobs in the live view."""
@@ -128,9 +131,6 @@ def _unbuffered_keys() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-_MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
 
 
 def doctor(
