@@ -161,6 +161,7 @@ def advise(
         for profile, slow, fast, found in zip(profiles, sliced, mps, map(estimate_needs, profiles), strict=True)
     )
     obstacles = gates(profiles, gpu, gpu_counts=gpu_counts)
+    # `fsum` rounds once, so the gain does not depend on the order of the jobs.
     gain = math.exp(math.fsum(math.log(slow / fast) for slow, fast in zip(sliced, mps, strict=True)) / len(profiles))
     faster = SharingMode.MPS if gain > 1 else SharingMode.TIME_SLICE
     confidence = min((each.confidence for each in jobs), key=list(Confidence).index)

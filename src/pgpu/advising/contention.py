@@ -134,6 +134,7 @@ def hits(present: Sequence[Lines], stream: float) -> list[float]:
             left = each.stays(brought)
             missed += each.touches * (1 - left)
             slope += each.footprint * left if each.touches > 0 else 0.0
+        # With a slope of 1 or more Newton's step would not lead down, so the value is halved.
         after = max(stream, brought / 2 if slope >= 1 else brought - (missed - brought) / (slope - 1))
         if brought - after <= _CACHE_SETTLED * most:
             break
@@ -192,6 +193,7 @@ def time_slice_slowdown(others_waiting: float, constants: Constants) -> float:
 
 def fair_level(wanted: Sequence[float]) -> float:
     """Return the max-min fair level of a whole of 1: lower demands are met, higher ones get this; 1 if all are met."""
+    # In ascending order: what a small demand leaves of its equal share is divided among the larger ones.
     left, rest = 1.0, len(wanted)
     for each in sorted(wanted):
         if each > left / rest:

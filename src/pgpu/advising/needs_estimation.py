@@ -86,13 +86,14 @@ def is_cached(profile: Profile) -> bool:
 def cache_estimate(profile: Profile, reading: NeedsEstimate) -> None:
     """Put an estimate into the cache of this process."""
     with _lock:
-        while len(_read) >= _MOST_READ:
+        while len(_read) >= _MOST_READ:  # The oldest first: a dict keeps the order of insertion.
             del _read[next(iter(_read))]
         _read[profile] = reading
 
 
 def estimate_needs(profile: Profile) -> NeedsEstimate:
     """Estimate the needs of a job; takes tenths of a second the first time if there are contests."""
+    # Without the lock: two threads may compute the same estimate at once, which is the same for both.
     found = _read.get(profile)
     if found is None:
         found = _estimate(profile)

@@ -34,6 +34,7 @@ def length(intervals: Iterable[Interval]) -> int:
 
 def overlap(intervals: Sequence[Interval], span: Interval) -> int:
     """Return how much of a span is covered by disjoint, ordered intervals."""
+    # Ordered and disjoint, so the first interval that matters is found by bisection of the ends.
     total = 0
     for begin, end in intervals[bisect_right(intervals, span[0], key=lambda each: each[1]) :]:
         if begin >= span[1]:

@@ -185,6 +185,7 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
             hint="leave --sharing out",
         )
     best = sorted(candidates, key=lambda gpu: gpu.memory_bytes - headroom.of(gpu), reverse=True)
+    # A job on n GPUs gets the same amount of each, so the n-th largest is its limit.
     last = best[request.gpu_count - 1]
     nearest_bytes = last.memory_bytes - headroom.of(last)
     if request.memory_bytes > nearest_bytes:
@@ -253,7 +254,7 @@ def short_of_host_memory(
         need_bytes = request.gpu_count * (request.memory_bytes - taken_of_device(request, factor).memory_bytes)
         if need_bytes <= max(0, left_bytes):
             left_bytes -= need_bytes
-        else:
+        else:  # It takes nothing, so a smaller job behind it may still fit.
             reasons[job_id] = (
                 f"waits for host memory: {format_memory(need_bytes)} of it may have to lie there, and"
                 f" {format_memory(max(0, left_bytes))} are left"

@@ -69,6 +69,7 @@ class FreeCapacity:
         A quick check before the GPUs are tried one by one, since the queue may have thousands of jobs.
         """
         key = (candidate.mode, candidate.owner_uid)
+        # With the largest limit of MPS clients, since the GPU is not known here: this check may let through, but not exclude.
         if key not in self._open:
             self._open[key] = any(
                 tenancy.admits(*key, MOST_MPS_CLIENTS_FROM_BLACKWELL) for tenancy in self.tenants.values()

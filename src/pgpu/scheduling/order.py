@@ -182,6 +182,7 @@ class OverdueJobs:
         """Whether jobs that went first leave room for one more: in the share of all users, and in its owner's part."""
         if self._reservation is not None and candidate.job_id == self._reservation.job_id:
             return True
+        # The candidate itself is not counted, so one job may exceed the share: otherwise a large one could never go first.
         entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
         return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
 
@@ -245,6 +246,7 @@ class PlannedOrder:
 
     def holds_back(self, candidate: Candidate) -> bool:
         """Whether a job that must start first was considered in this round and still waits."""
+        # Only jobs of this round are in `_waiting`: a hold on a job that has started, ended or gone has no effect.
         return self._plan.holds.get(candidate.job_id) in self._waiting
 
     def has_enough(self, gpu_uuid: str) -> bool:

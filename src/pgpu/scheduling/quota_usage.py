@@ -123,7 +123,7 @@ class QuotaUsage:
             return
         if kept.job_id == candidate.job_id:
             del self._kept[candidate.owner_uid]
-        elif candidate.end_seconds(self._now_seconds) > kept.start_seconds:
+        elif candidate.end_seconds(self._now_seconds) > kept.start_seconds:  # It takes from what the first job leaves.
             kept.spare_bytes -= _wanted_bytes(candidate)
             kept.spare_jobs -= 1
 

@@ -95,7 +95,7 @@ def reserve(
     for start_seconds, then in _moments(known, space, ends, now_seconds):
         fitting = [gpu.uuid for gpu in gpus if then.hosts(gpu, candidate)]
         if len(fitting) >= request.gpu_count:
-            chosen = fitting[: request.gpu_count]
+            chosen = fitting[: request.gpu_count]  # `gpus` is in order of preference.
             return Reservation(
                 candidate.job_id,
                 start_seconds,

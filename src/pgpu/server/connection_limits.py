@@ -125,6 +125,7 @@ class ConnectionCounter:
                 f"you have {count} connections to this server already, which is the most",
                 hint="end some of your commands that wait or follow; the administrator sets `connections`",
             )
+        # Administrators have no limit of their own, but share the number of all connections and alone use the reserve.
         most = limits.most + (limits.reserve if is_admin else 0)
         if self._counts.total() >= most or (is_remote and self._remote >= limits.most_remote):
             raise ServerFullError("this server has no room for another connection", hint="try again later")
@@ -135,7 +136,7 @@ class ConnectionCounter:
         """Count a closed connection."""
         self._remote -= is_remote
         self._counts[client] -= 1
-        if not self._counts[client]:
+        if not self._counts[client]:  # Otherwise every address that ever connected would stay in memory.
             del self._counts[client]
 
 
