@@ -40,10 +40,6 @@ static struct pgpu_usage *map(int fd) {
     return NULL;
 }
 
-static void unmap(struct pgpu_usage *usage) {
-    munmap(usage, sizeof(struct pgpu_usage));
-}
-
 static enum pgpu_meter_status check_header(struct pgpu_usage *usage) {
     uint64_t magic = 0;
     __atomic_compare_exchange_n(&usage->magic, &magic, PGPU_USAGE_MAGIC, false, __ATOMIC_SEQ_CST,
@@ -142,7 +138,7 @@ static enum pgpu_meter_status claim_opened(struct pgpu_meter *meter, int alive_f
         __atomic_store_n(&meter->usage, usage, __ATOMIC_RELEASE);
         return PGPU_METER_OK;
     }
-    if (usage != NULL) unmap(usage);
+    if (usage != NULL) munmap(usage, sizeof(struct pgpu_usage));
     close(holding_fd);
     return status;
 }

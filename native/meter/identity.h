@@ -7,7 +7,7 @@
 /* Write this process's PID, start time and PID namespace into a slot. */
 void pgpu_meter_sign(struct pgpu_usage_slot *slot);
 
-/* In a child whose fork ran no handlers (raw clone, _Fork): start over, since mutex and mapping are the
+/* In a child of a fork without handlers (raw clone, _Fork): start over, since mutex and mapping are the
  * parent's. */
 void pgpu_meter_forget_if_forked(struct pgpu_meter *meter);
 

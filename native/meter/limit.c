@@ -59,6 +59,7 @@ enum pgpu_limit_status pgpu_limit_open_at(const char *path, const struct pgpu_li
     return status;
 }
 
+/* Without mounts the shim is preloaded from the slice's own directory, where the limit file is beside it. */
 static enum pgpu_limit_status open_beside(const void *own_code, const struct pgpu_limit **limit) {
     char path[4096];
     Dl_info own;
@@ -76,6 +77,8 @@ enum pgpu_limit_status pgpu_limit_open(const void *own_code, const struct pgpu_l
     return status == PGPU_LIMIT_MISSING ? open_beside(own_code, limit) : status;
 }
 
+/* The host rewrites the words of the mapped file while the job runs (`pgpu resize`). Each is read atomically;
+ * no order between them is needed. */
 uint64_t pgpu_limit_shown_bytes(const struct pgpu_limit *limit, unsigned index) {
     return __atomic_load_n(&limit->gpu[index].limit_bytes, __ATOMIC_RELAXED);
 }

@@ -23,10 +23,6 @@ static uint64_t entry_bytes(const struct pgpu_usage_entry *entry) {
     return entry->used_bytes[entry->settled & 1];
 }
 
-static uint64_t saturating_difference(uint64_t from, uint64_t less) {
-    return from > less ? from - less : 0;
-}
-
 static void add_slot(struct pgpu_reader_view *view, const struct pgpu_usage_slot *found, unsigned number,
                      bool is_alive) {
     struct pgpu_reader_slot *slot = &view->slot[view->slot_count++];
@@ -39,12 +35,17 @@ static void add_slot(struct pgpu_reader_view *view, const struct pgpu_usage_slot
         slot->used_bytes[gpu] = entry_bytes(&found->gpu[gpu]);
 }
 
+/* The total contains a dead process's bytes until a live one takes them back. That may happen between the
+ * reads of total and slot, so the difference stops at 0. */
 static void discount(struct pgpu_reader_view *view, const struct pgpu_usage_slot *dead) {
-    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
-        view->gpu[gpu].used_bytes =
-            saturating_difference(view->gpu[gpu].used_bytes, entry_bytes(&dead->gpu[gpu]));
+    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++) {
+        uint64_t total_bytes = view->gpu[gpu].used_bytes, dead_bytes = entry_bytes(&dead->gpu[gpu]);
+        view->gpu[gpu].used_bytes = total_bytes > dead_bytes ? total_bytes - dead_bytes : 0;
+    }
 }
 
+/* Takes no lock: F_OFD_GETLK only tests. A slot belongs to a live process while A is held, and still holds
+ * memory while a forked child has the driver's descriptors (B). */
 static void read_slots(int fd, unsigned touched, struct pgpu_reader_view *view) {
     for (unsigned number = 0; number < touched && number < PGPU_MAX_SLOTS; number++) {
         struct pgpu_usage_slot found;
@@ -60,6 +61,7 @@ static void read_slots(int fd, unsigned touched, struct pgpu_reader_view *view) 
 
 static enum pgpu_meter_status read_open(int fd, struct pgpu_reader_view *view) {
     struct header header = {0};
+    /* pread instead of a mapping: a job that truncates the file would end this process with SIGBUS. */
     ssize_t length = pread(fd, &header, sizeof(header), 0);
     if (length == 0 || (length == sizeof(header) && header.magic == 0)) return PGPU_METER_OK;
     if (length != sizeof(header) || header.magic != PGPU_USAGE_MAGIC) return PGPU_METER_GARBLED;

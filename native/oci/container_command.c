@@ -41,11 +41,15 @@ static bool join(char *file, const char *directory, size_t directory_length, con
     return true;
 }
 
+/* execve only returns on an error. The trial tests the execute permission instead, so that a missing command
+ * fails before the wait for the slice. */
 static long attempt(const char *file, char **command, char **environment, bool is_trial) {
     if (is_trial) return CALL(__NR_faccessat, AT_FDCWD, file, X_OK, 0);
     return CALL(__NR_execve, file, command, environment, 0);
 }
 
+/* As execvp(3): a directory without the file is skipped, and another error counts only if no later directory
+ * has the command. */
 static long attempt_on_path(char **command, char **environment, bool is_trial) {
     const char *path = value_of(environment, "PATH=");
     long worst = -ENOENT;
@@ -105,6 +109,8 @@ static size_t read_file(const char *path, char *buffer, size_t size) {
     return length;
 }
 
+/* The lease's settings come first and replace variables of the container. There is no allocator without a C
+ * library, so both arrays are static. */
 char **with_settings(char **environment, const char *path) {
     static char block[MOST_BYTES];
     static char *joined[MOST_SETTINGS + 1];

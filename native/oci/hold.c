@@ -61,8 +61,8 @@ static bool has_terminal(void) {
     return false;
 }
 
-/* The signals that end the wait. SIGWINCH is some images' word for "stop", and on a terminal it is nothing.
- */
+/* The signals that end the wait. Some images use SIGWINCH as their stop signal; on a terminal it only reports
+ * a new size. */
 static mask ending(void) {
     const mask harmless =
         bit(SIGCHLD) | bit(SIGCONT) | bit(SIGURG) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
@@ -74,10 +74,6 @@ static mask block_signals(void) {
     mask before = 0;
     CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, MASK_BYTES);
     return before;
-}
-
-static void restore_signals(mask before) {
-    CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, 0, MASK_BYTES);
 }
 
 static void leave_if_signalled(int signals) {
@@ -93,7 +89,7 @@ static int number_in(const char *text) {
     return number & 255;
 }
 
-/* True for the word to go. */
+/* True if the line starts the command. */
 static bool handle_line(const char *line) {
     if (*line == '=') print(line + 1);
     if (*line == '-') leave(number_in(line + 1));
@@ -123,7 +119,7 @@ static int open_gate(void) {
     return (int)CALL(__NR_openat, AT_FDCWD, GATE, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
 }
 
-/* A pipe whose writer closed it polls as hung up for ever; one that is opened anew waits for the next writer.
+/* After its writer has closed, a pipe polls as hung up for ever; a new descriptor waits for the next writer.
  */
 static int opened_anew(int gate) {
     const int fresh = open_gate();
@@ -176,6 +172,7 @@ _Noreturn void begin(long *stack) {
     if (missing != 0) leave(missing);
     wait_for_word();
     environment = with_settings(environment, SETTINGS);
-    restore_signals(before);
+    /* execve keeps the signal mask: the command must get the one that this program was started with. */
+    CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, 0, MASK_BYTES);
     become_command(command, environment);
 }

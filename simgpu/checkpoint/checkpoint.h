@@ -24,7 +24,7 @@ struct sim_checkpoint_slot {
     uint32_t request, answer;
     uint32_t operation, timeout_ms; /* 0: as long as it takes */
     uint32_t result;                /* CUresult of the last request */
-    uint32_t askers; /* latest holder of the entry's lock: a change means that the requester is gone */
+    uint32_t askers; /* latest holder of the entry's lock: a change means that the requester has ended */
     uint32_t reserved[6];
 };
 _Static_assert(sizeof(struct sim_checkpoint_slot) == 64, "one cache line each");

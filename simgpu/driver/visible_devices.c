@@ -1,7 +1,7 @@
 /* CUDA_VISIBLE_DEVICES as NVIDIA documents it: a list of ordinals and UUID prefixes that ends at the first
  * entry which names no GPU, more than one, or one that is listed already.
  *
- * A program uses no GPU whose MIG is on, only its instances: such a GPU stands for its first one. A process
+ * A program uses no GPU with MIG enabled, only its instances: such a GPU stands for its first one. A process
  * sees one instance at most, and no whole GPU beside it (MIG User Guide, device enumeration). */
 #include <stdlib.h>
 #include <string.h>

@@ -91,7 +91,7 @@ static uint64_t room_bytes(unsigned gpu) {
     return memory_bytes > held_bytes ? memory_bytes - held_bytes : 0;
 }
 
-/* The process whose pages were touched longest ago, our own left out or not; PGPU_MAX_SLOTS: no process has
+/* The process with the least recently touched pages, with or without our own; PGPU_MAX_SLOTS: no process has
  * any. */
 static unsigned oldest(unsigned gpu, bool may_be_own) {
     unsigned found = PGPU_MAX_SLOTS;

@@ -43,6 +43,7 @@ bool mps_send(int fd, struct mps_message *message, int passed_fd) {
         envelope.msg_control = &passed;
         envelope.msg_controllen = sizeof(passed);
     }
+    /* This code also runs inside client programs: a SIGPIPE from a dead server would end them. */
     ssize_t sent;
     do
         sent = sendmsg(fd, &envelope, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -59,6 +60,7 @@ static int taken_fd(struct msghdr *envelope) {
     return fd;
 }
 
+/* A packet is one whole message of this version; `gpu` indexes arrays, so it is checked here for all uses. */
 static bool is_well_formed(struct mps_message *message, ssize_t bytes) {
     if (bytes != (ssize_t)sizeof(*message) || message->wire != MPS_WIRE) return false;
     message->command[MPS_COMMAND_BYTES - 1] = '\0';

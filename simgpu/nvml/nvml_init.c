@@ -11,7 +11,7 @@ struct sim_nvml sim_nvml;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* A machine without simulated GPUs behaves like one whose driver is not loaded. */
+/* A machine without simulated GPUs behaves like one without a loaded driver. */
 static nvmlReturn_t read_gpus(void) {
     char problem[512];
     if (!sim_state_directory(sim_nvml.directory)) return NVML_ERROR_DRIVER_NOT_LOADED;

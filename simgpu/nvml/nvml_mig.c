@@ -1,4 +1,4 @@
-/* MIG: a GPU whose MIG is on and the instances that it is divided into, each of which is a device with a
+/* MIG: a GPU with MIG enabled and the instances that it is divided into, each of which is a device with a
  * handle of its own. MIG cannot be switched here: gpus.conf has its state. */
 #include "nvml/nvml_state.h"
 

@@ -14,7 +14,7 @@ static bool is_pool(CUmemoryPool pool) {
     return pool != NULL && sim_is_live(&sim_pools, pool) && !pool->is_destroyed;
 }
 
-/* An empty memory file whose name contains the pool's GPU. */
+/* An empty memory file with the pool's GPU in its name. */
 static int make_descriptor(unsigned gpu) {
     char name[32];
     snprintf(name, sizeof(name), "simgpu-pool-%u", gpu);

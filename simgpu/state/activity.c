@@ -1,4 +1,5 @@
-/* Device time, shared by all processes. Every word has one writer, except samples, which anyone may take. */
+/* Device time, shared by all processes. Every word has one writer, except samples, which any process may
+ * take. */
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>

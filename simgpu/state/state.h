@@ -153,7 +153,7 @@ uint64_t sim_activity_busy_ns(const struct sim_activity_gpu *activity, uint64_t 
 /* What all have used of a GPU until `now_ns`. */
 struct sim_usage sim_activity_usage(const struct sim_activity_gpu *activity, uint64_t now_ns);
 
-/* Take a sample if the last one is a period old. Anyone may. */
+/* Take a sample if the last one is a period old. Any process may. */
 void sim_activity_sample(struct sim_activity_gpu *activity, uint64_t now_ns);
 
 /* Share of the last second or so in which a kernel ran, 0–100. */

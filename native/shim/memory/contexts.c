@@ -243,7 +243,7 @@ static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     return result;
 }
 
-/* Threads that start together share one context: a thread whose charge was refused checks whether another
+/* Threads that start together share one context: after a refused charge a thread checks whether another
  * thread's charge was the reason. A forked child gets "not initialised" and no refusal, so it never waits for
  * a thread that does not exist in it. */
 static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {

@@ -32,14 +32,11 @@ CUresult pgpu_paging_check(int device_count) {
     return CUDA_SUCCESS;
 }
 
-/* So that copies put it where ordinary memory would lie; a driver that refuses the advice goes without. */
-static void prefer_device(CUdeviceptr pointer, size_t bytes, CUdevice ordinal) {
-    PGPU_REAL(cuMemAdvise)(pointer, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, ordinal);
-}
-
 CUresult pgpu_paging_allocate(CUdeviceptr *pointer, size_t bytes, CUdevice ordinal) {
     CUresult result = PGPU_REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-    if (result == CUDA_SUCCESS) prefer_device(*pointer, bytes, ordinal);
+    /* The advice makes copies place the memory on the device, like ordinary memory. It may be refused. */
+    if (result == CUDA_SUCCESS)
+        PGPU_REAL(cuMemAdvise)(*pointer, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, ordinal);
     return result;
 }
 

@@ -12,7 +12,7 @@
 /* Longest gap that counts as elapsed time: clocks stop while a machine sleeps. */
 #define LONGEST_GAP_NS 1000000000ull
 
-/* In fair mode a job whose budget is spent waits until it has this much again: contexts that change with
+/* In fair mode a job without budget waits until it has this much again: contexts that change with
  * every kernel cost all jobs the switches between them. A strict share includes time for switches, and
  * shorter bursts keep it more exact. */
 #define BURST_NS 20000000ll

@@ -21,7 +21,7 @@
 #define INVERSE_DOUBT 20
 /* Interval at which a kernel is measured by itself again. */
 #define OLD_NS 100000000u
-/* A kernel whose time was far off its estimate is measured launch by launch for this time: four times as long
+/* After a time far off its estimate, a kernel is measured launch by launch for this time: four times as long
  * after each surprise, a quarter after as long without one. */
 #define WATCHED_NS     10000000ull
 #define MOST_SURPRISES 8u

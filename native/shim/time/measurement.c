@@ -221,7 +221,7 @@ static void publish_busy(int gpu, uint64_t now_ns, bool has_read) {
     if (has_read) pgpu_board_store(&own->busy_since_ns, now_ns);
 }
 
-/* Streams whose oldest batch has not passed: their later batches need no query. */
+/* Streams with an unfinished oldest batch: their later batches need no query. */
 struct unready {
     CUstream stream[UNREADY];
     unsigned count;

@@ -8,7 +8,7 @@
 
 struct pgpu_batch;
 
-/* Read the batches whose events have passed. Returns at once where another thread is reading. Cancellation is
+/* Read the batches with completed events. Returns at once where another thread is reading. Cancellation is
  * deferred by the caller. */
 void pgpu_measurement_settle(int gpu, uint64_t now_ns);
 

@@ -34,7 +34,7 @@ static int listen_at(const char *name, mode_t mode) {
     strcpy(address.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
-    unlink(path); /* left by a daemon that died; the lock shows that none is alive */
+    unlink(path); /* left by a daemon that died: this one holds the lock */
     if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 && chmod(path, mode) == 0 &&
         listen(fd, 128) == 0)
         return fd;
@@ -42,6 +42,7 @@ static int listen_at(const char *name, mode_t mode) {
     return -1;
 }
 
+/* The kernel releases the lock when the daemon dies, also by SIGKILL; a PID file would be left behind. */
 static bool take_lock(void) {
     char path[SIM_PATH_BYTES];
     if (!path_of("control_lock", path)) return false;
@@ -125,6 +126,7 @@ static void accept_clients(void) {
     }
 }
 
+/* A queued client sends one hello and then waits for a welcome; anything else ends its connection. */
 static void read_queued(struct mps_queued *queued) {
     struct mps_message message;
     enum mps_received received = mps_receive(queued->fd, &message, NULL, MSG_DONTWAIT);
@@ -147,7 +149,8 @@ static bool may_command(int fd) {
     return peer.uid == geteuid() || peer.uid == 0;
 }
 
-/* The console sends its line as soon as it is connected; the wait for others is short. */
+/* The console sends its line as soon as it is connected. The wait is bounded, since the daemon serves nothing
+ * else meanwhile. */
 static void answer_command(int fd) {
     static char reply[MPS_REPLY_BYTES];
     char line[LINE_BYTES];
@@ -196,6 +199,8 @@ static bool is_server(const void *owner) {
            (const struct mps_server *)owner < mps_daemon.server + MPS_MOST_SERVERS;
 }
 
+/* Known peers before new connections: a client that leaves frees its place. Connections that are accepted
+ * here are polled in the next round. */
 static void handle(const struct polled *polled) {
     for (nfds_t i = 2; i < polled->count; i++) {
         if (polled->entry[i].revents == 0) continue;
@@ -214,6 +219,7 @@ static bool has_server(void) {
     return false;
 }
 
+/* After `quit -t SECONDS`, servers that are still alive at that time are killed. */
 static void force_where_due(void) {
     if (mps_daemon.forced_at_ns == 0 || sim_now_ns() < mps_daemon.forced_at_ns) return;
     for (int i = 0; i < MPS_MOST_SERVERS; i++)
@@ -237,6 +243,7 @@ void mps_daemon_serve(void) {
         if (poll(polled.entry, polled.count, mps_daemon.forced_at_ns == 0 ? -1 : 50) > 0) handle(&polled);
         force_where_due();
         mps_give_out_clients();
+        /* No SIGCHLD handler is needed: a server's end closes its socket, which wakes poll. */
         while (waitpid(-1, NULL, WNOHANG) > 0) {
         }
     }

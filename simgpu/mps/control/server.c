@@ -67,7 +67,7 @@ static bool has_clients(void) {
     return false;
 }
 
-/* A fault is over when all that it hit are gone. */
+/* A fault is over when all affected clients are gone. */
 static void recover_where_possible(void) {
     if (server.status != MPS_FAULTED) return;
     for (int i = 0; i < MOST_CLIENTS; i++)
@@ -147,7 +147,7 @@ static struct client *free_place(void) {
     return NULL;
 }
 
-/* A process can be a client without a context: those are bounded by the same number. */
+/* A process can be a client without a context, so clients are bounded by the same number as contexts. */
 static CUresult why_not(void) {
     unsigned count = 0, most = 0;
     for (int i = 0; i < MOST_CLIENTS; i++)
@@ -216,7 +216,7 @@ static void handle_message(const struct mps_message *message, int passed_fd) {
         mps_log("Active Threads Percentage set to %u.%u", server.percentage / 10, server.percentage % 10);
     } else if (message->word == MPS_DRAIN) {
         server.is_draining = true;
-        if (message->result != 0) exit(0); /* its clients notice by their sockets */
+        if (message->result != 0) exit(0); /* the clients' sockets are closed, which is a fault for them */
     }
 }
 
@@ -236,6 +236,7 @@ static void serve_once(void) {
     static struct pollfd polled[1 + 2 * MOST_CLIENTS];
     static struct client *owner[1 + 2 * MOST_CLIENTS];
     nfds_t count = 0;
+    /* poll skips entries with a negative descriptor. */
     polled[count++] = (struct pollfd){.fd = server.has_daemon ? DAEMON_FD : -1, .events = POLLIN};
     for (int i = 0; i < MOST_CLIENTS; i++) {
         if (server.client[i].fd < 0) continue;
@@ -245,7 +246,8 @@ static void serve_once(void) {
         polled[count++] = (struct pollfd){.fd = server.client[i].process_fd, .events = POLLIN};
     }
     if (poll(polled, count, -1) <= 0) return;
-    /* Clients first: those whose process is gone make room for new ones. */
+    /* Clients before the daemon: those that are gone make room for new ones. A fault of one client may drop
+     * others within this loop, after which their descriptors no longer match. */
     for (nfds_t i = 1; i + 1 < count; i += 2) {
         if (polled[i].revents != 0 && owner[i]->fd == polled[i].fd) read_client(owner[i]);
         if (polled[i + 1].revents != 0 && owner[i]->fd == polled[i].fd) drop(owner[i]);
@@ -279,6 +281,7 @@ static bool read_gpus(void) {
     return server.gpu_count > 0 && hold_memory(directory);
 }
 
+/* Groups first: setuid gives up the right to change them. */
 static bool become(const char *user) {
     uid_t uid = (uid_t)strtoul(user, NULL, 10);
     return uid == geteuid() || (setgroups(0, NULL) == 0 && setgid((gid_t)uid) == 0 && setuid(uid) == 0);

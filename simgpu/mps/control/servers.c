@@ -1,4 +1,5 @@
-/* The daemon's side of its servers: starting, feeding, hearing of their clients, burying. */
+/* The daemon's side of its servers: start them, pass clients on to them, read their reports on clients, and
+ * clean up after their end. */
 #include "mps/control/daemon.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ static bool own_program(char path[SIM_PATH_BYTES], const char *name) {
 /* In the child: exec the server, with its socket to the daemon as descriptor 3. It changes to its user
  * itself, after it has opened files that the user may not open. */
 static void become_server(int fd, uid_t uid, const char *program) {
-    if (dup2(fd, 3) != 3) _exit(127);
+    if (dup2(fd, 3) != 3) _exit(127); /* clears FD_CLOEXEC, but not where `fd` is 3 already */
     if (fd == 3) fcntl(3, F_SETFD, 0);
     char user[16];
     snprintf(user, sizeof(user), "%u", (unsigned)uid);
@@ -75,7 +76,7 @@ struct mps_server *mps_server_of_pid(pid_t pid) {
 void mps_server_end(struct mps_server *server, bool is_forced) {
     struct mps_message message = {.word = MPS_DRAIN, .result = is_forced};
     server->is_ending = true;
-    /* One that hangs takes no word. */
+    /* The socket of a server that hangs fills up, so that it cannot be asked to end. */
     if (!mps_send(server->fd, &message, -1) || (is_forced && server->client_count == 0))
         kill(server->pid, SIGKILL);
 }
@@ -88,8 +89,9 @@ static void reap(struct mps_server *server) {
             struct mps_queued *queued = &mps_daemon.queued[i];
             struct mps_message message = {.word = MPS_WELCOME, .result = 805};
             if (queued->fd < 0 || !queued->has_spoken || queued->uid != server->uid) continue;
-            mps_send(queued->fd, &message,
-                     -1); /* what could not be started once is not tried again for them */
+            /* The server could not start: its waiting clients are refused, or it would be retried for ever.
+             */
+            mps_send(queued->fd, &message, -1);
             close(queued->fd);
             queued->fd = -1;
         }
@@ -162,7 +164,8 @@ static struct mps_server *any_server(void) {
     return NULL;
 }
 
-/* One server at a time: another user's clients are waited for, then theirs is the GPU. */
+/* One server at a time: it is drained before a server for another user starts. Clients stay queued meanwhile.
+ */
 static void settle(struct mps_queued *queued) {
     struct mps_server *server = any_server();
     if (geteuid() != 0 && queued->uid != geteuid()) {
