@@ -1,4 +1,4 @@
-"""What the author of a function imports: `@pgpu.function`, `SimulatedBatch`, `Context`, and the file `pgpu.toml`.
+"""What the author of a function imports: `@pgpu.function`, `Batch`, `Context`, and the file `pgpu.toml`.
 
 Imports no third-party package (an import-linter contract checks it): `import pgpu` in a user's module is cheap, and the module
 still runs in a notebook or a test where the libraries of functions are not installed.
