@@ -174,9 +174,11 @@ class TestManagedMemory:
             worker.ask(f"managed({10 * GIB})")
             worker.ask("run('fixed_ns=1000000', 80, 256)")
             worker.ask("keep_busy('fixed_ns=20000000', 80, 256)")
+        before = volta.times()
         consumed, busy = volta.used_while(600)
         assert sum(consumed) < 0.5 * sum(busy)
-        assert min(consumed) > 0
+        # Both go on. A turn takes as long as a loaded machine needs to move the memory.
+        until(lambda: all(now.consumed_ns > then.consumed_ns for then, now in zip(before, volta.times(), strict=True)))
 
     def test_bringing_memory_in_sends_out_what_was_touched_longest_ago(self, volta: WorkWorld) -> None:
         first, second = volta.worker(), volta.worker()
