@@ -75,7 +75,7 @@ def test_a_verb_that_needs_an_extra_names_it(bare: Bare, words: tuple[str, ...],
 
 
 def test_figures_name_their_extra(bare: Bare) -> None:
-    code = "from pgpu.lab import plots\ntry: plots.require_plotting()\nexcept Exception as error: print(error.hint)"
+    code = "from pgpu.lab import report\ntry: report.require_plotting()\nexcept Exception as error: print(error.hint)"
     assert "[lab]" in bare.run("-c", code).stdout
 
 
