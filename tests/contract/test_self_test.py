@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.enforcers import Binding
 
 from pgpu.enforcement import Enforcer
-from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector
+from pgpu.enforcement.enforcer_selector import EnforcerCandidate, EnforcerSelector
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import shims_id
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE
@@ -98,7 +98,10 @@ def test_after_a_boot_everything_is_proved_anew(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_read_by_the_enforcer_that_made_it() -> None:
-    candidates = [Candidate(Binding("strong"), lambda _: True), Candidate(Binding("weak"), lambda _: True)]
+    candidates = [
+        EnforcerCandidate(Binding("strong"), lambda _: True),
+        EnforcerCandidate(Binding("weak"), lambda _: True),
+    ]
     selector = EnforcerSelector(
         candidates, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None, lambda _job: "")
     )
@@ -129,7 +132,7 @@ def test_what_a_killed_self_test_left_goes_with_its_jobs_slice() -> None:
         return "context 0\nallocate 2\n"
 
     selector = EnforcerSelector(
-        [Candidate(enforcer, lambda _: True)], lambda: [GPU], SelfTest(Memory(), run, lambda _job: "")
+        [EnforcerCandidate(enforcer, lambda _: True)], lambda: [GPU], SelfTest(Memory(), run, lambda _job: "")
     )
     selector.prepare(JOB, [GPU])
     enforcer.there |= left  # as if the process of the test had been killed while it ran

@@ -6,12 +6,12 @@ from pathlib import Path
 from tests.fakes.machine import FileEnforcer
 
 from pgpu.enforcement import SliceUse
-from pgpu.enforcement.enforcer_selector import Refusal
+from pgpu.enforcement.enforcer_selector import RejectingEnforcer
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 
 
-class Binding(Refusal):
+class Binding(RejectingEnforcer):
     """An enforcer with a fixed slice and an adjustable name."""
 
     def __init__(self, name: str = "binding") -> None:

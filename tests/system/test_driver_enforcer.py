@@ -16,7 +16,7 @@ from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file
 from pgpu.enforcement.driver import DriverEnforcer, UnaidedDriver
-from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector
+from pgpu.enforcement.enforcer_selector import EnforcerCandidate, EnforcerSelector
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.errors import EnforcementError, RuntimeUnavailableError
 from pgpu.ledger import Ledger
@@ -98,7 +98,7 @@ def test_a_driver_that_does_not_bind_is_caught_although_the_shim_would(stage: St
         lambda job, delivery: run_throwaway(runtime, job, delivery),
         lambda _job: "",
     )
-    selector = EnforcerSelector([Candidate(driver, lambda _: True, unaided)], lambda: stage.gpus, self_test)
+    selector = EnforcerSelector([EnforcerCandidate(driver, lambda _: True, unaided)], lambda: stage.gpus, self_test)
     with pytest.raises(EnforcementError, match="the driver enforcer does not bind"):
         selector.prepare(stage.job(["true"], memory_bytes=SLICE_BYTES + MIB), stage.gpus)
     assert nvml.calls, "the driver was asked"

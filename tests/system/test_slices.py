@@ -14,7 +14,7 @@ from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.context_sizes import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
-from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector, Refusal
+from pgpu.enforcement.enforcer_selector import EnforcerCandidate, EnforcerSelector, RejectingEnforcer
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.errors import EnforcementError, RequestError
@@ -220,7 +220,9 @@ def test_a_limit_that_binds_is_proved_once_for_each_way_of_delivery(
         return run_throwaway(_RUNTIME, job, delivery)
 
     selector = EnforcerSelector(
-        [Candidate(stage.enforcer, lambda _: True)], lambda: stage.gpus, SelfTest(ledger.facts, run, lambda _job: "")
+        [EnforcerCandidate(stage.enforcer, lambda _: True)],
+        lambda: stage.gpus,
+        SelfTest(ledger.facts, run, lambda _job: ""),
     )
     for _ in range(2):
         job = stage.job(["true"], is_advisory=is_advisory)
@@ -263,7 +265,9 @@ class _Missing(_Careless):
 def test_a_limit_that_does_not_bind_is_caught_and_nothing_starts(
     stage: Stage, ledger: Ledger, enforcer: type[_Careless]
 ) -> None:
-    selector = EnforcerSelector([Candidate(enforcer(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger))
+    selector = EnforcerSelector(
+        [EnforcerCandidate(enforcer(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger)
+    )
     with pytest.raises(EnforcementError, match="does not bind"):
         selector.prepare(stage.job(["true"]), stage.gpus)
     assert list((stage.directory / "slices").iterdir()) == []
@@ -275,7 +279,7 @@ def test_a_refusal_that_nobody_counted_is_not_taken_for_ours(stage: Stage, ledge
         free_bytes = stage.gpus[0].memory_bytes - 2 * _CONTEXT_BYTES - 64 * MIB
         assert neighbour.ask(f"take {free_bytes}") == 0
         selector = EnforcerSelector(
-            [Candidate(_Careless(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger)
+            [EnforcerCandidate(_Careless(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger)
         )
         with pytest.raises(EnforcementError, match="does not bind"):
             selector.prepare(stage.job(["true"]), stage.gpus)
@@ -284,8 +288,11 @@ def test_a_refusal_that_nobody_counted_is_not_taken_for_ours(stage: Stage, ledge
 def test_each_gpu_has_the_strongest_enforcer_that_works_there(ledger: Ledger) -> None:
     with opened_stage(gpu_count=2) as stage:
         first, second = stage.gpus
-        nothing = Refusal("it is divided", "use another GPU")
-        candidates = [Candidate(stage.enforcer, lambda gpu: gpu == first), Candidate(nothing, lambda _: True)]
+        nothing = RejectingEnforcer("it is divided", "use another GPU")
+        candidates = [
+            EnforcerCandidate(stage.enforcer, lambda gpu: gpu == first),
+            EnforcerCandidate(nothing, lambda _: True),
+        ]
         selector = EnforcerSelector(candidates, lambda: stage.gpus, _self_test(ledger))
         assert [selector.for_gpus([gpu]).name for gpu in (first, second)] == ["shim", "none"]
         assert selector.for_gpus([first, second]).name == "none"
@@ -296,7 +303,9 @@ def test_each_gpu_has_the_strongest_enforcer_that_works_there(ledger: Ledger) ->
 
 
 def test_no_enforcer_for_a_gpu_is_an_error(stage: Stage, ledger: Ledger) -> None:
-    selector = EnforcerSelector([Candidate(stage.enforcer, lambda _: False)], lambda: stage.gpus, _self_test(ledger))
+    selector = EnforcerSelector(
+        [EnforcerCandidate(stage.enforcer, lambda _: False)], lambda: stage.gpus, _self_test(ledger)
+    )
     with pytest.raises(EnforcementError, match="no limit can be made to bind"):
         selector.prepare(stage.job(["true"]), stage.gpus)
 

@@ -270,20 +270,20 @@ def _select_enforcer(
     may_limit_cgroups: bool,
 ) -> Enforcer:
     from pgpu.enforcement.driver import UnaidedDriver
-    from pgpu.enforcement.enforcer_selector import Candidate, EnforcerSelector, Refusal
+    from pgpu.enforcement.enforcer_selector import EnforcerCandidate, EnforcerSelector, RejectingEnforcer
 
     shim, driver, mig = enforcers
     # Strongest first. The last one stands for a GPU that was switched to MIG after its instances were listed.
     candidates = (
-        Candidate(mig, lambda gpu: gpu.is_instance),
-        Candidate(
+        EnforcerCandidate(mig, lambda gpu: gpu.is_instance),
+        EnforcerCandidate(
             driver,
             lambda gpu: may_limit_cgroups and not gpu.is_instance and source.can_limit_cgroups(gpu.uuid),
             UnaidedDriver(shim, source.limit_cgroup),
         ),
-        Candidate(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
-        Candidate(
-            Refusal("it was divided into MIG instances just now", "ask again: jobs get its instances"),
+        EnforcerCandidate(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
+        EnforcerCandidate(
+            RejectingEnforcer("it was divided into MIG instances just now", "ask again: jobs get its instances"),
             lambda _gpu: True,
         ),
     )

@@ -59,17 +59,13 @@ def refuse_shim(real: Path, shim: Path) -> None:
 
 
 def _find(name: str, shim: Path) -> Path:
-    for path in (*_in_linker_cache(name), *_in_known_directories(name)):
+    known = (Path(directory.format(machine=platform.machine())) / name for directory in _KNOWN_DIRECTORIES)
+    for path in (*_in_linker_cache(name), *known):
         if path.exists():
             real = path.resolve()
             refuse_shim(real, shim)
             return real
     raise EnforcementError(f"the driver's {name} is not on this machine", hint="install the NVIDIA driver")
-
-
-def _in_known_directories(name: str) -> Iterator[Path]:
-    for directory in _KNOWN_DIRECTORIES:
-        yield Path(directory.format(machine=platform.machine())) / name
 
 
 def _in_linker_cache(name: str) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 
 
-class Refusal:
+class RejectingEnforcer:
     """An `Enforcer` that rejects every job with a reason."""
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -90,7 +90,7 @@ _NOWHERE = Path("/nonexistent")
 """Never opened (`Delivery.has_slice`)."""
 
 
-class WithoutGpu(Refusal):
+class WithoutGpu(RejectingEnforcer):
     """The `Enforcer` of a lease without slices."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class WithoutGpu(Refusal):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class EnforcerCandidate:
     """An enforcer and the GPUs that it can be used on."""
 
     enforcer: Enforcer
@@ -118,14 +118,16 @@ class Candidate:
     """The enforcer that the self-test tests instead, where the shim beside `enforcer` could cause the failed allocation."""
 
 
-_WITHOUT_GPU = Candidate(WithoutGpu(), lambda _gpu: False)
+_WITHOUT_GPU = EnforcerCandidate(WithoutGpu(), lambda _gpu: False)
 """For leases without slices; it gets no GPU."""
 
 
 class EnforcerSelector:
     """All enforcers of this machine behind one `Enforcer`."""
 
-    def __init__(self, candidates: Sequence[Candidate], gpus: Callable[[], Sequence[Gpu]], self_test: SelfTest) -> None:
+    def __init__(
+        self, candidates: Sequence[EnforcerCandidate], gpus: Callable[[], Sequence[Gpu]], self_test: SelfTest
+    ) -> None:
         """Test nothing yet.
 
         Args:
@@ -211,7 +213,7 @@ class EnforcerSelector:
         self._self_test.forget(self._of(lease), lease)
         self._of(lease).release(lease)
 
-    def _candidate_on(self, gpus: Sequence[Gpu]) -> Candidate:
+    def _candidate_on(self, gpus: Sequence[Gpu]) -> EnforcerCandidate:
         if not gpus:
             return _WITHOUT_GPU
         for candidate in self._candidates:

@@ -189,7 +189,7 @@ def _limit_bytes(limit: LimitFile) -> bytes:
     )
     gpus = (
         LIMIT_GPU.pack(
-            _uuid_bytes(gpu.uuid),
+            bytes.fromhex(gpu.uuid.partition("-")[2].replace("-", "")),
             gpu.limit_bytes,
             gpu.context_bytes,
             gpu.overhead_bytes,
@@ -217,10 +217,6 @@ def _limit_gpu(data: bytes, index: int) -> LimitGpu:
         ComputeWord.unpack(word),
         resident_bytes,
     )
-
-
-def _uuid_bytes(uuid: str) -> bytes:
-    return bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
 
 
 def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:

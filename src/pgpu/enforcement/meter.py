@@ -85,14 +85,11 @@ def read_use(limit_path: Path, usage_path: Path) -> Sequence[SliceUse]:
         return uses
     entries = range(MAX_PAGED_GPUS, MAX_PAGED_GPUS + len(uses))
     resident = [_slice_use(gpu, at, totals[at], dead) for at, gpu in zip(entries, limit.gpus, strict=True)]
-    return [_both(use, part) for use, part in zip(uses, resident, strict=True)]
-
-
-def _both(use: SliceUse, resident: SliceUse) -> SliceUse:
-    """Merge both entries of a GPU; allocations that failed for lack of device memory alone count as refusals, too."""
-    return replace(
-        use, resident_bytes=min(resident.used_bytes, use.used_bytes), refusals=use.refusals + resident.refusals
-    )
+    # Allocations that failed for lack of device memory alone count as refusals, too.
+    return [
+        replace(use, resident_bytes=min(part.used_bytes, use.used_bytes), refusals=use.refusals + part.refusals)
+        for use, part in zip(uses, resident, strict=True)
+    ]
 
 
 def held_slots(usage_path: Path) -> Sequence[UsedSlot]:

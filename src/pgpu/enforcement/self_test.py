@@ -76,14 +76,14 @@ class SelfTest:
         finally:
             enforcer.release(lease)
         if text is not None:
-            _judge(_answers(text), enforcer, gpu, is_ours=(refusals > 0) == is_metered)
+            _judge(parse_answers(text), enforcer, gpu, is_ours=(refusals > 0) == is_metered)
 
 
 def _judge(answers: dict[str, str], enforcer: Enforcer, gpu: Gpu, *, is_ours: bool) -> None:
     if answers.get("context") != _SUCCESS:
-        said = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
+        results = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
         raise EnforcementError(
-            f"the self-test of the {enforcer.name} enforcer cannot use {gpu.name}; the driver said: {said}",
+            f"the self-test of the {enforcer.name} enforcer cannot use {gpu.name}; the driver returned: {results}",
             hint="`pgpu doctor` shows what works here",
         )
     if answers.get("allocate") != _OUT_OF_MEMORY or not is_ours:
@@ -127,5 +127,6 @@ def _place(job: Job) -> str:
     return "preload" if _lease_of(job).is_advisory else "view"
 
 
-def _answers(text: str) -> dict[str, str]:
+def parse_answers(text: str) -> dict[str, str]:
+    """Parse the probe's output: for each step, the CUresult of the driver."""
     return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)

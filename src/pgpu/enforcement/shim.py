@@ -306,16 +306,17 @@ def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
         return ()
     largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit_file.read_limit(files.limit).gpus}
     try:
-        told = meter.read_use(files.limit, files.usage)
+        uses = meter.read_use(files.limit, files.usage)
     except EnforcementError:
         if not _is_there(files):
             raise
         return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
-    return [_believed(use, max(largest[use.gpu_uuid], files.largest_limit_bytes())) for use in told]
-
-
-def _believed(use: SliceUse, largest_bytes: int) -> SliceUse:
-    return replace(use, used_bytes=min(use.used_bytes, largest_bytes), peak_bytes=min(use.peak_bytes, largest_bytes))
+    capped = []
+    for use in uses:
+        largest_bytes = max(largest[use.gpu_uuid], files.largest_limit_bytes())
+        used_bytes, peak_bytes = min(use.used_bytes, largest_bytes), min(use.peak_bytes, largest_bytes)
+        capped.append(replace(use, used_bytes=used_bytes, peak_bytes=peak_bytes))
+    return capped
 
 
 def _lease_of(job: Job, gpus: Sequence[Gpu]) -> Lease:

@@ -119,6 +119,7 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
         os.close(report)
         raise RuntimeUnavailableError(f"no process can be started: {exc.strerror}") from exc
     finally:
+        # With a copy of the launcher's ends open here, its death would not be seen as the end of the report.
         os.close(control_end)
         os.close(report_end)
     return Launch(pid, control, report)

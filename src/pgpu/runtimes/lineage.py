@@ -84,7 +84,8 @@ class Lineage:
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without zombies."""
-        statuses = {pid: status for pid in _all_pids() if (status := read_status(pid)) is not None}
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
+        statuses = {pid: status for pid in pids if (status := read_status(pid)) is not None}
         marked = {pid for pid in statuses if self._is_marked(pid)}
         alive = {pid for pid, status in statuses.items() if not status.is_zombie}
         return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
@@ -122,10 +123,6 @@ def _ancestors(pid: int) -> Iterator[int]:
     while (status := read_status(pid)) is not None and status.parent_pid > 1:
         pid = status.parent_pid
         yield pid
-
-
-def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
 
 
 def _environment(pid: int) -> list[bytes]:

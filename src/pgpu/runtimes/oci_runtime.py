@@ -203,10 +203,7 @@ def _code_of_kernel(pidfd: int) -> int | None:
     fields = _INFO.unpack(buffer)
     if not fields[0] & _INFO_EXIT:
         return None
-    return _exit_code_of(fields[-1])
-
-
-def _exit_code_of(status: int) -> int:
+    status = fields[-1]
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else _SIGNAL_EXIT_BASE + os.WTERMSIG(status)
 
 
@@ -261,7 +258,7 @@ class OciRuntime:
         holder = container.first_process()
         if holder is None:
             raise CancelledError("its container ended before its memory was granted")
-        running = _take_charge(container, holder)
+        running = _open_job(container, holder)
         if running is None:
             raise CancelledError("its container ended before its memory was granted")
         try:
@@ -270,8 +267,8 @@ class OciRuntime:
             _write_settings(container, delivery)
             # Announced before the release: after a crash in between, `adopt` finds the holder and releases it.
             announce(holder)
-            _tell_where_output_is(stdio, container)
-            _say_go(container)
+            _write_output_hint(stdio, container)
+            _release(container)
         except BaseException:  # includes KeyboardInterrupt; `running` is not returned, so it is closed here
             running.close()
             raise
@@ -282,10 +279,10 @@ class OciRuntime:
         if not isinstance(job.holder, ProcessHolder):
             return None
         container = _container(job.spec)
-        running = _take_charge(container, job.holder)
+        running = _open_job(container, job.holder)
         # Released again, since the other supervisor may have died before its release; a second `+` has no effect.
         if running is not None:
-            _say_go(container)
+            _release(container)
         return running
 
     def _apply_cgroup_limits(self, holder: ProcessHolder, delivery: Delivery) -> None:
@@ -303,14 +300,14 @@ def _container(spec: JobSpec) -> Container:
     return container_of(Path(home))
 
 
-def _take_charge(container: Container, holder: ProcessHolder) -> OciJob | None:
+def _open_job(container: Container, holder: ProcessHolder) -> OciJob | None:
     pidfd = open_process(holder)
     if pidfd is None:
         return None
     return OciJob(container, holder, pidfd, AwaitedExit(container.engine, container.container_id))
 
 
-def _tell_where_output_is(stdio: Stdio, container: Container) -> None:
+def _write_output_hint(stdio: Stdio, container: Container) -> None:
     line = f"pgpu: the output of this job is its container's: docker logs {container.name or container.container_id[:12]}\n"
     os.write(stdio.stderr, line.encode())
 
@@ -334,6 +331,6 @@ def _write_settings(container: Container, delivery: Delivery) -> None:
     write_atomically(path, settings, 0o444)
 
 
-def _say_go(container: Container) -> None:
+def _release(container: Container) -> None:
     with contextlib.closing(Gate(container.gate)) as gate:
         gate.say("+")

@@ -132,6 +132,8 @@ class ProcessRuntime:
         self, running: RunningProcess, delivery: Delivery, launched: Launch, announce: Callable[[Holder], None]
     ) -> None:
         try:
+            # The limit binds and the ledger has the holder before the command's first instruction. After a crash before `let_go`
+            # the control pipe is closed, and the launcher exits without the command.
             self._apply_cgroup_limits(running, delivery)
             announce(running.holder)
             launched.let_go()
@@ -283,14 +285,10 @@ def shadows() -> tuple[tuple[str, Path], ...]:
 
 
 def _standard() -> Iterator[Path]:
-    for directory in _standard_directories():
-        yield from (directory / name for name in _SHIM_OF)
-
-
-def _standard_directories() -> Iterator[Path]:
     multiarch = sysconfig.get_config_var("MULTIARCH")
     names = ("/usr/lib64",) if multiarch is None else (f"/usr/lib/{multiarch}", "/usr/lib64")
-    yield from (Path(name) for name in names if Path(name).is_dir())
+    for directory in (Path(name) for name in names if Path(name).is_dir()):
+        yield from (directory / name for name in _SHIM_OF)
 
 
 def _existing() -> Iterator[Path]:

@@ -71,7 +71,7 @@ class RunningProcess:
 
     def is_alive(self) -> bool:
         """True while the main process runs."""
-        return not _has_ended(self._pidfd)
+        return not _wait_until_ended([self._pidfd], 0.0)
 
     def owns(self, pid: int) -> bool:
         """True if this process has a mark of the job."""
@@ -88,6 +88,7 @@ class RunningProcess:
         Raises:
             RuntimeUnavailableError: A process is still there after 10 s, such as one that is blocked in the kernel.
         """
+        # The leaf is killed at once by the kernel; processes that left it, and jobs without one, are found by their marks.
         if self._leaf is not None:
             kill_leaf(self._leaf)
         self.signal(signal.SIGKILL)
@@ -137,10 +138,6 @@ def _reap(pidfd: int) -> int | None:
     if result.si_code == os.CLD_EXITED:
         return result.si_status
     return _SIGNAL_EXIT_BASE + result.si_status
-
-
-def _has_ended(pidfd: int) -> bool:
-    return bool(_wait_until_ended([pidfd], 0.0))
 
 
 def _wait_until_ended(pidfds: Iterable[int], timeout_seconds: float) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pgpu.enforcement.mps.daemon_process import PROGRAM, end_servers, is_there
+from pgpu.enforcement.self_test import parse_answers
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, Slice
@@ -115,7 +116,7 @@ class MpsControl:
 
     def set_percentage(self, percentage: int) -> None:
         """Limit new clients to this share of the multiprocessors, 1 to 100, including clients of running servers."""
-        self._told(f"set_default_active_thread_percentage {percentage}")
+        self._require_answer(f"set_default_active_thread_percentage {percentage}")
         for server_pid in self.servers() or ():
             self.ask(f"set_active_thread_percentage {server_pid} {percentage}")
 
@@ -125,7 +126,7 @@ class MpsControl:
         Raises:
             EnforcementError: No daemon responds, or the response is not a number.
         """
-        return _number(self._told("get_default_active_thread_percentage"))
+        return _number(self._require_answer("get_default_active_thread_percentage"))
 
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Limit the device memory of each new process; whole MiB, rounded up.
@@ -134,13 +135,13 @@ class MpsControl:
         cannot see would disable all its limits.
         """
         limit = f"{-(-limit_bytes // MIB)}M"
-        self._told(f"set_default_device_pinned_mem_limit 0 {limit}")
+        self._require_answer(f"set_default_device_pinned_mem_limit 0 {limit}")
         for server_pid in self.servers() or ():
             self.ask(f"set_device_pinned_mem_limit {server_pid} 0 {limit}")
 
     def memory_limit(self) -> str:
         """Return the limit of each new process in the daemon's format, such as `512M`."""
-        return self._told("get_default_device_pinned_mem_limit 0").strip()
+        return self._require_answer("get_default_device_pinned_mem_limit 0").strip()
 
     def terminate(self, server_pid: int, client_pid: int) -> None:
         """End one client's use of the GPU without affecting the others; no effect if it is gone."""
@@ -158,7 +159,7 @@ class MpsControl:
             return None
         return done.stdout if done.returncode == 0 else None
 
-    def _told(self, line: str) -> str:
+    def _require_answer(self, line: str) -> str:
         answer = self.ask(line)
         if answer is None:
             raise EnforcementError(f"no MPS control daemon answers at {self.pipe_directory}")
@@ -257,14 +258,14 @@ class MpsProof:
             RequestError: They run as another user.
             EnforcementError: Its program is not a client of this daemon.
         """
-        self.hold(test, delivery, account, lambda text, owns: _judge(_answers(text), control, uid, owns))
+        self.hold(test, delivery, account, lambda text, owns: _judge(parse_answers(text), control, uid, owns))
 
 
 def _judge(answers: dict[str, str], control: MpsControl, uid: int, owns: Owns) -> None:
     if answers.get("context") != "0":
-        said = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
+        results = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
         raise EnforcementError(
-            f"a client of MPS cannot use GPU {control.gpu_uuid}; the driver said: {said}",
+            f"a client of MPS cannot use GPU {control.gpu_uuid}; the driver returned: {results}",
             hint=f"see {control.log_directory / 'control.log'}",
         )
     own = [pid for pid in all_clients(control) if owns(pid)]
@@ -284,7 +285,3 @@ def _judge(answers: dict[str, str], control: MpsControl, uid: int, owns: Owns) -
 def all_clients(control: MpsControl) -> Sequence[int]:
     """Return the PIDs of all clients of all servers of a daemon."""
     return [pid for server in control.servers() or () for pid in control.clients(server) or ()]
-
-
-def _answers(text: str) -> dict[str, str]:
-    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)

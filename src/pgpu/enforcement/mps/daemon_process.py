@@ -104,7 +104,8 @@ def _open(pipe_directory: Path) -> int | None:
         descriptor = os.pidfd_open(pid)
     except (OSError, ValueError):
         return None
-    if _is_control(pid) and not _has_ended(descriptor, 0.0):
+    # The executable is checked, since the PID in the file may have been reused.
+    if _program(pid) == PROGRAM and not _has_ended(descriptor, 0.0):
         return descriptor
     os.close(descriptor)
     return None
@@ -112,11 +113,6 @@ def _open(pipe_directory: Path) -> int | None:
 
 def _pid(pipe_directory: Path) -> int:
     return int((pipe_directory / _PID_FILE).read_text(encoding="ascii"))
-
-
-def _is_control(pid: int) -> bool:
-    """Check the executable, since the PID in the file may have been reused."""
-    return _program(pid) == PROGRAM
 
 
 def _program(pid: int) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgpu.model import SEALED_HOST_MEMORY_BYTES, Delivery, Job, JobSpec, Mount
+from pgpu.model import SEALED_HOST_MEMORY_BYTES, Delivery, Job, JobSpec
 from pgpu.runtimes.docker.mounts import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
@@ -29,6 +29,10 @@ def container_configuration(
     job: Job, delivery: Delivery, mounts: Sequence[BindMount], gpu_request: Mapping[str, Any]
 ) -> dict[str, Any]:
     spec = job.spec
+    provisions = (
+        _mount(BindMount(Path(mount.source), mount.target, is_read_only=mount.options != "rw"))
+        for mount in spec.provisions
+    )
     return {
         "Image": spec.image,
         **_command(spec),
@@ -44,7 +48,7 @@ def container_configuration(
         "Labels": {JOB_LABEL: job.id},
         "HostConfig": {
             "Binds": binds(spec),
-            "Mounts": [*(_mount(mount) for mount in mounts), *map(_provision, spec.provisions)],
+            "Mounts": [*(_mount(mount) for mount in mounts), *provisions],
             "LogConfig": _LOG_CONFIGURATION,
             "AutoRemove": False,
             **({"DeviceRequests": [dict(gpu_request)]} if gpu_request else {}),
@@ -77,10 +81,6 @@ def environment(spec: JobSpec, delivery: Delivery, gpu_request: Mapping[str, Any
     visible = ",".join(delivery.gpu_uuids) if by_request else "void"
     words = {**dict(spec.environment), "NVIDIA_VISIBLE_DEVICES": visible, **dict(delivery.environment)}
     return [f"{name}={value}" for name, value in words.items()]
-
-
-def _provision(mount: Mount) -> dict[str, Any]:
-    return _mount(BindMount(Path(mount.source), mount.target, is_read_only=mount.options != "rw"))
 
 
 def _mount(mount: BindMount) -> dict[str, Any]:

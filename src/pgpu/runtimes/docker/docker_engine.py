@@ -233,6 +233,7 @@ def _request(api_version: str, container_id: str, *, has_stdin: bool) -> bytes:
 
 def _read_head(connection: socket.socket) -> bytes:
     head = b""
+    # Byte by byte: a larger read could take the first bytes of the streams, and the SDK's own call loses them that way.
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
         if not byte or len(head) > _LARGEST_HEAD_BYTES:
@@ -273,7 +274,8 @@ def engine_url(environment: Mapping[str, str] = os.environ) -> str:
         EngineAwayError: No engine is configured and no socket exists.
         RuntimeUnavailableError: It is not on this machine.
     """
-    url = _named_url(environment) or _first_socket_url(environment)
+    named = environment.get("DOCKER_HOST") or environment.get("CONTAINER_HOST") or _context_url(environment)
+    url = named or _first_socket_url(environment)
     if url is None:
         raise EngineAwayError(
             "no container engine was found",
@@ -285,10 +287,6 @@ def engine_url(environment: Mapping[str, str] = os.environ) -> str:
             hint="set DOCKER_HOST to the socket of an engine on the machine that has the GPUs",
         )
     return url
-
-
-def _named_url(environment: Mapping[str, str]) -> str | None:
-    return environment.get("DOCKER_HOST") or environment.get("CONTAINER_HOST") or _context_url(environment)
 
 
 def _context_url(environment: Mapping[str, str]) -> str | None:

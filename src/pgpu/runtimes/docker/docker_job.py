@@ -57,6 +57,7 @@ class AttachedStreams:
             return
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        # Both threads poll this pipe as well, so that a slow reader or a silent input does not delay the joins below.
         os.write(self._stop_write, b"x")
         for thread in self._threads:
             thread.join()

@@ -209,7 +209,8 @@ class DockerRuntime:
         streams = _attach(engine, holder, spec, stdio)
         try:
             engine.start(holder.container_id)
-            state = _state(engine, holder)
+            # Empty if the container ended at once and was removed already.
+            state = dict((engine.container(holder.container_id) or {}).get("State", {}))
             self._bind_cgroup(delivery, state)
         except BaseException:  # otherwise the transfer thread would block forever on a container that is removed
             streams.close()
@@ -251,11 +252,6 @@ def _attach(engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, stdio:
     streams = AttachedStreams(connection, stdio, has_terminal=spec.wants_tty, has_stdin=spec.wants_stdin)
     streams.start()
     return streams
-
-
-def _state(engine: DockerEngine, holder: ContainerHolder) -> dict[str, Any]:
-    """Return the engine's state of a container; empty if it was removed already."""
-    return dict((engine.container(holder.container_id) or {}).get("State", {}))
 
 
 def _state_of_ours(engine: DockerEngine, holder: ContainerHolder, job: Job) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from pgpu.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
     EngineAwayError,
-    NodeError,
     PgpuError,
     RequestError,
     RuntimeUnavailableError,
@@ -51,11 +50,15 @@ def translated(doing: str) -> Iterator[None]:
 
 def pgpu_error(error: BaseException, doing: str) -> PgpuError:
     if not isinstance(error, docker_errors.APIError):
-        return _unreachable(error)
+        return EngineAwayError(
+            f"the container engine does not answer: {_innermost(error)}",
+            hint="start Docker or Podman, join its group, or set DOCKER_HOST",
+        )
     message = one_line(error)
     if isinstance(error, docker_errors.ImageNotFound):
         return RequestError(f"{doing}: {message}", hint="pull the image first")
-    if error.status_code in {_BAD_REQUEST, _CONFLICT} and not _is_of_the_runtime(message):
+    # Engines report failures of runc or crun with 400 as well; these are the machine's, not the request's.
+    if error.status_code in {_BAD_REQUEST, _CONFLICT} and "OCI runtime" not in message:
         return RequestError(f"{doing}: {message}")
     return RuntimeUnavailableError(f"{doing}: {message}")
 
@@ -80,17 +83,6 @@ def start_error(message: str) -> PgpuError:
 def one_line(error: docker_errors.APIError) -> str:
     """Return the engine's message as one line."""
     return " ".join(str(error.explanation or error).split())
-
-
-def _is_of_the_runtime(message: str) -> bool:
-    return "OCI runtime" in message
-
-
-def _unreachable(error: BaseException) -> NodeError:
-    return EngineAwayError(
-        f"the container engine does not answer: {_innermost(error)}",
-        hint="start Docker or Podman, join its group, or set DOCKER_HOST",
-    )
 
 
 def _innermost(error: BaseException) -> str:

@@ -112,12 +112,10 @@ def needed_places(volumes: Sequence[Mount], others: Iterable[str]) -> list[tuple
     """
     own = [plain(volume.target) for volume in volumes]
     engines = [f"{directory}/{name}" for directory, names in _OF_THE_ENGINE.items() for name in names]
-    return list(dict.fromkeys(_needs(own, [*own, *map(plain, others), *engines])))
-
-
-def _needs(own: Sequence[str], targets: Iterable[str]) -> Iterator[tuple[int, str]]:
-    for target in targets:
+    found = []
+    for target in (*own, *map(plain, others), *engines):
         above = [path for path in own if target.startswith(f"{path.rstrip('/')}/")]
         if above:
             nearest = max(above, key=len)
-            yield own.index(nearest), target.removeprefix(nearest).lstrip("/")
+            found.append((own.index(nearest), target.removeprefix(nearest).lstrip("/")))
+    return list(dict.fromkeys(found))

@@ -237,6 +237,7 @@ class Staging:
                 "volumes cannot be handed to the engine: mounts made here stay in this process's namespace",
                 hint="run the server without PrivateTmp, PrivateMounts and the like",
             )
+        # The name identifies this process, so that `sweep` in another one removes the mounts of dead processes only.
         place = self.directory / f"{os.getpid()}-{_start_time_ticks()}-{name}"
         place.mkdir(mode=0o700)
         return place
