@@ -228,7 +228,7 @@ class FakeControlPlane:
         function = next(each for each in self.functions() if each.name == record["function"])
         version = function.version(record["version"])
         directory = self._root / job_id
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)  # a gateway that was killed before it recorded the PID left it
         source, _, app = version.app.rpartition("/")
         command = [
             sys.executable, "-m", "pgpu.functions.replica", "--app", app, "--source", source, "--directory", str(directory),
