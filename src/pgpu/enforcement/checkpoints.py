@@ -200,19 +200,21 @@ class Checkpoints:
         """Run the helper; return the CUresult and the value that it prints, or -1 where it prints none."""
         try:
             command = [str(self._helper()), str(self._cuda_library()), word, *map(str, more)]
-            told = subprocess.run(
+            done = subprocess.run(
                 command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=_STEP_SECONDS, check=False,
             )  # fmt: skip
-            numbers = [int(number) for number in told.stdout.split()]
+            numbers = [int(number) for number in done.stdout.split()]
             return numbers[0], numbers[1] if len(numbers) > 1 else -1
         except (OSError, subprocess.TimeoutExpired, NodeError) as exc:
-            raise CheckpointError(f"the driver could not be asked for a {word}: {exc}") from exc
+            raise CheckpointError(f"the driver could not be called for a {word}: {exc}") from exc
         except (ValueError, IndexError):
             # A negative return code is a signal: the helper may have been killed in the middle of a step.
-            if told.returncode < 0:
-                raise KilledError(f"whoever asked the driver for a {word} was killed") from None
-            raise CheckpointError(f"the driver knows no {word}: {told.stdout.strip() or told.stderr.strip()}") from None
+            if done.returncode < 0:
+                raise KilledError(f"the process that called the driver for a {word} was killed") from None
+            raise CheckpointError(
+                f"the driver does not support {word}: {done.stdout.strip() or done.stderr.strip()}"
+            ) from None
 
     def _environment(self) -> dict[str, str]:
         """Environment of the helper: without preloaded shims and without the variables of an MPS daemon."""

@@ -101,7 +101,7 @@ def container_of(home: Path) -> Container:
     try:
         fields: dict[str, Any] = json.loads((home / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
-        raise RuntimeUnavailableError(f"what was known of the container in {home} is gone") from exc
+        raise RuntimeUnavailableError(f"the record of the container in {home} is gone") from exc
     fields["runc"] = tuple(fields["runc"])
     fields["command"] = tuple(fields["command"])
     fields["bundle"] = Path(fields["bundle"])
@@ -124,7 +124,7 @@ class Gate:
         except OSError as exc:
             raise RuntimeUnavailableError(f"the container's pipe {path} cannot be opened: {exc.strerror}") from exc
 
-    def say(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         """Write commands to the pipe; dropped if the container has ended or the pipe is full.
 
         Args:

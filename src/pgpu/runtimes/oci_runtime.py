@@ -333,4 +333,4 @@ def _write_settings(container: Container, delivery: Delivery) -> None:
 
 def _release(container: Container) -> None:
     with contextlib.closing(Gate(container.gate)) as gate:
-        gate.say("+")
+        gate.write("+")

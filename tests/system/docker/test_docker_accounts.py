@@ -71,7 +71,7 @@ def test_a_container_shares_no_namespace_with_the_machine(world: RuntimeWorld, k
 
 @pytest.mark.parametrize("user", ["0", "root", "0:0", "61001:42", "61002"])
 def test_a_container_may_not_be_another_user(world: RuntimeWorld, user: str) -> None:
-    with pytest.raises(RequestError, match="runs as its asker"):
+    with pytest.raises(RequestError, match="runs as the user of the request"):
         check(world, user=user)
 
 

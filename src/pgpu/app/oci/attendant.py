@@ -186,12 +186,12 @@ class _GrantWait:
         if reason in {"", self._reported} or now_seconds < self._next_report_seconds:
             return
         self._reported, self._next_report_seconds = reason, now_seconds + REPEAT_SECONDS
-        self._gate.say(f"=job {self._id} {reason if reason.startswith('waits') else f'waits: {reason}'}")
+        self._gate.write(f"=job {self._id} {reason if reason.startswith('waits') else f'waits: {reason}'}")
 
 
 def _end(container: Container, gate: Gate, reason: str, code: int) -> None:
     """Make the container write the reason and exit with the code; wait until it did, or for a few seconds."""
-    gate.say(f"={reason}", f"-{code}")
+    gate.write(f"={reason}", f"-{code}")
     deadline_seconds = time.monotonic() + _END_SECONDS
     while container.is_being_created and time.monotonic() < deadline_seconds:
         select.select([], [], [], POLL_SECONDS)

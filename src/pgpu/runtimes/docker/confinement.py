@@ -40,7 +40,7 @@ def refuse_more_than_own(spec: JobSpec, account: Account) -> None:
     own = {None, str(account.uid), f"{account.uid}:{account.gid}"}
     if spec.user not in own:
         raise RequestError(
-            f"a container here runs as its asker, {account.uid}:{account.gid}",
+            f"a container here runs as the user of the request, {account.uid}:{account.gid}",
             hint="leave --user out; only root may choose",
         )
     if spec.network not in _NETWORKS:
@@ -54,7 +54,7 @@ def refuse_more_than_own(spec: JobSpec, account: Account) -> None:
 def _refuse_volume(volume: Mount) -> None:
     if not volume.source.startswith("/"):
         raise RequestError(
-            f"the volume {volume.source!r} is the engine's, and whose it is cannot be told",
+            f"the volume {volume.source!r} is the engine's, and has no known owner",
             hint="name a directory of yours; only root may use the engine's volumes",
         )
     if volume.options not in _OPTIONS:

@@ -305,7 +305,7 @@ def _refused_volume(stage: str, detail: str, reason: str) -> RequestError:
     message, hint = {
         "kind": (f"the volume {detail!r} is neither a directory nor a file", "sockets and devices are root's to give"),
         "secret": (
-            f"the volume {detail!r} holds a socket through which everybody is root",
+            f"the volume {detail!r} holds a socket that gives root access",
             "name a directory below it",
         ),
         "volume": (f"the volume {detail!r} cannot be opened by you: {reason}", None),
@@ -328,7 +328,7 @@ def _missing_place(detail: str, volumes: Sequence[Mount], reason: str) -> Reques
 def _foreign_place(detail: str, volumes: Sequence[Mount]) -> RequestError:
     volume, place = _place(detail, volumes)
     return RequestError(
-        f"the volume {volume} is somebody else's: nothing can be mounted in it, at {place}",
+        f"the volume {volume} has another owner: nothing can be mounted in it, at {place}",
         hint="mount one of the two elsewhere; the engine would look it up as root",
     )
 
