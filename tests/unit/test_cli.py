@@ -15,11 +15,12 @@ from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
 from tests.unit.conftest import Run
 
-from pgpu.cli import exits
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
 from pgpu.cli.output import documents
 from pgpu.client import Client
+from pgpu.errors import RequestError
 from pgpu.lab.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request
 from pgpu.units import MIB
@@ -146,6 +147,8 @@ BAD = [
     (("wait", "x"), "0 jobs", None),
     (("logs", "x"), "0 jobs", None),
     (("logs", "x", "--tail", "some"), "no number of lines", None),
+    (("logs", "x", "--tail", "9" * 5000), "no number of lines", None),
+    (("rollout", "f@" + "9" * 5000), "names no version", None),
     (("stop",), "Missing argument", "--help"),
 ]
 
@@ -164,6 +167,16 @@ def test_bad_input_gets_one_line_and_changes_nothing(
     assert len(lines) <= 2
     assert hints is None or hints in lines[1]
     assert not client.stored
+
+
+@pytest.mark.parametrize("port", ["", "-1", "65536", "9" * 5000, "²"])
+def test_an_address_without_a_port_is_one_line(port: str) -> None:
+    """A number of more than 4,300 digits is more than Python's int() reads."""
+    with pytest.raises(RequestError) as caught:
+        options.read_address("--tcp", f"127.0.0.1:{port}", "write --tcp 127.0.0.1:7878")
+    assert "is not ADDRESS:PORT" in str(caught.value)
+    assert len(str(caught.value)) < 100
+    assert options.read_address("--tcp", "[::1]:65535", "") == ("::1", 65535)
 
 
 def test_no_words_at_all_ask_for_help(run: Run, capsys: Any) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from pgpu.cli.invocation import invocation_of
 from pgpu.errors import RequestError
+from pgpu.units import quoted
 
 if TYPE_CHECKING:
     from pgpu.cli.job_options import JobOption
@@ -21,6 +22,7 @@ def note_json(context: typer.Context, *, value: bool) -> bool:
 
 
 MOST_PORT = 65_535
+_MOST_DIGITS = 18
 
 # Eager options are parsed first: an error in any other option is then JSON as well.
 Json = Annotated[
@@ -44,6 +46,11 @@ Command = Annotated[
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is decimal digits that `int` can read, which raises an error above 4,300 digits."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 def read_address(option: str, words: str, hint: str, form: str = "ADDRESS:PORT") -> tuple[str, int]:
     """Read an address and a port, such as 127.0.0.1:80 or [::1]:80; `form` is their name in the help of the option.
 
@@ -51,8 +58,8 @@ def read_address(option: str, words: str, hint: str, form: str = "ADDRESS:PORT")
         RequestError: It is neither.
     """
     address, _, port = words.rpartition(":")
-    if not (address and port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
-        raise RequestError(f"{option} {words!r} is not {form}", hint=hint)
+    if not (address and port.isascii() and is_number(port) and int(port) <= MOST_PORT):
+        raise RequestError(f"{option} {quoted(words)} is not {form}", hint=hint)
     return address.strip("[]"), int(port)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgpu.app.oci.runc_call import RefusedError
 from pgpu.errors import PgpuError
-from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes
+from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 _NAMES = {
     "memory": "PGPU_MEMORY",
@@ -30,6 +30,7 @@ MODES = ("time-slice", "exclusive", "mps", "auto")
 _EXCLUSIVE, _MPS, _AUTO = MODES[1:]
 
 _MOST_GPUS = 16
+_MOST_DIGITS = 9
 _OWN_GPUS_HINT = "leave out --gpus and --device: the runtime pgpu adds the GPU that it grants"
 _ENGINE_HINT = (
     "PGPU_MEMORY of an image requests nothing, and only the engine can distinguish it from `docker run -e`: name the engine "
@@ -132,8 +133,9 @@ def _read(words: dict[str, str]) -> GpuRequest:
     try:
         wait, count = words.get("wait-timeout"), words.get("gpus", "1")
         memory_bytes = parse_memory_bytes(words["memory"])
-        if not count.isdecimal() or not 1 <= int(count) <= _MOST_GPUS:
-            raise RefusedError(f"PGPU_GPUS={count!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
+        # The length first: int() raises an error above 4,300 digits.
+        if not (count.isdecimal() and len(count) <= _MOST_DIGITS and 1 <= int(count) <= _MOST_GPUS):
+            raise RefusedError(f"PGPU_GPUS={quoted(count)} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
         return GpuRequest(
             memory_bytes,
             int(count),

@@ -12,7 +12,7 @@ from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.errors import RequestError
 from pgpu.model import OWNER_UIDS
-from pgpu.units import format_memory, parse_memory_bytes
+from pgpu.units import format_memory, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.services.administration import AdministrationService
@@ -207,11 +207,11 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
 
 def _uid(user: str) -> int:
     """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file."""
-    if user.isdecimal():
+    if options.is_number(user):
         return int(user)
     if user in OWNER_UIDS:
         return OWNER_UIDS[user]
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise RequestError(f"this machine has no user {user!r}") from None
+        raise RequestError(f"this machine has no user {quoted(user)}") from None

@@ -135,8 +135,8 @@ def logs_of_function(
 def _line_count(text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isdecimal():
-        raise RequestError(f"--tail {text!r} is no number of lines", hint="write --tail 100 or --tail all")
+    if not options.is_number(text):
+        raise RequestError(f"--tail {quoted(text)} is no number of lines", hint="write --tail 100 or --tail all")
     return int(text)
 
 

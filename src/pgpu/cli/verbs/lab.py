@@ -14,7 +14,7 @@ from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console, documents
 from pgpu.errors import RequestError
-from pgpu.units import parse_memory_bytes
+from pgpu.units import parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.lab.p3 import PartName
@@ -235,10 +235,10 @@ def _counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, separator, last = part.partition("-")
         last = last if separator else first
-        if not first.isdecimal() or not last.isdecimal():
-            raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
+        if not options.is_number(first) or not options.is_number(last):
+            raise RequestError(f"--jobs {quoted(text)} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
         if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
-            raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
+            raise RequestError(f"--jobs {quoted(text)}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
         counts += range(int(first), int(last) + 1)
     return tuple(counts)
 
@@ -250,8 +250,8 @@ def _sizes(text: str) -> tuple[int, ...]:
         RequestError: One is no number from 1 to a million.
     """
     sizes = text.split(",")
-    if not all(size.isdecimal() and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
-        raise RequestError(f"--sizes {text!r} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240")
+    if not all(options.is_number(size) and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
+        raise RequestError(f"--sizes {quoted(text)} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240")
     return tuple(int(size) for size in sizes)
 
 
