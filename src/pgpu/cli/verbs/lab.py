@@ -238,7 +238,9 @@ def _counts(text: str) -> tuple[int, ...]:
         if not options.is_number(first) or not options.is_number(last):
             raise RequestError(f"--jobs {quoted(text)} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
         if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
-            raise RequestError(f"--jobs {quoted(text)}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
+            raise RequestError(
+                f"--jobs {quoted(text)}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first"
+            )
         counts += range(int(first), int(last) + 1)
     return tuple(counts)
 
@@ -251,7 +253,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     """
     sizes = text.split(",")
     if not all(options.is_number(size) and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
-        raise RequestError(f"--sizes {quoted(text)} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240")
+        raise RequestError(
+            f"--sizes {quoted(text)} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240"
+        )
     return tuple(int(size) for size in sizes)
 
 
