@@ -75,7 +75,11 @@ class WebSocketChannel:
             if answer.status_code >= _FIRST_SERVER_ERROR_STATUS and not is_json:
                 # Uvicorn's own answer: a server that shuts down drops its requests that way.
                 raise ConnectionResetError(str(refusal))
-            raise _error_of(answer.body)
+            try:
+                error = wire.decode_error(wire.parse(bytes(answer.body or b"")))
+            except PgpuError as exc:
+                error = PgpuBug(f"the server's answer cannot be understood: {exc}")
+            raise error
         if refusal is not None:
             raise ConnectionResetError(str(refusal))
 
@@ -146,10 +150,3 @@ class WebSocketChannel:
 def _payloads(events: Sequence[object]) -> list[bytes]:
     kinds = {Opcode.BINARY, Opcode.CONT}
     return [bytes(event.data) for event in events if isinstance(event, Frame) and event.opcode in kinds]
-
-
-def _error_of(body: bytes | bytearray | None) -> PgpuError:
-    try:
-        return wire.decode_error(wire.parse(bytes(body or b"")))
-    except PgpuError as exc:
-        return PgpuBug(f"the server's answer cannot be understood: {exc}")

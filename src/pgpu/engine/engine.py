@@ -49,8 +49,16 @@ class Engine(EngineContext):
         """Store jobs durably, all or none, and start a supervisor for each that was granted at once."""
         jobs = accept(self, self.admissions, submissions, submitter, new_id)
         for job in jobs:
-            if job.state is JobState.STARTING:
-                self._start_granted(job.id)
+            if job.state is not JobState.STARTING:
+                continue
+            try:
+                self.respawn(job.id)
+            except NodeError as exc:
+                with self.deciding() as decision:
+                    entry = decision.entry(job.id)
+                    failed = replace(entry.job, state=JobState.FAILED, error=str(exc), finished_at_seconds=time.time())
+                    decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
+                raise  # the job is final in the ledger, so nothing starts it again
         return jobs
 
     def submit(
@@ -73,16 +81,6 @@ class Engine(EngineContext):
         """
         submission = Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)
         return self.submit_all([submission], submitter, lambda: job_id or new_job_id())[0]
-
-    def _start_granted(self, job_id: str) -> None:
-        try:
-            self.respawn(job_id)
-        except NodeError as exc:
-            with self.deciding() as decision:
-                entry = decision.entry(job_id)
-                failed = replace(entry.job, state=JobState.FAILED, error=str(exc), finished_at_seconds=time.time())
-                decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
-            raise  # the job is final in the ledger, so nothing starts it again
 
     def release(self, job_id: str) -> None:
         """Return a lease that holds no memory any more, and wake the queue and the jobs beside it."""

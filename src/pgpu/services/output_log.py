@@ -27,6 +27,8 @@ class LogCursor:
 
     def read(self, data: bytes) -> Iterator[Record]:
         """Yield the records that the log's next bytes complete."""
+        # Counts all bytes that were received, also those of a record that is not complete yet: the decoder keeps
+        # them, and a new connection continues behind them.
         self.offset += len(data)
         yield from self._records.feed(data)
 

@@ -38,12 +38,6 @@ _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 """Prefixes of the facts' keys."""
 
 
-def constants_in(view: LedgerView, gpu: Gpu) -> Constants:
-    """Return the constants that were calibrated on a GPU's model and driver, else the defaults."""
-    text = view.fact(key_of(history_name(gpu), gpu.driver_version))
-    return Constants() if text is None else constants_of(text)
-
-
 def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
     """Return the key of the verdict on these programs together."""
     digest = hashlib.sha256("\n".join(sorted(signatures)).encode(errors="surrogateescape")).hexdigest()[:24]
@@ -297,7 +291,8 @@ class AutoSharing:
         if len(known) < len(profiles):
             return None
         kind = GpuKind(history_name(gpu), gpu.compute_capability, is_instance=gpu.is_instance)
-        found = advise(known, kind, constants=constants_in(view, gpu))
+        calibrated = view.fact(key_of(kind.name, gpu.driver_version))
+        found = advise(known, kind, constants=Constants() if calibrated is None else constants_of(calibrated))
         is_enough = found.gain >= DEFAULT_RULES.least_gain  # the verifier would reverse a smaller gain
         is_advised = found.mode is SharingMode.MPS and found.confidence is not Confidence.LOW
         return found.gain if is_advised and is_enough else None

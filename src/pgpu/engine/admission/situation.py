@@ -162,18 +162,7 @@ class SituationReader:
         without_gpu_elsewhere = sum(
             entry.job.request.is_without_gpu for entry in counted if entry.job.gpu_model != gpu_model
         )
-        # A suspended job keeps its lease, so what it lent to another job counts twice in the snapshot's rooms.
-        lent = self._lent_capacity(holding, snapshot)
-        rooms = tuple(
-            replace(
-                room,
-                granted_bytes=room.granted_bytes - lent[room.gpu.uuid][0],
-                granted_compute=room.granted_compute - lent[room.gpu.uuid][1],
-            )
-            if room.gpu.uuid in lent
-            else room
-            for room in snapshot.rooms(holding, self.headroom)
-        )
+        rooms = self._rooms(holding, snapshot)
         closed = view.closed_gpus()
         is_all_closed = ALL_GPUS in closed
         # Closed GPUs are still counted in `capacities`: they are there, and open again later.
@@ -283,10 +272,11 @@ class SituationReader:
             for part in entry.job.lease.slices
         )
 
-    def _lent_capacity(self, holding: Sequence[Entry], snapshot: Snapshot) -> dict[str, tuple[int, float]]:
-        # By GPU the memory and compute that count twice: for suspended jobs and for those in their place.
+    def _rooms(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[GpuRoom, ...]:
+        """Return the free room of each GPU; a place that a suspended job lends to another one is taken once."""
+        # A suspended job keeps its lease, so in the snapshot's rooms its place counts twice: for it, and for the job there.
         jobs = {entry.job.id: entry.job for entry in holding if entry.is_lease_held}
-        found: dict[str, tuple[int, float]] = {}
+        twice: dict[str, tuple[int, float]] = {}
         for job_id in {job.suspended_by for job in jobs.values() if job.suspended_by in jobs}:
             lease = jobs[str(job_id)].lease
             suspended = [job for job in jobs.values() if job.suspended_by == job_id]
@@ -300,12 +290,17 @@ class SituationReader:
                 ]
                 freed_bytes = sum(_freed_bytes(job, own, snapshot, self.can_leave) for job, own in left)
                 freed_compute = sum(own.compute_share or 0.0 for _, own in left)
-                memory_bytes, compute = found.get(part.gpu_uuid, (0, 0.0))
-                found[part.gpu_uuid] = (
+                memory_bytes, compute = twice.get(part.gpu_uuid, (0, 0.0))
+                twice[part.gpu_uuid] = (
                     memory_bytes + min(part.device_bytes, freed_bytes),
                     compute + min(part.compute_share or 0.0, freed_compute),
                 )
-        return found
+        rooms = []
+        for room in snapshot.rooms(holding, self.headroom):
+            memory_bytes, compute = twice.get(room.gpu.uuid, (0, 0.0))
+            granted_bytes, granted_compute = room.granted_bytes - memory_bytes, room.granted_compute - compute
+            rooms.append(replace(room, granted_bytes=granted_bytes, granted_compute=granted_compute))
+        return tuple(rooms)
 
 
 def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:

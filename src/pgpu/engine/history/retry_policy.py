@@ -35,7 +35,7 @@ class TraceMeasurement:
 
     measurement: Measurement
 
-    def is_telling(self, job: Job) -> bool:
+    def is_representative(self, job: Job) -> bool:
         """Whether the profile holds for the next run: the job succeeded, used the GPU and had the caches for itself."""
         is_itself = job.spec.carve_out_percent is None
         return is_itself and job.exit_code == 0 and self.measurement.duration_seconds > 0
@@ -97,7 +97,7 @@ class EndedRun:
         """Write the run into the history, in the transaction in which the job ends."""
         self.history.remember(decision, job, self.observed, self.gpus)
         name = name_of_gpu(job, self.gpus)
-        if self.measured is not None and name is not None and self.measured.is_telling(job):
+        if self.measured is not None and name is not None and self.measured.is_representative(job):
             decision.profiles.add(self.measured.profile(job, name), job.id)
 
     def follow(self, view: LedgerView, job: Job) -> NextTry | str | None:

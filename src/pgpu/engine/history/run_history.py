@@ -97,7 +97,9 @@ class RunHistory:
         if not request.is_estimated:
             return replace(request, basis=None)  # only pgpu itself sets a basis
         most = self.most(view, owner_uid, gpus, request.gpu_count).memory_bytes
-        found = self._largest_estimate(view, signature, owner_uid, gpus)
+        names = history_names(gpus) if signature else ()
+        estimates = [self.estimate(view, signature, owner_uid, name) for name in names]
+        found = max(estimates, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
@@ -151,7 +153,14 @@ class RunHistory:
         decision.history.add(run)
         decision.history.keep_newest(KEPT_RUNS)
         # In the same transaction: no round sees the run without the new estimates.
-        self._review(decision, program_of(run.signature), run.owner_uid, gpus)
+        estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
+        calls = decision.estimated_calls(self._gpu_model, program_of(run.signature), run.owner_uid, MOST_REVIEWED)
+        for signature, gpu_count in calls:
+            estimated = Request(0, gpu_count, is_estimated=True)
+            request = self.choose_size(decision, estimated, signature, run.owner_uid, gpus)
+            key = signature, run.owner_uid, gpu_count
+            estimates[key] = request.memory_bytes, request.basis or Basis.UNKNOWN.value
+        decision.put_estimates(self._gpu_model, estimates)
 
     def estimate(self, view: LedgerView, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
         """Estimate the memory of a call on one model of GPU."""
@@ -172,19 +181,6 @@ class RunHistory:
         if self._read is None or self._read[:2] != (newest, key):
             self._read = (newest, key, view.history.of_program(*key))
         return self._read[2]
-
-    def _largest_estimate(self, view: LedgerView, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
-        if not signature:
-            return UNKNOWN
-        found = [self.estimate(view, signature, owner_uid, name) for name in history_names(gpus)]
-        return max(found, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
-
-    def _review(self, decision: Decision, program: str, owner_uid: int, gpus: Sequence[Gpu]) -> None:
-        estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
-        for signature, gpu_count in decision.estimated_calls(self._gpu_model, program, owner_uid, MOST_REVIEWED):
-            request = self.choose_size(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
-            estimates[signature, owner_uid, gpu_count] = (request.memory_bytes, request.basis or Basis.UNKNOWN.value)
-        decision.put_estimates(self._gpu_model, estimates)
 
 
 def history_name(gpu: Gpu) -> str:

@@ -95,8 +95,11 @@ class Departure:
 
     def _wait_until_quiet(self, job: Job, parking: Parking | None, by: str) -> Stage:
         """Count as away once nothing is in flight; its memory stays, or the driver moves it page by page."""
-        if not self._is_held_for(QUIET_SECONDS) and not self._is_quiet(job, time.monotonic()):
-            return Stage.LEAVING
+        if not self._is_held_for(QUIET_SECONDS):
+            boards = [] if job.lease is None else self.context.enforcer.boards(job.lease)
+            ends = [board.in_flight_until_ns / _NANOSECONDS for board in boards if board.in_flight_until_ns]
+            if any(end_seconds + _OVER_SECONDS >= time.monotonic() for end_seconds in ends):
+                return Stage.LEAVING
         return self._mark_away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
 
     def come_back(self, job: Job) -> bool:
@@ -156,11 +159,6 @@ class Departure:
         # The job that was refused the place must find the refusal as long as it has its grant.
         with self.context.ledger.view() as view:
             return any(entry.job.id == job_id for entry in view.holding())
-
-    def _is_quiet(self, job: Job, now_seconds: float) -> bool:
-        boards = [] if job.lease is None else self.context.enforcer.boards(job.lease)
-        ends = [board.in_flight_until_ns for board in boards]
-        return all(end_ns == 0 or end_ns / _NANOSECONDS + _OVER_SECONDS < now_seconds for end_ns in ends)
 
     def find_travellers(self, job: Job, known: Sequence[Traveller] = ()) -> list[Traveller]:
         """Return the job's processes that hold memory of its GPU now; processes that were moved before are among them.
