@@ -104,6 +104,7 @@ def installed_server(socket: Path = SYSTEM_SOCKET, marker: Path = SYSTEM_MARKER)
 
 def _may_exist(path: Path) -> bool:
     try:
+        # Not `stat`: a dangling symbolic link shows that a server was installed, too.
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False

@@ -49,6 +49,8 @@ class RemoteService:
         body = rest.pop(0) if route.value is not None else None
         named |= dict(zip(route.arguments, rest, strict=False))
         query = {name: named.pop(name, None) for name in route.query}
+        # Set by this client and not by its callers: the services have it as a parameter for requests of several
+        # clients.
         if "simulate" in query:
             query["simulate"] = self._simulate
         if route.body is not None:

@@ -88,6 +88,7 @@ def accept(
     for each in submissions:
         check_submission(each, inherited_bytes)
     submissions = [_choose_size(context, each, submitter) for each in submissions]
+    # Jobs without a GPU get none here; all others get every GPU of the engine.
     gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
     with context.ledger.view() as view:
         for each in submissions:
@@ -302,6 +303,7 @@ def expand(
     ids_by_name: dict[str, list[str]] = {}
     found: list[Element] = []
     for submission in order_submissions(submissions):
+        # A name in the same request hides that of a job in the ledger.
         after = dict.fromkeys(job_id for word in submission.after for job_id in ids_by_name.get(word) or find(word))
         elements = list(_expand_array(submission, tuple(after), new_id))
         if submission.spec.name is not None:

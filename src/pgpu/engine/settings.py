@@ -193,4 +193,5 @@ def redirect_stderr(places: JobPaths) -> None:
     """
     places.make()
     with places.supervisor_log.open("ab") as errors:
+        # Descriptor 2 and not `sys.stderr`: C libraries and child processes write there, too.
         os.dup2(errors.fileno(), sys.stderr.fileno())

@@ -65,6 +65,7 @@ def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Acco
     if "account" not in fields:
         return None
     named = fields["account"]
+    # Another version of pgpu, or kernel, may have written limits that this machine does not know.
     limits = tuple((name, soft, hard) for name, (soft, hard) in fields["limits"].items() if name in _NAMES)
     return Account(named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], limits, tuple(environment))
 
@@ -85,6 +86,7 @@ def take_on(text: str | None) -> None:
         try:
             resource.setrlimit(number, (soft, hard))
         except (ValueError, OSError):
+            # Only root may raise a hard limit.
             most = resource.getrlimit(number)[1]
             resource.setrlimit(number, (_smaller(soft, most), _smaller(hard, most)))
 

@@ -82,6 +82,7 @@ class Identity:
             number = grp.getgrnam(group).gr_gid
         except KeyError:
             return False
+        # The primary group need not be among the supplementary ones.
         return number == self.gid or number in self.groups
 
     def account(self, claimed: str | None, default_limits: tuple[tuple[str, int, int], ...]) -> Account:

@@ -18,6 +18,7 @@ from pgpu.services.access import Caller
 from pgpu.services.messages import NewToken, TokenReport, UserQuota
 
 _PREFIX = "pgpu"
+# 4294967295 is -1 in system calls such as setreuid(2), where it stands for no change.
 _LARGEST_UID = (1 << 32) - 2
 _LARGEST_WEIGHT = 1e6
 
@@ -51,6 +52,7 @@ class AdministrationService:
             raise RequestError("a weight is a number above 0", hint="2 gives twice the share of others")
         if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
             raise RequestError("a quota is not below 0")
+        # `deciding` wakes the keepers: with a larger quota a waiting job may start now.
         with self._engine.deciding() as decision:
             decision.put_quota(quota.uid, Quota(quota.memory_bytes, quota.jobs, quota.weight))
 

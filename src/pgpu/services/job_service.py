@@ -71,6 +71,7 @@ class JobService:
         self._recover()
         submitter = self.caller.submitter(ask.environment, ask.inherited)
         engine = self.engines.simulated(ask.simulate)
+        # Ids are made from the key, so a repeated request meets the jobs of the first one.
         if ask.key is None:
             return engine.submit_all(ask.submissions, submitter, new_job_id)
         if accepted := self._accepted(ask, ask.key):

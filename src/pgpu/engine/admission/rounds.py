@@ -161,6 +161,7 @@ class Admissions:
         may_go_first = (count == 1 and context.ledger.first_waiting(model) is None) or bool(gives_up)
         # Read before the transaction, which no driver call may delay, and only where the new job might start at once.
         snapshot = context.snapshot_or_blind() if may_go_first else BLIND
+        # Reading a profile takes tenths of a second, so it is done before the write lock is taken.
         if context.settings.has_mps:
             self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, undecided)
         with context.ledger.decision() as decision:
@@ -337,6 +338,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
     if given_up := [late_id for late_id in gives_up if late_id in found.held]:
         for late_id in given_up:
             decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
+        # The successors of those given up can never start either.
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     before = {peer.job_id: peer.reason for peer in waiting}
     decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})

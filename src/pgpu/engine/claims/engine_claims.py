@@ -115,6 +115,7 @@ class EngineClaims:
         self._patience_seconds = patience_seconds
         self._locks = KeyedLocks()
         engine.ledger.facts.put(RESERVED_FACT, "kubernetes")
+        # Until this process ends: no other ledger may grant these GPUs.
         engine.hold_gpus()
 
     def gpus(self) -> Sequence[ClaimableGpu]:
@@ -250,6 +251,7 @@ class EngineClaims:
         job = self._engine.ledger.job(job_id)
         if job.state.is_final:
             raise EnforcementError(job.error or f"the slices of job {job_id} were taken away")
+        # Its supervisor writes both once the limits bind.
         if job.state is not JobState.RUNNING or not isinstance(job.holder, ClaimHolder):
             return None
         return read_delivery(Path(job.holder.slice_directory))
@@ -396,6 +398,7 @@ def put_granted(decision: Decision, claim: Claim, factor: float, gpu_model: str 
         owner_uid=KUBERNETES_UID,
         gpu_model=gpu_model,
     )
+    # Stored and granted in one transaction: no round sees the job waiting.
     entry = decision.add(Entry(job), ())
     decision.put(replace(entry, job=replace(job, state=JobState.STARTING, lease=lease)))
     decision.held_claims.put(claim, job_id, now_seconds)

@@ -64,6 +64,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         log = context.enforcer.trace(job.lease)
         if log is None:
             return None
+        # The slice, with its log, is removed when the lease is released; this copy stays with the job.
         context.places(job.id).trace.write_bytes(zlib.compress(log, _ZLIB_LEVEL))
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))

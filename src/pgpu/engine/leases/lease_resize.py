@@ -148,6 +148,7 @@ class _Dimension:
         return new > old or (new == old and was_less and not is_less)
 
 
+# Bound one by one: of one change memory may become larger and compute smaller, each on its side of the transaction.
 _DIMENSIONS = (
     _Dimension(
         lambda request: (request.memory_bytes, False),
@@ -358,6 +359,8 @@ class Autoshrink:
             if fit_bytes is None:
                 return
             resize(self._context, job.id, Resize(fit_bytes))
+            # A crash before this transaction leaves the basis as it was: the next supervisor may shrink the slice
+            # again.
             with self._context.ledger.decision() as decision:
                 entry = decision.entry(job.id)
                 request = replace(entry.job.request, basis=Basis.MEASURED.value)

@@ -92,6 +92,7 @@ class _GpuTrial:
         """Read which jobs are there and their launches, and continue the trial."""
         present = self._running_jobs()
         running = [job for job in present if job.suspended_by is None]
+        # Only jobs that left the mode open are held for a trial; paging jobs take turns of their own.
         may_hold = all(job.request.sharing is SharingWish.AUTO and not job.request.oversubscribes for job in running)
         self._jobs = running if may_hold else ()
         self._release([job for job in present if job not in self._jobs])

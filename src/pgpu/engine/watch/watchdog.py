@@ -129,6 +129,7 @@ class Watchdog:
         self._seen = set(found)
         if before != set(self._reported) or not self._has_written:
             text = json.dumps([asdict(each.outsider) for each in self._reported.values()])
+            # For reports of other processes, which find outsiders without a reading of their own.
             self._context.ledger.facts.put(_fact(settings), text)
             self._has_written = True
         if settings.on_outsider == "stop" and _sees_machine_pids(settings):
