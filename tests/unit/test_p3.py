@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgpu.cli.verbs.lab import _parts, _sizes
+from pgpu.cli.verbs.lab import _read_parts, _read_sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, imaginary_findings, p3_result, size_job
@@ -119,21 +119,21 @@ def test_a_single_pair_has_no_deviation() -> None:
 
 
 def test_parts_are_run_in_their_order_each_once() -> None:
-    assert _parts("mps,wall,mps", PARTS) == ("wall", "mps")
-    assert _parts("all", PARTS) == PARTS
+    assert _read_parts("mps,wall,mps", PARTS) == ("wall", "mps")
+    assert _read_parts("all", PARTS) == PARTS
 
 
 @pytest.mark.parametrize("text", ["", "walls", "wall,,mps", "ALL"])
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="not a part"):
-        _parts(text, PARTS)
+        _read_parts(text, PARTS)
 
 
 def test_input_sizes_are_read() -> None:
-    assert _sizes("5120,1") == (5120, 1)
+    assert _read_sizes("5120,1") == (5120, 1)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "5120,", "1e4", "1000001", "many"])
 def test_what_is_no_input_size_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="input sizes"):
-        _sizes(text)
+        _read_sizes(text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgpu.cli.verbs.lab import _networks
+from pgpu.cli.verbs.lab import _read_networks
 from pgpu.errors import RequestError
 from pgpu.lab.p5.experiment import Measured, comparison_rows, findings
 from pgpu.lab.p5.network import MOBILENET, SHAPES, SMALL, VGG16, DetectorShape, default_boxes
@@ -51,6 +51,6 @@ def test_only_the_cpu_function_is_given_a_ratio() -> None:
 
 def test_names_of_detectors_are_read_or_refused() -> None:
     known = tuple(SHAPES)
-    assert _networks("vgg16,wide,vgg16", known) == ("vgg16", "wide")
+    assert _read_networks("vgg16,wide,vgg16", known) == ("vgg16", "wide")
     with pytest.raises(RequestError, match="'' is no detector"):
-        _networks("wide,", known)
+        _read_networks("wide,", known)

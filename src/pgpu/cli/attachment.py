@@ -6,7 +6,7 @@ A signal that arrives during the wait cancels the job; once the job runs, signal
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from pgpu.cli.output import console, documents
@@ -91,16 +91,18 @@ def attach(
         WaitTimeoutError: The job was not granted in time.
         CancelledError: A signal arrived during the wait.
     """
-    with _waiting_notice(is_quiet=as_json or is_quiet) as notice:
+    with _show_wait(is_quiet=as_json or is_quiet) as notice:
+        # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
         while not signals and (reason := client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)) is not None:
             if reason:
                 notice(f"waiting: {reason}")
         if signals:
             pass_on(client, job.id, signals[0])
+    # From here on the client forwards signals itself, since the job has processes that can handle them.
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
     ended = client.attach(job.id, stdin, stdout or sys.stdout.buffer, sys.stderr.buffer)
     if as_json:
-        console.print_json_line(documents.final(ended), to_stderr=True)
+        console.print_json_line(documents.of_ended_job(ended), to_stderr=True)
     return ended
 
 
@@ -114,27 +116,25 @@ def pass_on(client: Client, job_id: str, number: int) -> None:
     client.signal(job_id, number)
 
 
-def _waiting_notice(*, is_quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
-    """Return what shows the reason of the wait: a spinner on a terminal, else each new reason on a line."""
-    if is_quiet:
-        return nullcontext(lambda _line: None)
-    if sys.stderr.isatty():
-        return _spinner()
-    last = ""
-
-    def print_new(line: str) -> None:
-        nonlocal last
-        if line != last:
-            console.print_note(line)
-        last = line
-
-    return nullcontext(print_new)
-
-
 @contextmanager
-def _spinner() -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-    from rich.markup import escape
+def _show_wait(*, is_quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that prints the reason of the wait: in a spinner on a terminal, else each new reason on a line."""
+    if is_quiet:
+        yield lambda _line: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.markup import escape
 
-    with Console(stderr=True).status("waiting") as status:
-        yield lambda line: status.update(escape(line))
+        # The spinner is removed at the end of the block, before the first byte of the job's own output.
+        with Console(stderr=True).status("waiting") as status:
+            yield lambda line: status.update(escape(line))
+    else:
+        last = ""
+
+        def print_new(line: str) -> None:
+            nonlocal last
+            if line != last:
+                console.print_note(line)
+            last = line
+
+        yield print_new

@@ -1,7 +1,7 @@
 """The runs of `pgpu calibrate`, and the fit of the constants of advice to them.
 
 Each workload is profiled as `pgpu profile --sensitivity` does, and then runs beside each other one, in turns and under
-MPS. The constants are those whose predictions come closest. All runs must be on one GPU.
+MPS. The fit returns the constants with the smallest errors of prediction. All runs must be on one GPU.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import Any
 from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
 from pgpu.advising.contention import Constants
 from pgpu.cli.output import console
-from pgpu.cli.profile_runs import longest_seconds, read_result
+from pgpu.cli.profile_runs import ProfilePlan, longest_seconds, read_result, run_sensitivity
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.errors import NodeError, PgpuError
@@ -66,7 +66,7 @@ class _Bench:
             self.gpu_uuids.update(each.gpu_uuid for each in job.lease.slices)
         if len(self.gpu_uuids) > 1:
             raise NodeError(
-                "the workloads ran on several GPUs, whose measurements cannot be combined",
+                "the workloads ran on several GPUs: measurements of different GPUs cannot be combined",
                 hint="calibrate where pgpu has only one GPU",
             )
 
@@ -94,35 +94,34 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise NodeError(f"the bandwidths could not be measured: {exc}") from exc
-    measured = list(_measured(bench))
+    measured = list(_measure_pairs(bench))
     constants = fit(measured, Constants())
     before, after = errors(measured, Constants()), errors(measured, constants)
     [gpu_uuid] = bench.gpu_uuids
     return Calibration(gpu_uuid, constants, before, after, len(measured), bandwidths)
 
 
-def _measured(bench: _Bench) -> Iterator[ColocatedRun]:
-    profiles = {words: _profile(bench, words) for words in PROGRAMS}
+def _measure_pairs(bench: _Bench) -> Iterator[ColocatedRun]:
+    profiles: dict[Sequence[str], Profile] = {}
+    for words in PROGRAMS:
+        submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
+        found = run_sensitivity(ProfilePlan(bench.client, submission, is_quiet=bench.is_quiet), 1)
+        bench.note_gpu(found.job)
+        profiles[words] = found.profile
     alone = {words: _iteration_seconds(bench, words, SharingMode.TIME_SLICE) for words in PROGRAMS}
     for mode, pair in itertools.product(_TOGETHER, itertools.combinations_with_replacement(PROGRAMS, 2)):
         try:
-            slowdowns = tuple(_beside(bench, words, other, mode) / alone[words] for words, other in (pair, pair[::-1]))
+            slowdowns = tuple(
+                _seconds_beside(bench, words, other, mode) / alone[words] for words, other in (pair, pair[::-1])
+            )
         except PgpuError as exc:
+            # Time slices come first in _TOGETHER: without MPS, the constants are fitted to the pairs measured so far.
             if mode is not SharingMode.MPS or len(bench.gpu_uuids) > 1:
                 raise
             console.print_note(f"without MPS: {exc}")
             return
+        # A ratio below 1 is noise: a second job on the GPU cannot speed the first one up.
         yield ColocatedRun(tuple(profiles[words] for words in pair), mode, tuple(max(1.0, each) for each in slowdowns))
-
-
-def _profile(bench: _Bench, words: Sequence[str]) -> Profile:
-    from pgpu.cli import profile_runs
-
-    submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
-    plan = profile_runs.ProfilePlan(bench.client, submission, is_quiet=bench.is_quiet)
-    found = profile_runs.run_sensitivity(plan, 1)
-    bench.note_gpu(found.job)
-    return found.profile
 
 
 def _submission(words: Sequence[str], seconds: float, mode: SharingMode) -> Submission:
@@ -153,15 +152,15 @@ def _run(bench: _Bench, words: Sequence[str], mode: SharingMode) -> dict[str, An
         ) from exc
 
 
-def _beside(bench: _Bench, words: Sequence[str], other: Sequence[str], mode: SharingMode) -> float:
-    with _running(bench.client, _submission(other, longest_seconds(bench.seconds), mode)) as beside:
+def _seconds_beside(bench: _Bench, words: Sequence[str], other: Sequence[str], mode: SharingMode) -> float:
+    with _keep_running(bench.client, _submission(other, longest_seconds(bench.seconds), mode)) as beside:
         bench.note_gpu(beside)
         return _iteration_seconds(bench, words, mode)
 
 
 @contextmanager
-def _running(client: Client, submission: Submission) -> Iterator[Job]:
-    """Keep a job running; the next job starts later, so this one computes by then."""
+def _keep_running(client: Client, submission: Submission) -> Iterator[Job]:
+    """Start a job, yield it once it runs, and stop it at the end of the block."""
     [job] = client.submit_all([submission])
     try:
         while client.still_waits(job.id, timeout_seconds=1.0) is not None:
@@ -170,6 +169,7 @@ def _running(client: Client, submission: Submission) -> Iterator[Job]:
             client.still_waits(job.id, timeout_seconds=0.1)
         if now.state is not JobState.RUNNING:
             raise NodeError(now.error or f"job {job.id} ended at once")
+        # The job that is measured is submitted after this one runs, so the two overlap from its first launch on.
         yield replace(now)
     finally:
         client.stop(job.id, grace_seconds=_GRACE_SECONDS)

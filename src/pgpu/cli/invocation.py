@@ -18,13 +18,13 @@ ClientFactory = Callable[["Settings"], "Client"]
 FunctionsFactory = Callable[["Settings"], "HttpFunctions"]
 
 
-def _embedded(settings: "Settings") -> "Client":
+def _open_client(settings: "Settings") -> "Client":
     from pgpu.app.clients import open_client
 
     return open_client(settings)
 
 
-def _served(settings: "Settings") -> "HttpFunctions":
+def _open_functions(settings: "Settings") -> "HttpFunctions":
     from pgpu.app.clients import open_functions
 
     return open_functions(settings)
@@ -37,10 +37,10 @@ class Invocation:
     flags: dict[str, str | None] = field(default_factory=dict)
     """Texts of the global flags that were given, by setting name."""
 
-    make_client: ClientFactory = _embedded
+    make_client: ClientFactory = _open_client
     """Makes the client; tests pass their own."""
 
-    make_functions: FunctionsFactory = _served
+    make_functions: FunctionsFactory = _open_functions
     """Likewise the client for functions."""
 
     as_json: bool = False

@@ -162,11 +162,11 @@ def read_array(text: str) -> Array:
     words, percent, most = text.partition("%")
     if percent and not _is_number(most):
         raise RequestError(f"--array {quoted(text)}: what follows % is not a number", hint=_ARRAY_HINT)
-    indices = list(dict.fromkeys(index for word in words.split(",") for index in _indices(word, text)))
+    indices = list(dict.fromkeys(index for word in words.split(",") for index in _read_indices(word, text)))
     return Array(tuple(indices), int(most) if percent else None)
 
 
-def _indices(word: str, text: str) -> range:
+def _read_indices(word: str, text: str) -> range:
     span, colon, step = word.partition(":")
     first, dash, last = span.partition("-")
     given = [first, *([last] if dash else []), *([step] if colon else [])]
@@ -194,12 +194,12 @@ def _read_environment(files: Sequence[str], words: Sequence[str]) -> Iterator[tu
             raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
         for line in lines:
             if line.strip() and not line.startswith("#"):
-                yield from _read_variable(line, f"{path}: {line!r}")
+                yield from _read_key_value(line, f"{path}: {line!r}")
     for word in words:
-        yield from _read_variable(word, f"--env {word!r}")
+        yield from _read_key_value(word, f"--env {word!r}")
 
 
-def _read_variable(word: str, place: str) -> Iterator[tuple[str, str]]:
+def _read_key_value(word: str, place: str) -> Iterator[tuple[str, str]]:
     """Read `KEY=VALUE`, or `KEY` for this process's own value; an unset one is left out, as Docker does."""
     key, separator, value = word.partition("=")
     if not key or any(character.isspace() for character in key) or "\0" in word:
@@ -261,15 +261,15 @@ def read_job_file(path: Path, read_settings: ReadSettings) -> list[Submission]:
     except (ValueError, RecursionError) as exc:  # besides TOML's own error: numbers too long, tables too deep
         raise RequestError(f"{path} is not TOML: {str(exc).partition(';')[0]}") from exc
     _refuse_unknown(document, ("defaults", "jobs"), str(path))
-    defaults = _values(document.get("defaults", {}), f"{path}: defaults")
+    defaults = _read_table(document.get("defaults", {}), f"{path}: defaults")
     jobs = document.get("jobs")
     if not isinstance(jobs, dict) or not jobs:
         raise RequestError(f"{path}: there are no jobs in it", hint='write [jobs.NAME], and command = "…" below it')
-    return [_submission(name, table, defaults, f"{path}: jobs.{name}", read_settings) for name, table in jobs.items()]
+    return [_read_job(name, table, defaults, f"{path}: jobs.{name}", read_settings) for name, table in jobs.items()]
 
 
-def _submission(name: str, table: object, defaults: Table, place: str, read_settings: ReadSettings) -> Submission:
-    own = _values(table, place)
+def _read_job(name: str, table: object, defaults: Table, place: str, read_settings: ReadSettings) -> Submission:
+    own = _read_table(table, place)
     values = {**defaults, **own, "environment": (*defaults.get("environment", ()), *own.get("environment", ()))}
     # A default size is for jobs with a GPU: without one, only a size of the job's own is refused.
     memory = values.get("memory", AUTO) if values.get("gpus", 1) else own.get("memory")
@@ -283,7 +283,7 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
     return submission
 
 
-def _values(table: object, place: str) -> dict[str, Any]:
+def _read_table(table: object, place: str) -> dict[str, Any]:
     """Read one table into arguments of `JobOptions`."""
     if not isinstance(table, dict):
         raise RequestError(f"{place} is no table", hint=f"write [{place.rsplit(': ', 1)[-1]}] on a line of its own")
@@ -305,38 +305,38 @@ def _refuse_unknown(table: Table, known: Sequence[str], place: str) -> None:
             raise RequestError(f"{place}: {key!r} is no key of it", hint=hint)
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     if not isinstance(value, str):
         raise _WrongValueError("text")
     return value
 
 
-def _text_or_number(value: object) -> str:
+def _read_quantity(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _WrongValueError("text or a number")
-    return value if isinstance(value, str) else str(_short(value))
+    return value if isinstance(value, str) else str(_check_digits(value))
 
 
-def _number(value: object) -> int:
+def _read_number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _WrongValueError("a whole number")
-    return _short(value)
+    return _check_digits(value)
 
 
-def _short(number: Number) -> Number:
+def _check_digits(number: Number) -> Number:
     """Refuse numbers for which `str()` raises (over 4,300 digits) or writes an exponent."""
     if abs(number) >= _LARGEST_NUMBER:
         raise _WrongValueError("a number of at most 18 digits")
     return number
 
 
-def _truth(value: object) -> bool:
+def _read_flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise _WrongValueError("true or false")
     return value
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _read_texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
@@ -344,33 +344,33 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _command(value: object) -> tuple[str, ...]:
+def _read_command(value: object) -> tuple[str, ...]:
     """Split text as a shell would; the command itself runs without a shell."""
     if not isinstance(value, str):
-        return _texts(value)
+        return _read_texts(value)
     try:
         return tuple(shlex.split(value))
     except ValueError as exc:
         raise _WrongValueError(f"a command, and has {str(exc).lower()}") from exc
 
 
-def _variables(value: object) -> tuple[str, ...]:
+def _read_variables(value: object) -> tuple[str, ...]:
     if not isinstance(value, dict):
-        return _texts(value)
+        return _read_texts(value)
     if any("=" in name for name in value):
         raise _WrongValueError("a table of variables, whose names hold no =")
     try:
-        return tuple(f"{name}={_text_or_number(each)}" for name, each in value.items())
+        return tuple(f"{name}={_read_quantity(each)}" for name, each in value.items())
     except _WrongValueError as exc:
         raise _WrongValueError("a table of texts and numbers, or a list of KEY=VALUE") from exc
 
 
 _READERS: Mapping[Kind, Callable[[object], Any]] = {
-    Kind.TEXT: _text,
-    Kind.QUANTITY: _text_or_number,
-    Kind.NUMBER: _number,
-    Kind.FLAG: _truth,
-    Kind.TEXTS: _texts,
-    Kind.VARIABLES: _variables,
-    Kind.COMMAND: _command,
+    Kind.TEXT: _read_text,
+    Kind.QUANTITY: _read_quantity,
+    Kind.NUMBER: _read_number,
+    Kind.FLAG: _read_flag,
+    Kind.TEXTS: _read_texts,
+    Kind.VARIABLES: _read_variables,
+    Kind.COMMAND: _read_command,
 }

@@ -158,8 +158,8 @@ def longest_seconds(runs_alone_seconds: float) -> int:
 
 
 @contextmanager
-def running(client: Client, neighbour: Neighbour, beside: Submission, seconds: int) -> Iterator[str]:
-    """Keep an antagonist running, for at most this many seconds; yields its job's id once it runs.
+def keep_running(client: Client, neighbour: Neighbour, beside: Submission, seconds: int) -> Iterator[str]:
+    """Keep an antagonist running for at most this many seconds, and yield its job's id once it runs.
 
     Raises:
         PgpuError: It did not start.
@@ -338,11 +338,13 @@ def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> Pr
     try:
         ended = _run(plan, replace(plan.submission, spec=spec), written)
     except PgpuError as exc:
-        return _uncounted(finding, str(exc))
+        return _add_counter_note(finding, str(exc))
     output = written.getvalue().decode("utf-8", "replace")
     counters = read_counters(output)
     if not counters:
-        return _uncounted(finding, refusal(output) or f"{PROGRAM} ended with {ended.exit_code} and counted no kernel")
+        return _add_counter_note(
+            finding, refusal(output) or f"{PROGRAM} ended with {ended.exit_code} and counted no kernel"
+        )
     counted = Findings(finding.profile.sensitivity, finding.profile.contests, demands_of(counters))
     profile = finding.profile
     if finding.failed is None and counted.demands:
@@ -350,7 +352,7 @@ def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> Pr
     return replace(finding, profile=profile, counters=counters)
 
 
-def _uncounted(finding: ProfileResult, why: str) -> ProfileResult:
+def _add_counter_note(finding: ProfileResult, why: str) -> ProfileResult:
     return replace(finding, notes=(*finding.notes, f"hardware counters: {why}"))
 
 
@@ -388,7 +390,7 @@ def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neigh
         if begin is not None and end is not None:
             took_seconds += max(0.0, end - begin)  # wall-clock times: the clock may be set back during the run
     limit_seconds = longest_seconds(took_seconds)
-    with running(plan.client, neighbour, plan.submission, limit_seconds) as neighbour_id:
+    with keep_running(plan.client, neighbour, plan.submission, limit_seconds) as neighbour_id:
         beside = _repeat(plan_under_mps, runs, None)
     if (failed := beside[-1].failed) is not None:
         raise NodeError(f"the command ended with {failed.exit_code} under MPS")

@@ -152,8 +152,8 @@ def _lease(report: "JobReport") -> Document | None:
     }
 
 
-def final(job: "Job") -> Document:
-    """Describe a job that ended and has no lease."""
+def of_ended_job(job: "Job") -> Document:
+    """Describe a job that ended and has no lease any more."""
     from pgpu.client import JobReport
 
     return of_job(JobReport(job, ()))

@@ -38,7 +38,7 @@ def of_functions(served: Iterable[Served]) -> Table:
         last = function.versions[-1]
         runtime = last.image or last.runtime
         state, _ = _state(last, [replica for replica in replicas if replica.version == last.number])
-        table.add_row(function.name, traffic(function), state, _counted(replicas), runtime, last.app)
+        table.add_row(function.name, traffic(function), state, _count_replicas(replicas), runtime, last.app)
     return table
 
 
@@ -49,8 +49,14 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
     for version in reversed(function.versions):
         own = [replica for replica in replicas if replica.version == version.number]
         state, reason = _state(version, own)
-        row = (version.label, shares.get(version.number, ""), state, _counted(own), version.image or version.runtime)
-        table.add_row(*row, _declares(version), reason)
+        row = (
+            version.label,
+            shares.get(version.number, ""),
+            state,
+            _count_replicas(own),
+            version.image or version.runtime,
+        )
+        table.add_row(*row, _format_declaration(version), reason)
     return table
 
 
@@ -122,7 +128,7 @@ def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
     return Text(version.state.value, style=_STYLES[version.state]), version.reason or ""
 
 
-def _declares(version: Version) -> str:
+def _format_declaration(version: Version) -> str:
     """Format a declaration with units: `memory 2 GiB, timeout 30s`."""
     parts = []
     for name, value in json.loads(version.declaration).items():
@@ -147,7 +153,8 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 """How numbers with units are formatted."""
 
 
-def _counted(replicas: Sequence[Replica]) -> str:
+def _count_replicas(replicas: Sequence[Replica]) -> str:
+    """Format the number of hot replicas and of all: `1/2`."""
     hot = sum(replica.state is ReplicaState.HOT for replica in replicas)
     return f"{hot}/{len(replicas)}" if replicas else "0"
 

@@ -16,7 +16,7 @@ from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.tables import PlainTable
 from pgpu.gpu.catalog import model_named
 from pgpu.model import Bandwidths, Gpu, SharingMode
-from pgpu.profiling.measurement import GpuUse, MemoryPoint, downsample
+from pgpu.profiling.measurement import MemoryPoint, downsample
 from pgpu.profiling.perfetto import trace_events
 from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
 from pgpu.units import format_memory
@@ -66,7 +66,18 @@ def document_of_profile(finding: ProfileResult) -> dict[str, Any]:
         "contexts": measurement.context_count,
         "processes": measurement.process_count,
         "graphs": dataclasses.asdict(measurement.graphs),
-        "gpus": [_gpu(use) for use in measurement.gpus],
+        "gpus": [
+            {
+                "index": use.gpu,
+                "busy_fraction": use.busy_fraction,
+                "peak_bytes_by_kind": {} if use.peak is None else _bytes_by_kind(use.peak),
+                # A run has a point for each allocation; the document gets as many as a plot can show.
+                "memory": [
+                    {"at_ns": each.at_ns, "bytes_by_kind": _bytes_by_kind(each)} for each in downsample([*use.memory])
+                ],
+            }
+            for use in measurement.gpus
+        ],
         # Launch shapes; the stored profile lacks them.
         "shapes": [
             {
@@ -109,16 +120,7 @@ def _title(finding: ProfileResult) -> str:
     return shlex.join(spec.command) or spec.image or finding.profile.signature
 
 
-def _gpu(use: GpuUse) -> dict[str, Any]:
-    return {
-        "index": use.gpu,
-        "busy_fraction": use.busy_fraction,
-        "peak_bytes_by_kind": {} if use.peak is None else _by_kind(use.peak),
-        "memory": [{"at_ns": point.at_ns, "bytes_by_kind": _by_kind(point)} for point in downsample(list(use.memory))],
-    }
-
-
-def _by_kind(point: MemoryPoint) -> dict[str, int]:
+def _bytes_by_kind(point: MemoryPoint) -> dict[str, int]:
     return {kind.name.lower(): size for kind, size in point.bytes_by_kind.items()}
 
 
@@ -217,9 +219,9 @@ def lines_of_bandwidths(found: Bandwidths, gpu: Gpu) -> Sequence[str]:
     sheet = model_named(gpu.name)
     link, memory = gpu.link_bytes_per_second, None if sheet is None else sheet.bandwidth_bytes_per_second
     return (
-        f"host to device: {_gigabytes(found.to_device)}; {_beside(found.to_device, link, 'what the link allows')}",
-        f"device to host: {_gigabytes(found.to_host)}; {_beside(found.to_host, link, 'what the link allows')}",
-        f"device memory: {_gigabytes(found.memory)}; {_beside(found.memory, memory, 'the data sheet')}",
+        f"host to device: {_gigabytes(found.to_device)}; {_compare(found.to_device, link, 'what the link allows')}",
+        f"device to host: {_gigabytes(found.to_host)}; {_compare(found.to_host, link, 'what the link allows')}",
+        f"device memory: {_gigabytes(found.memory)}; {_compare(found.memory, memory, 'the data sheet')}",
         f"kept for {gpu.uuid} with driver {gpu.driver_version}",
     )
 
@@ -228,7 +230,7 @@ def _gigabytes(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.1f} GB/s"
 
 
-def _beside(found: float, nominal: float | None, source: str) -> str:
+def _compare(found: float, nominal: float | None, source: str) -> str:
     if nominal is None:
         return f"{source} is not known"
     return f"{source}: {_gigabytes(nominal)} ({found / nominal:.0%} of it)"

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name, visible
-from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
-from pgpu.model import Job, JobSpec, JobState, Outsider, SharingMode
+from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
+from pgpu.model import Job, JobState, Outsider, SharingMode
 from pgpu.units import format_duration, format_memory, format_share
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PlainTable(Table):
 
         Args:
             columns: Titles.
-            no_wrap: Titles of the columns whose cells stay on one line.
+            no_wrap: Titles of the columns with cells on one line each.
             is_numeric: Whether all columns but the first are numbers: right-aligned, on one line.
             has_header: Whether the titles are shown.
         """
@@ -106,23 +106,29 @@ def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float 
 
 
 def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Text | str]:
-    job = report.job
+    job, spec = report.job, report.job.spec
     if job.is_anonymous:
         status = f"{job.state.value}, another user's"
     else:
         status = _state(job, now_seconds) + (f"; {job.warning}" if job.warning else "")
+    command = shlex.join(spec.command)
+    if spec.serves is not None and not is_uncut:
+        # The command of a replica is pgpu's own; its function is more useful.
+        command = f"serves {spec.serves}"
+    elif len(command) > _COMMAND_CHARACTERS and not is_uncut:
+        command = f"{command[: _COMMAND_CHARACTERS - 1]}…"
     return {
         "JOB": job.id,
-        "NAME": job.spec.name or "",
+        "NAME": spec.name or "",
         "STATUS": Text(status, style=_STATE_STYLES[job.state]),
         "SLICE": _slice(job),
         "USED": _largest(use.used_bytes for use in report.use),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         **_time_cells(report, turns, now_seconds),
-        "GPU": _where(job),
-        "IMAGE": Text(job.spec.image or ""),
-        "COMMAND": Text(_command(job.spec, is_uncut=is_uncut)),
+        "GPU": _gpu_cell(job),
+        "IMAGE": Text(spec.image or ""),
+        "COMMAND": Text(command),
     }
 
 
@@ -131,27 +137,22 @@ def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[
     request, lease = report.job.request, report.job.lease
     share = "" if request.compute_share is None else format_share(request.compute_share)
     mode = request.sharing.value if lease is None else lease.sharing.value
+    got, turn = [], []
+    for each in report.time:
+        spans = (each.got_over_1_second, each.got_over_10_seconds, each.got_over_60_seconds)
+        got.append(" ".join("-" if span is None else f"{span:.0%}" for span in spans))
+        if each.is_held:
+            turn.append("waits")
+        elif each.turn_until_seconds is not None and each.turn_until_seconds > now_seconds:
+            turn.append(f"has it, {format_duration(each.turn_until_seconds - now_seconds)} left")
+        elif request.oversubscribes and each.gpu_uuid in turns:
+            turn.append("has it")
     return {
         "SHARE": f"{share} strict" if request.is_strict else share,
-        "GOT 1s/10s/60s": ", ".join(_got(each) for each in report.time),
+        "GOT 1s/10s/60s": ", ".join(got),
         "MODE": "" if mode == SharingMode.TIME_SLICE else mode,
-        "TURN": ", ".join(dict.fromkeys(_turn(each, report.job, turns, now_seconds) for each in report.time)).strip(
-            ", "
-        ),
+        "TURN": ", ".join(dict.fromkeys(turn)),
     }
-
-
-def _got(time_: GpuTime) -> str:
-    spans = (time_.got_over_1_second, time_.got_over_10_seconds, time_.got_over_60_seconds)
-    return " ".join("-" if each is None else f"{each:.0%}" for each in spans)
-
-
-def _turn(time_: GpuTime, job: Job, turns: set[str], now_seconds: float) -> str:
-    if time_.is_held:
-        return "waits"
-    if time_.turn_until_seconds is not None and time_.turn_until_seconds > now_seconds:
-        return f"has it, {format_duration(time_.turn_until_seconds - now_seconds)} left"
-    return "has it" if job.request.oversubscribes and time_.gpu_uuid in turns else ""
 
 
 def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
@@ -235,7 +236,7 @@ def _memory_or_unknown(amount_bytes: int | None) -> str:
     return "?" if amount_bytes is None else format_memory(amount_bytes)
 
 
-def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
+def notes_of_outsiders(outsiders: Iterable[Outsider]) -> Sequence[str]:
     """Return a line for each process that holds memory without a lease."""
     return [
         f"process {each.process.pid} ({each.program or '?'}) of user {each.uid} holds "
@@ -245,7 +246,7 @@ def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
     ]
 
 
-def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
+def notes_of_enforcers(reports: Iterable[GpuReport]) -> Sequence[str]:
     """Return a line for each enforcer with what it does not limit."""
     return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
 
@@ -281,19 +282,11 @@ def _largest(amounts: Iterable[int]) -> str:
     return format_memory(max(found)) if found else ""
 
 
-def _where(job: Job) -> str:
+def _gpu_cell(job: Job) -> str:
     granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
     simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
     advisory = ["advisory"] if job.lease and job.lease.is_advisory and not job.state.is_final else []
     return ", ".join(simulated or granted) + "".join(f" ({word})" for word in advisory)
-
-
-def _command(spec: JobSpec, *, is_uncut: bool) -> str:
-    # The command of a replica is pgpu's own; its function is more useful.
-    if spec.serves is not None and not is_uncut:
-        return f"serves {spec.serves}"
-    line = shlex.join(spec.command)
-    return line if is_uncut or len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"
 
 
 def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:

@@ -132,7 +132,11 @@ def deploy(deployment: ClusterDeployment, *, requirements: Path | None, rolls_ou
         ends_before_it_starts=deployment.ends_before_it_starts,
     )
     workload = workload_of(place, name, declaration, packaging)
-    platform = _print(deployment, workload) if deployment.output else _apply(deployment, workload, as_json=as_json)
+    platform = (
+        _print_manifests(deployment, workload)
+        if deployment.output
+        else _apply_workload(deployment, workload, as_json=as_json)
+    )
     for line in differences(declaration, packaging, platform):
         console.print_note(line)
 
@@ -143,7 +147,7 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
     from pgpu.errors import FunctionNotFoundError
     from pgpu.kubernetes.deploy.function_status import deployed_functions
 
-    with _opened(cluster) as (objects, namespace):
+    with _open_cluster(cluster) as (objects, namespace):
         found = deployed_functions(objects, None if cluster.is_everywhere else namespace, name or "")
     if name is not None and not found:
         raise FunctionNotFoundError(
@@ -159,14 +163,14 @@ def undeploy(cluster: Cluster, name: str) -> None:
     """Remove a function from a cluster."""
     from pgpu.kubernetes.deploy.apply import undeploy as remove
 
-    with _opened(cluster) as (objects, namespace):
+    with _open_cluster(cluster) as (objects, namespace):
         for done in remove(objects, name, namespace):
             console.print_note(f"{done.kind} {done.name} {done.word}")
     console.print_note(f"{name} is gone from {namespace}; its replicas finish what they have")
 
 
 @contextmanager
-def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
+def _open_cluster(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
     from pgpu.app.kubernetes_functions import open_objects, require_kubernetes
 
     require_kubernetes()
@@ -180,13 +184,13 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
         objects.close()
 
 
-def _apply(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
+def _apply_workload(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
     from pgpu.cli.output import function_tables
     from pgpu.kubernetes.deploy.apply import DeployOptions
     from pgpu.kubernetes.deploy.apply import deploy as apply
 
     chosen = DeployOptions(_platform(deployment.knative), deployment.is_forced)
-    with _opened(deployment.cluster) as (objects, namespace):
+    with _open_cluster(deployment.cluster) as (objects, namespace):
         outcome: DeployOutcome = apply(objects, workload, namespace, chosen)
     for done in outcome.done:
         console.print_note(f"{done.kind} {done.name} {done.word}")
@@ -199,7 +203,7 @@ def _apply(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool
     return outcome.platform
 
 
-def _print(deployment: ClusterDeployment, workload: "Workload") -> "Platform":
+def _print_manifests(deployment: ClusterDeployment, workload: "Workload") -> "Platform":
     from pgpu.kubernetes.deploy import Platform, as_json, as_yaml, manifests
 
     writers = {"yaml": as_yaml, "json": as_json}

@@ -24,7 +24,7 @@ _POLL_SECONDS = 1.0
 """How often `logs --follow` of a function checks for new replicas."""
 
 _MOST_ENDED_REPLICAS = 10
-"""Ended replicas whose logs a function's log includes; older ones are read by the ids of their jobs."""
+"""Ended replicas that a function's log includes; logs of older ones are read by the ids of their jobs."""
 
 _MOST_QUEUED_PIECES = 1000
 """Limit of pieces that wait to be printed: a replica that writes faster than the terminal reads is slowed down."""
@@ -85,7 +85,7 @@ def ps(
         from pgpu.cli.output import tables
 
         console.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
-        for line in tables.outside(client.outsiders()):
+        for line in tables.notes_of_outsiders(client.outsiders()):
             console.print_note(line)
 
 

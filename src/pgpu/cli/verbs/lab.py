@@ -79,7 +79,7 @@ def p1(
     if is_bare and is_both:
         raise RequestError("--without-pgpu and --both exclude each other")
     plan = experiment.P1Plan(
-        job_counts=_counts(jobs),
+        job_counts=_read_counts(jobs),
         with_pgpu=(False, True) if is_both else (not is_bare,),
         repetitions=repetitions,
         seed=seed,
@@ -143,10 +143,10 @@ def p3(
     from pgpu.lab.testbed import NO_HEADROOM
 
     plan = experiment.P3Plan(
-        parts=_parts(parts, experiment.PARTS),
+        parts=_read_parts(parts, experiment.PARTS),
         wall=experiment.WallPlan(jobs=jobs, iterations=iterations, with_pgpu=not is_bare),
         overhead=OverheadPlan(repetitions=repetitions),
-        mps=SharingPlan(sizes=_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
+        mps=SharingPlan(sizes=_read_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
     )
     _run(
         context,
@@ -201,7 +201,9 @@ def p5(
     from pgpu.lab.p5 import experiment
     from pgpu.lab.p5.network import SHAPES
 
-    plan = experiment.P5Plan(requests=requests, networks=_networks(networks, tuple(SHAPES)), with_gpu=not is_cpu_only)
+    plan = experiment.P5Plan(
+        requests=requests, networks=_read_networks(networks, tuple(SHAPES)), with_gpu=not is_cpu_only
+    )
     _run(
         context,
         lambda bed, place: experiment.run(bed, plan, place),
@@ -212,7 +214,7 @@ def p5(
     )
 
 
-def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+def _read_networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """Parse names of detectors, each once.
 
     Raises:
@@ -225,7 +227,7 @@ def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def _read_counts(text: str) -> tuple[int, ...]:
     """Parse `25`, `2-25` or `8,24-25`.
 
     Raises:
@@ -245,7 +247,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _read_sizes(text: str) -> tuple[int, ...]:
     """Parse input sizes.
 
     Raises:
@@ -259,7 +261,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
-def _parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
+def _read_parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
     """Parse names of parts; `all` stands for all of them.
 
     Raises:

@@ -62,10 +62,10 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
     console.print_table(tables.of_gpus(reports))
     if not reports:
         console.print_note(
-            "no GPU was found; `pgpu doctor` says why, and --simulate 'RTX 3090' before the verb simulates one"
+            "no GPU was found; `pgpu doctor` reports why, and --simulate 'RTX 3090' before the verb simulates one"
         )
     outsiders = [each for report in reports for each in report.outsiders]
-    for line in (*tables.outside(outsiders), *tables.uncovered(reports)):
+    for line in (*tables.notes_of_outsiders(outsiders), *tables.notes_of_enforcers(reports)):
         console.print_note(line)
 
 

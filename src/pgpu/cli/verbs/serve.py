@@ -77,11 +77,15 @@ def serve(
     if idle_timeout is not None:  # Supervisors are other processes and read it from the environment.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
     serve_until_signal(
-        settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), console.print_note, _gateway(gateway)
+        settings,
+        _choose_socket(settings),
+        _read_tcp(tcp, tls_certificate, tls_key),
+        console.print_note,
+        _read_gateway(gateway),
     )
 
 
-def _gateway(words: str) -> str | None:
+def _read_gateway(words: str) -> str | None:
     """Check the gateway's address; None means no gateway."""
     from pgpu.server.listeners import is_loopback
 
@@ -95,7 +99,7 @@ def _gateway(words: str) -> str | None:
     return words
 
 
-def _socket(settings: "Settings") -> Path:
+def _choose_socket(settings: "Settings") -> Path:
     address = None if settings.host is None else address_of(settings.host)
     if isinstance(address, UnixAddress):
         return address.path
@@ -104,7 +108,7 @@ def _socket(settings: "Settings") -> Path:
     return SYSTEM_SOCKET
 
 
-def _tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp | None":
+def _read_tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp | None":
     from pgpu.server.listeners import Tcp
 
     if words is None:
