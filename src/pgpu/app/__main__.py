@@ -54,6 +54,7 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
     own = replace(settings, simulate=gpu_model)
     again = (*keeper_command(own), gpu_model or "")
     places = EngineSettings(settings.state_dir, runtime_directory(settings.runtime_dir, settings.state_dir))
+    # A keeper that another process started for the same queue has the lock, and admits the job that this one was started for.
     held = take_lock(places, gpu_model, lock)
     if held is None:
         return
@@ -82,6 +83,7 @@ def _load_for_supervisors() -> None:
         "pgpu.app.throwaway_jobs",
     ):
         importlib.import_module(name)
+    # The result is cached in this process, so that forked supervisors do not start the trial again.
     why_no_private_view()
 
 
@@ -103,6 +105,8 @@ def _become_supervisor(settings: Settings, job_id: str) -> None:
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     redirect_stderr(job_paths(EngineSettings(settings.state_dir, runtime_path), job_id))
     environment = ledger.environment(job_id)
+    # The zygote still has the environment of the process that started the keeper. A job under another user's account does
+    # not get it here: its runtime applies the account, and this process stays the server's.
     own_runtime = None if settings.runtime_dir is None else str(settings.runtime_dir)
     if environment and account_of(ledger.inherited(job_id), environment) is None:
         os.environ.clear()

@@ -86,6 +86,7 @@ def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
 def _address(settings: Settings) -> "Address | None":
     from pgpu.client.address import address_of, installed_server
 
+    # Without the setting, the socket of this machine's server decides; `embedded` as a host reads as no address.
     if settings.host is None:
         return installed_server()
     return address_of(settings.host, settings.token, settings.tls_certificate)

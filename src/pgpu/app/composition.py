@@ -71,6 +71,7 @@ def make_engine(settings: Settings) -> Engine:
     directory = simulated.directory if simulated else None
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
+    # The driver is looked up at the first measurement, so that a machine without one can still list jobs.
     context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
     driver = DriverEnforcer(shim, source.limit_cgroup)
@@ -113,6 +114,7 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
     from pgpu.gpu.simulated import start_simulated
 
     model, count = parse_model(settings.simulate)
+    # On the tmpfs: jobs map the simulated driver's state, and it vanishes at a reboot as a GPU's memory does.
     parent = runtime_path / "simulated"
     parent.mkdir(mode=0o700, exist_ok=True)
     found = SimulatedGpus(model, count, parent / f"{model.slug}x{count}")
@@ -255,6 +257,8 @@ def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import shims_id
 
+    # Results are kept in the ledger. One is valid for one version of the shims and one image, since both determine which
+    # driver library a program loads.
     return SelfTest(
         ledger.facts,
         lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pgpu.kubernetes.api import DynamicClient
     from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
 
-# Limit of one claim.
 _MOST_GPUS = 16
+"""Limit of one claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ def _source(root: Path) -> "Iterator[SourceFile]":
     from pgpu.functions.deploy.source_bundle import pack_tree
     from pgpu.kubernetes.deploy import SourceFile
 
+    # The same packing as for a server, so that .pgpuignore and the size limit have the same effect here.
     with tempfile.TemporaryFile() as bundle:
         pack_tree(root, cast("BinaryIO", bundle))
         bundle.seek(0)

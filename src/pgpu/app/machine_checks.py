@@ -86,11 +86,12 @@ def driver(settings: Settings) -> Iterator[Finding]:
 
 
 def cuda_version_findings(cuda_version: int | None) -> Iterator[Finding]:
-    """Compare the driver's CUDA version with the newest one whose functions the shim limits.
+    """Compare the driver's CUDA version with the newest version that the shim covers.
 
     Args:
         cuda_version: 1000 · major + 10 · minor; None without a driver.
     """
+    # A driver serves programs built for any older CUDA, so only a newer one can have functions that the shim lacks.
     if cuda_version is None or cuda_version <= CUDA_SHIM_VERSION:
         return
     served, known = _format_version(cuda_version), _format_version(CUDA_SHIM_VERSION)
@@ -105,6 +106,7 @@ def cuda_version_findings(cuda_version: int | None) -> Iterator[Finding]:
 def locks(settings: Settings) -> Iterator[Finding]:
     """Check that no other ledger manages these GPUs."""
     found = real_gpus()
+    # The engine of this ledger may hold the same locks: they exclude other ledgers only. They are released at once.
     held = GpuLocks(open_ledger(settings).path)
     try:
         held.hold(found)
@@ -133,6 +135,7 @@ def _format_version(cuda_version: int) -> str:
 
 def _listing() -> dict[str, Any]:
     """Run this module as a program, which prints the driver's version and its GPUs."""
+    # In another process and with a time limit: a broken driver library may crash or block its caller.
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pgpu.app.machine_checks"],
         capture_output=True,
@@ -167,6 +170,7 @@ def mps_findings(control: MpsControl) -> Iterator[Finding]:
         control: The program, with the paths of that daemon.
     """
     yield fine("MPS", f"{control.program} can share a GPU among jobs")
+    # CUDA looks for a daemon at the default path if CUDA_MPS_PIPE_DIRECTORY is not set: jobs in other modes find that one.
     if control.servers() is not None:
         yield weak(
             "MPS",
@@ -217,6 +221,8 @@ def libraries(_settings: Settings) -> Iterator[Finding]:
 
 def private_views(_settings: Settings) -> Iterator[Finding]:
     """Try a private mount namespace, which each process job needs."""
+    # An unprivileged mount namespace needs a user namespace. Debian's kernel can forbid that by a sysctl, Ubuntu's by
+    # AppArmor, a container engine by its seccomp profile: only a trial finds out.
     reason = why_no_private_view()
     if reason is None:
         yield fine("private views", "a process keeps its limit even if it drops its environment")
@@ -270,9 +276,11 @@ def runtime_folder(settings: Settings) -> Iterator[Finding]:
 
 def logout(settings: Settings) -> Iterator[Finding]:
     """Check that systemd keeps the runtime directory after a logout."""
+    # This directory exists only if systemd is process 1: sd_booted(3).
     if os.geteuid() == 0 or not Path("/run/systemd/system").is_dir():
         return
     user = getpass.getuser()
+    # logind removes /run/user/UID at the last logout, unless the user lingers; `loginctl enable-linger` makes this file.
     if Path("/var/lib/systemd/linger", user).exists():
         yield fine("logout", "jobs outlive your logout")
         return
@@ -324,6 +332,8 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
 
 
 def _try(name: str, client: Client, image: str | None = None) -> Finding:
+    # Two jobs, since one refused allocation must not be able to spoil the other result. The second asks for as much as the
+    # slice: with the CUDA context on top, that never fits.
     inside, job = _allocate(client, _FITTING_BYTES, image)
     past, _ = _allocate(client, _SLICE_BYTES, image)
     if inside != _CUDA_SUCCESS:
@@ -379,6 +389,7 @@ def examine(settings: Settings, image: str | None = None) -> Iterator[Finding]:
         try:
             yield from check(settings)
         except PgpuError as exc:
+            # Findings of this check that were yielded before the error stay; the next check runs.
             yield broken(name, str(exc), exc.hint)
 
 

@@ -55,7 +55,7 @@ class NodeOptions:
     """Size of claims that name no memory; None: the usual."""
 
     oversubscribes: bool = False
-    """Whether GPUs are also offered to claims whose memory may lie on the host."""
+    """Whether GPUs are also offered to claims with memory that may lie on the host."""
 
 
 def drive(settings: Settings, options: NodeOptions) -> None:
@@ -72,6 +72,7 @@ def drive(settings: Settings, options: NodeOptions) -> None:
     from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import ClusterClient
 
+    # The lock of the node comes first: during a rolling update of the DaemonSet two drivers may be alive for a moment.
     with alone_on_node(settings.state_dir), contextlib.ExitStack() as stack:
         cluster = ClusterClient.at(options.kubeconfig)
         stack.callback(cluster.close)
@@ -84,6 +85,7 @@ def drive(settings: Settings, options: NodeOptions) -> None:
         driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)
+        # After the engine: slices that an earlier driver granted in the other mode are in its ledger.
         enter_mode(options.mode, claims, driver.pods)
         driver.run(claims)
     _log.info("the driver ended; slices stay as they are")
@@ -184,6 +186,7 @@ class _DraMode(_Parts):
             preparer,
             make_plugin,
             readiness,
+            # Stopped in reverse: the recorder last, so that the others can still write events.
             (recorder, publisher, *self.http(claims, readiness)),
             chores={"health of GPUs": HealthChangeNotifier(self.health, publisher.wake).poll},
             slow_chores={"forgotten claims": orphans.collect},
@@ -220,11 +223,13 @@ class _DevicePluginMode(_Parts):
             health=self.health,
         )
         with contextlib.ExitStack() as stack:
+            # HTTP before the plugin: the kubelet's probes get an answer while the plugin still registers.
             for companion in self.http(claims, readiness):
                 companion.start()
                 stack.callback(companion.stop)
             plugin.start()
             stack.callback(plugin.close)
+            # Other programs write to the directory of CDI files, too: ours are compared and written again in each round.
             while not self.stop.is_set():
                 readiness.attempt(FILES, lambda: self.files.mend(is_complete=True))
                 self.stop.wait(POLL_SECONDS)
@@ -237,6 +242,7 @@ class _DevicePluginMode(_Parts):
         def edits(delivery: "Delivery", seal: Path) -> Mapping[str, list[Any]]:
             return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))
 
+        # The kubelet passes CDI names of device plugins to the runtime only from some version on; before, files are mounted.
         node = self.cluster.node(self.options.node_name)
         if passes_cdi_of_plugins(node.runtime, node.kubelet):
             return CdiDelivery(self.files, edits)

@@ -56,6 +56,7 @@ def serve(
 
     usual_descriptors = raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
+        # First, before a socket is replaced or the engine sweeps: a second server must change nothing.
         stack.enter_context(listeners.hold_server_lock(settings.state_dir / "server.lock"))
         engine = make_engine(settings)
         gateway_supervisor = None
@@ -64,6 +65,7 @@ def serve(
             gateway_supervisor = GatewaySupervisor(unix, socket_path, state, gateway or None, settings.build_timeout)
         engines = EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True)
         maintenance = Maintenance(engine, lambda: sweep_volumes(settings))
+        # From here on clients can connect; the kernel queues them until the application accepts.
         socket = stack.enter_context(listeners.listen_unix(unix, settings.submitters))
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
         app = create_app(engines, _access_rules(settings, engine, usual_descriptors), maintenance, _deployer(settings))
@@ -115,7 +117,7 @@ def _deployer(settings: Settings) -> "Deployer | None":
 class GatewaySupervisor:
     """Runs the gateway in a child process and restarts it whenever it ends.
 
-    The child ends with the server: it reads a pipe whose other end only the server holds open. Replicas outlive the
+    The child ends with the server: it reads a pipe, and only the server holds the other end open. Replicas outlive the
     gateway, and the next gateway finds them.
     """
 
@@ -164,7 +166,7 @@ class GatewaySupervisor:
         while not self._ending.is_set():
             began = time.monotonic()
             self._run_once()
-            # A gateway whose address is taken fails at once, again and again: the pauses grow.
+            # A gateway with an address that is in use fails at once, again and again: the pauses grow.
             pause = _FIRST_PAUSE_SECONDS if time.monotonic() - began > _LIVED_SECONDS else pause * 2
             self._ending.wait(min(pause, _LONGEST_PAUSE_SECONDS))
 

@@ -116,7 +116,7 @@ class Settings:
     trusts."""
 
     submitters: str = field(default="pgpu", metadata={"read": str})
-    """Group of this machine whose members may use root's server; apart from root, no other user can connect.
+    """Group of this machine: its members may use root's server; apart from root, no other user can connect.
     Default: `pgpu`."""
 
     connections: int = field(default=256, metadata={"read": _count})
@@ -197,7 +197,7 @@ class Settings:
 
     image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _one_of("ignore", "allow")})
     """What `PGPU_MEMORY` set in an image means to `docker run --runtime=pgpu`: `ignore` or `allow`. Default:
-    `ignore`, since the author of an image should not decide who gets this machine's GPUs."""
+    `ignore`, since the author of an image should not decide about this machine's GPUs."""
 
     stable_time: float = field(default=60.0, metadata={"read": parse_duration_seconds})
     """How long the peak of a job of unknown size must be stable before its slice is shrunk to it. Default: `1m`,
@@ -257,6 +257,7 @@ def load_machine_settings(config: str, state_dir: str) -> Settings:
 
 def user_file(environment: Mapping[str, str]) -> Path:
     """Return the path of this user's settings."""
+    # XDG Base Directory Specification: an empty variable counts as unset.
     home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "/")) / ".config")
     return Path(home) / "pgpu" / "config.toml"
 

@@ -13,7 +13,7 @@ from pgpu.model import Account, Delivery, Job
 from pgpu.runtimes import Runtime, Stdio
 
 _TIMEOUT_SECONDS = 120.0
-"""Long enough for the first start of a container, whose image is read from a cold disk."""
+"""Long enough for the first start of a container from an image on a cold disk."""
 
 
 def try_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str | None:
@@ -29,6 +29,7 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
         PgpuError: It could not be started.
     """
     with Path(os.devnull).open("rb") as nothing, Path(os.devnull).open("wb") as nowhere:
+        # The output must fit into the pipe (64 KiB): it is read only after the job's end.
         reader, writer = os.pipe2(os.O_CLOEXEC)
         with os.fdopen(reader, "rb") as output:
             try:
@@ -47,6 +48,7 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
                     )
                 return _read_now(output.fileno())
             finally:
+                # Also after success: processes that the job started may still run.
                 running.kill()
                 running.close()
 

@@ -61,8 +61,11 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
     container = container_of(files.home)
     with closing(Gate(container.gate)) as gate:
         try:
+            # The slice's directory has the job's id already. After a crash before the submission, no job has this id, and
+            # `remove_orphans` of a later attendant removes the directory.
             engine = make_engine(settings)
             _submit(engine, settings, container, job_id)
+            # Recorded as the job's supervisor before the wait, so that the engine does not start one at the grant.
             attend(engine, job_id)
             _wait_for_grant(engine, container, gate, job_id)
             supervise(engine, job_id)
@@ -113,6 +116,7 @@ def _submit(engine: Engine, settings: Settings, container: Container, job_id: st
         is_strict=container.is_strict,
         sharing=SharingWish(container.sharing),
     )
+    # Docker's names are unique in one engine, those of live jobs in the ledger.
     for name in dict.fromkeys((container.name or None, None)):
         spec = JobSpec(
             command=container.command,
@@ -146,8 +150,10 @@ def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: st
             if wait.is_gone():
                 engine.ask_to_stop(job_id, 0.0)
                 return
+            # The keeper's message, or the end of the container's first process, interrupts the rest.
             doorstep.wake_descriptor = wait.first_process_descriptor
             wait.report(doorstep.reason)
+            # Until the first process is known, its end has no descriptor and must be polled.
             is_settled = wait.first_process_descriptor is not None and wait.has_reported
             doorstep.rest(REPEAT_SECONDS if is_settled else POLL_SECONDS)
     while container.is_being_created:  # Granted at once: the engine is still creating the container.
@@ -172,8 +178,10 @@ class _GrantWait:
 
     def is_gone(self) -> bool:
         """Whether the container has ended."""
+        # A pidfd becomes readable when its process ends: pidfd_open(2). The PID cannot be reused meanwhile.
         if self.first_process_descriptor is not None:
             return bool(select.select([self.first_process_descriptor], [], [], 0)[0])
+        # `runc create` writes the PID file at its end; before, there is no first process to find.
         if self._container.is_being_created:
             return False
         holder = self._container.first_process()
@@ -191,10 +199,12 @@ class _GrantWait:
 
 def _end(container: Container, gate: Gate, reason: str, code: int) -> None:
     """Make the container write the reason and exit with the code; wait until it did, or for a few seconds."""
+    # The hold prints the reason: only it has the container's streams.
     gate.write(f"={reason}", f"-{code}")
     deadline_seconds = time.monotonic() + _END_SECONDS
     while container.is_being_created and time.monotonic() < deadline_seconds:
         select.select([], [], [], POLL_SECONDS)
+    # A FIFO loses its content when its last descriptor is closed: the gate stays open here until the hold has read it.
     with suppress(OSError):
         holder = container.first_process()
         descriptor = open_pidfd(holder) if holder is not None else None

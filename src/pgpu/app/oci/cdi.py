@@ -1,4 +1,4 @@
-"""Reads Container Device Interface descriptions: what NVIDIA's driver says that a container needs for a GPU.
+"""Reads Container Device Interface descriptions: what a container needs for a GPU, according to NVIDIA's driver.
 
 Which GPU a Docker container will be granted is not known at its creation, so it gets the devices of all GPUs; the shim
 shows CUDA only those of its lease. YAML is read without a library: the plain block style of `nvidia-ctk cdi generate`
@@ -38,11 +38,12 @@ def gpu_edits(
 
     Args:
         folders: The directories of the descriptions.
-        gpu_uuids: GPUs whose devices are needed; all of them if none is named, or if they are not described one by one.
+        gpu_uuids: GPUs that the container needs; all of them if none is named, or if they are not described one by one.
 
     Raises:
         NodeError: There is no description of a GPU, or it cannot be read.
     """
+    # The first description of GPUs counts: a second one would name the same devices again.
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.suffix not in {".json", ".yaml", ".yml"}:
@@ -55,16 +56,17 @@ def gpu_edits(
             if not isinstance(content, dict):
                 raise NodeError(f"{path} describes no devices", hint=_HINT)
             if content.get("kind") == _KIND:
-                return _joined(content, gpu_uuids), [path]
+                return _join_edits(content, gpu_uuids), [path]
     raise NodeError(
         f"no description of the machine's GPUs for containers is in {' or '.join(map(str, folders))}", hint=_HINT
     )
 
 
-def _joined(content: dict[str, Any], gpu_uuids: Sequence[str]) -> dict[str, list[Any]]:
+def _join_edits(content: dict[str, Any], gpu_uuids: Sequence[str]) -> dict[str, list[Any]]:
     """Join the edits of the named devices, else of the device `all`, else of every device."""
     devices = content.get("devices") or []
     named = [device for device in devices if device.get("name") in gpu_uuids]
+    # `nvidia-ctk cdi generate` names devices by index, by UUID, or both, and adds the device `all`.
     everything = [device for device in devices if str(device.get("name")) == _ALL] or devices
     chosen = named if named and len(named) == len(gpu_uuids) else everything
     parts = [content.get("containerEdits") or {}, *(device.get("containerEdits") or {} for device in chosen)]

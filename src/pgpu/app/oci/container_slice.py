@@ -147,6 +147,7 @@ def refuse_covered(configuration: dict[str, Any]) -> None:
     Raises:
         RefusedError: One does.
     """
+    # Later mounts cover earlier ones: ours are appended, so they would hide the user's volume without a message.
     for mount in configuration.get("mounts") or ():
         target = normalize_path(mount["destination"])
         is_ours = target in {JOB_DIRECTORY, PRELOAD} or target.startswith(f"{JOB_DIRECTORY}/")
@@ -317,6 +318,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     _write(f"{view}/usage", b"", 0o444)
     _write(f"{view}/{tmpfs.TIME}", b"", 0o444)
     _write(f"{view}/{ENVIRONMENT}", b"", 0o444)
+    # 0444, since a read-only mount does not stop writes to a pipe: users of the container, but its root, can only read.
     os.mkfifo(f"{view}/{GATE}")
     os.chmod(f"{view}/{GATE}", 0o444)
     return home
@@ -326,6 +328,7 @@ def take_away(home: str) -> None:
     """Remove a slice that no container uses yet."""
     tmpfs.leave_board(os.path.dirname(os.path.dirname(home)), f"{home}/meter")
     unmount(f"{home}/meter")
+    # By hand: shutil takes milliseconds to import.
     for directory, directories, files in os.walk(home, topdown=False):
         for name in files:
             os.unlink(f"{directory}/{name}")

@@ -62,6 +62,7 @@ def put_into_slice(words: RuncCall) -> None:
             seen.append(find_image(words.engine, words.container_id))
         return seen[0]
 
+    # The engine is queried at most once, and only if a variable requests something: most containers request nothing.
     prepared = load_prepared(words)
     request = parse_gpu_request(configuration, lambda: image().environment, images_may_ask=prepared["images_may_ask"])
     if request is None:
@@ -72,6 +73,7 @@ def put_into_slice(words: RuncCall) -> None:
         )
     refuse_covered(configuration)
     command = list(configuration["process"]["args"])
+    # Drawn here, since the slice's directory, which has this name, exists before the job is in the ledger.
     job_id = os.urandom(6).hex()
     view = view_of(configuration, words.bundle)
     home = lay_out(prepared, job_id, view.preload_lines)
@@ -131,6 +133,8 @@ def _link_settings(bundle: str, home: str) -> None:
 
 def _hand_over(words: RuncCall, address: str, job_id: str) -> None:
     """Hand the container to the nursery that is running, else start one."""
+    # "+" comes after the nursery has forked the attendant. Without it (no socket, a socket of a killed nursery, or one that
+    # is just ending because pgpu was replaced) this call starts a nursery of its own.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PATIENCE_SECONDS)
         connection.connect(address)
@@ -142,6 +146,8 @@ def _hand_over(words: RuncCall, address: str, job_id: str) -> None:
 
 def _start_nursery(words: RuncCall, address: str, job_id: str) -> None:
     """Start it by a double fork, without the container's streams: an open one would keep the container's log open."""
+    # The middle process ends at once, so the nursery is adopted by process 1 or a subreaper. runc, which replaces this
+    # program, would not expect a child that it did not start.
     child = os.fork()
     if child != 0:
         os.waitpid(child, 0)
@@ -159,9 +165,11 @@ def _become_nursery(words: RuncCall, address: str, job_id: str) -> None:
     log = os.open(f"{words.state_dir}/oci-runtime.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor, target in ((nothing, 0), (nothing, 1), (log, 2)):
         os.dup2(descriptor, target)
+    # containerd's shim reads the container's output until every copy of the pipe's writing end is closed.
     os.closerange(3, _DESCRIPTORS)
     os.chdir("/")
     os.umask(0o077)
+    # A new interpreter with the whole package: this one runs with -I -S and sees only the standard library.
     command = [words.python, "-P", "-m", "pgpu.app.oci.nursery", words.config, words.state_dir, address, job_id]
     os.execvpe(words.python, command, clean_environment())
 

@@ -1,7 +1,7 @@
 """The GPU request of a container: read from its `config.json`, and from its image through the engine's socket.
 
 An annotation overrides a variable. A variable that the image sets to the same value counts as the image's own, not as
-set by the user who started the container; it requests nothing unless the setting `image_requests` allows it.
+set by the command that started the container; it requests nothing unless the setting `image_requests` allows it.
 
 Only a Docker engine can distinguish the two. It holds the container's lock while it waits for its runtime, so only calls
 that need no lock are made: the list of containers, which is read from a copy, and the image.
@@ -115,12 +115,14 @@ def parse_gpu_request(
                 "under MPS a container's users must be this machine's, and the engine maps them to others",
                 hint="start it with --userns=host, or leave PGPU_SHARING out",
             )
+    # `auto` may choose MPS, which such a container cannot use.
     if request.sharing == _AUTO and has_other_users:
         request.sharing = MODES[0]
     return request
 
 
 def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
+    # `docker run --gpus` adds a hook of NVIDIA's container toolkit, `--device` adds device nodes: both give whole GPUs.
     for stage in (configuration.get("hooks") or {}).values():
         if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
             raise RefusedError("PGPU_MEMORY and --gpus were both requested", hint=_OWN_GPUS_HINT)

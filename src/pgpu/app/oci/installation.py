@@ -169,6 +169,7 @@ def prepare(config: str, state_dir: str) -> None:
         PgpuError: Something is missing, such as a driver.
     """
 
+    # Only the copies of the libraries are needed here, never the size of a slice.
     def no_context(_gpu: Gpu) -> int:
         raise PgpuBug("the size of a context is not measured here")
 
@@ -186,6 +187,7 @@ def prepare(config: str, state_dir: str) -> None:
     # A change of one of these files makes the facts stale. Our own modules are among them: a version may need others.
     sources = [library_path(name) for name in (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)]
     sources += [*Path(__file__).parent.glob("*.py"), *descriptions]
+    # The copies lie on the tmpfs: after a boot they are missing, and the facts are gathered again.
     needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
     found = {
         "format": FORMAT,

@@ -59,6 +59,7 @@ class RuncCall:
             if not has_value and name in _VALUED:
                 value = next(rest, "")
             self.flags[_SHORT.get(name, name)] = value
+        # runc's grammar: global options, the command, its options, and the container's id as the last word.
         self.command = plain[0] if plain else ""
         self.container_id = plain[-1] if len(plain) > 1 else ""
 
@@ -74,6 +75,7 @@ def load_prepared(words: RuncCall) -> dict[str, Any]:
     Raises:
         RefusedError: They cannot be gathered; the message is the last line of that process.
     """
+    # Checked by stat(2) alone, which takes microseconds; gathering the facts needs a process with all of pgpu.
     found = _load(words.state_dir)
     if found is not None:
         return found
