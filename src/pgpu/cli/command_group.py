@@ -43,13 +43,16 @@ class Entry:
             module, _, attribute = self.target.partition(":")
             target = getattr(importlib.import_module(f"pgpu.cli.verbs.{module}"), attribute)
         if isinstance(target, typer.Typer):
+            # The name is that of the table: one `Typer` may stand there twice, for an alias.
             target.info.name = name
             target.info.cls = target.info.cls if isinstance(target.info.cls, type) else Group
             target.rich_markup_mode = None  # Typer would load rich for every help and error
             group = typer.main.get_group(target)
             group.hidden = self.section is None
             return group
+        # Typer makes a command only of a function that is registered: an application with this one command does that.
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        # click stops at the first word that is no option, as `docker run` does; by default it reads options up to the end.
         context_settings = {"allow_interspersed_args": False} if self.takes_command else None
         app.command(name, hidden=self.section is None, context_settings=context_settings)(target)
         return typer.main.get_command(app)
@@ -82,6 +85,7 @@ class Group(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer calls it so
         """Return the names, in the order of the table."""
+        # Typer's own method iterates over `items()`, which would import the modules of all commands.
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - likewise

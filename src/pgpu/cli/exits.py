@@ -38,6 +38,7 @@ CANCELLED = 130
 READER_GONE = 141
 """128 + SIGPIPE: the reader of the output closed it."""
 
+# In this order: the first class that fits decides, as in a chain of `except`.
 _BY_ERROR: tuple[tuple[type[PgpuError], int], ...] = (
     (CommandNotFoundError, NOT_FOUND),
     (CommandNotExecutableError, NOT_EXECUTABLE),
@@ -55,6 +56,7 @@ def of_job(job: "Job") -> int:
     """Return the exit code of a job in its final state."""
     from pgpu.model import JobState
 
+    # The job's own code comes first; it is 128 + the number of the signal if a signal ended the job.
     if job.exit_code is not None:
         return job.exit_code
     if job.wait_timed_out:
@@ -73,8 +75,10 @@ def record_bug(error: Exception) -> PgpuBug:
 
     place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
     details = "".join(traceback.format_exception(error))
+    # mkstemp makes the file with mode 0600: the command line and the traceback may hold secrets of the user.
     try:
         descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")
+        # Arguments that are not UTF-8 reach Python as lone surrogates, which the default error handler refuses to write.
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{place}\n{sys.argv!r}\n\n{details}")
     except OSError as exc:

@@ -19,6 +19,7 @@ FunctionsFactory = Callable[["Settings"], "HttpFunctions"]
 
 
 def _open_client(settings: "Settings") -> "Client":
+    # Imported at the first use of a client: `pgpu version` would pay for the engine's modules otherwise.
     from pgpu.app.clients import open_client
 
     return open_client(settings)

@@ -162,6 +162,7 @@ def read_array(text: str) -> Array:
     words, percent, most = text.partition("%")
     if percent and not _is_number(most):
         raise RequestError(f"--array {quoted(text)}: what follows % is not a number", hint=_ARRAY_HINT)
+    # Each index once, in the order of its first mention.
     indices = list(dict.fromkeys(index for word in words.split(",") for index in _read_indices(word, text)))
     return Array(tuple(indices), int(most) if percent else None)
 
@@ -172,6 +173,7 @@ def _read_indices(word: str, text: str) -> range:
     given = [first, *([last] if dash else []), *([step] if colon else [])]
     if not all(_is_number(number) for number in given) or (colon and (not dash or int(step) < 1)):
         raise RequestError(f"--array {quoted(text)} cannot be read", hint=_ARRAY_HINT)
+    # A range, so that 0-999999999 is refused by its length before any element exists.
     found = range(int(first), int(last if dash else first) + 1, int(step) if colon else 1)
     if not found:
         raise RequestError(f"--array {quoted(text)}: there is nothing from {first} to {last}", hint=_ARRAY_HINT)
@@ -192,6 +194,7 @@ def _read_environment(files: Sequence[str], words: Sequence[str]) -> Iterator[tu
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a path with a zero byte
             raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
+        # As `docker run --env-file` reads it: no quotes, no `export`, comments only at the beginning of a line.
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 yield from _read_key_value(line, f"{path}: {line!r}")
@@ -238,6 +241,7 @@ def _read_working_directory(path: str | None, image: str | None) -> str | None:
 
 
 def _absolute(path: Path) -> Path:
+    # getcwd(2) fails with ENOENT if the directory was removed while the shell stood in it.
     try:
         return path.absolute()
     except FileNotFoundError as exc:
@@ -290,6 +294,7 @@ def _read_table(table: object, place: str) -> dict[str, Any]:
     _refuse_unknown(table, KEYS, place)
     values = {}
     for key, value in table.items():
+        # A key of a file is the long option without dashes; `JobOptions` has the name of its field.
         try:
             values[_OPTIONS[key].name] = _READERS[_OPTIONS[key].kind](value)
         except _WrongValueError as exc:

@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
         return _help_or_fail(exc, as_json="--json" in (words[: words.index("--")] if "--" in words else words))
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
+    # Python ignores SIGPIPE, so a reader that is gone, such as `head`, is an exception here and not the end of the process.
     except BrokenPipeError:
         console.silence_output()
         return exits.READER_GONE
@@ -171,6 +172,7 @@ def _help_or_fail(error: Exception, *, as_json: bool) -> int:
         print(context.get_help())
         return exits.OK
     text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
+    # click reads options before the verb as those of the group; behind it they are unknown.
     misplaced = next((option for option in ("--simulate", "--state-dir") if f"No such option: {option}" in text), None)
     if misplaced:
         hint = f"write pgpu {misplaced} … before the verb"

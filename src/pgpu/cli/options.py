@@ -80,6 +80,7 @@ def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., Non
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**values: Any) -> None:
+            # Each row's value replaces one parameter of Typer's; a list that was not given is None.
             given = {row.name: values.pop(row.name) for row in rows}
             lists = {row.name: tuple(given[row.name] or ()) for row in rows if row.kind in LISTS}
             function(job=JobOptions(**{**given, **lists}), **values)
@@ -104,6 +105,7 @@ def _parameter(row: "JobOption", default: Any) -> inspect.Parameter:
 
     text = row.help if row.variable is None else f"{row.help[:-1]} ({row.variable})."
     option = typer.Option(*row.flags, metavar=row.metavar, help=text)
+    # Quantities stay text: Typer's own conversions know no units, and their errors do not name the remedy.
     kind: Any = {Kind.NUMBER: int, Kind.FLAG: bool}.get(row.kind, str)
     if row.kind in LISTS:
         kind, default = list[str] | None, None

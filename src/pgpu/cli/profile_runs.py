@@ -142,6 +142,7 @@ def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> Neigh
     Raises:
         PgpuError: There is no MPS, or no room.
     """
+    # First alone: what the antagonist reaches then is the reference for its run beside the command.
     [job] = client.submit_all([neighbour.submission(beside, _ALONE_SECONDS)])
     ended = client.wait(job.id)
     _check(client, ended)
@@ -166,6 +167,7 @@ def keep_running(client: Client, neighbour: Neighbour, beside: Submission, secon
     """
     [job] = client.submit_all([neighbour.submission(beside, seconds)])
     try:
+        # The log can split the line anywhere, so all of stderr up to now is searched.
         errors = b""
         for stream, piece in client.logs(job.id, follow=True):
             errors += piece if stream == "stderr" else b""
@@ -310,6 +312,7 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
     kinds: list[list[ProfileResult]] = []
     for carve_out_percent in (None, SMALLEST_SHARED, LARGEST_SHARED):
         kinds.append(_repeat(plan, runs, carve_out_percent))
+        # A failed run, or one that never used the GPU, makes comparisons meaningless: its result is returned as it is.
         if kinds[-1][-1].failed is not None or not kinds[-1][-1].measurement.duration_seconds:
             return kinds[-1][-1]
     # The smallest carve-out for shared memory leaves the largest L1 cache.
@@ -334,6 +337,7 @@ def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> Pr
     """
     _print_note(plan, f"the command runs once more under {PROGRAM}, which is slow: each kernel is replayed")
     spec = replace(plan.submission.spec, command=command_of(program, plan.submission.spec.command), is_traced=False)
+    # ncu prints its table behind the output of the program; stdout of pgpu is for the profile alone.
     written = OutputTail()
     try:
         ended = _run(plan, replace(plan.submission, spec=spec), written)
@@ -372,6 +376,7 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], note
         try:
             result = _contest(plan, runs, alone, neighbour)
         except PgpuError as exc:
+            # Without MPS none of the others can run either.
             notes.append(f"arithmetic, room, the L2 cache and the memory's bandwidth, which need MPS: {exc}")
             break
         if result is None:
@@ -383,6 +388,7 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], note
 
 def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neighbour: Neighbour) -> Contest | None:
     neighbour_alone = run_alone(plan.client, neighbour, plan.submission)
+    # The command itself runs under MPS as well: only clients of one server overlap on the multiprocessors.
     plan_under_mps = replace(plan, submission=under_mps(plan.submission))
     took_seconds = 0.0
     for each in alone:
@@ -404,6 +410,7 @@ def _measurements(findings: Sequence[ProfileResult]) -> list[Measurement]:
 
 def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
     """Run one job to its end; its output must not go to stdout, which is for the profile."""
+    # A signal cancels the job while it waits, and is forwarded once it runs; the failed run then ends the series.
     with deferred_signals() as came:
         [job] = plan.client.submit_all([submission])
         if not plan.is_quiet:

@@ -29,6 +29,7 @@ def visible(text: str) -> str:
     """Escape all characters that steer a terminal, tabs and line ends included."""
     if text.isprintable():
         return text
+    # str.isprintable() is false for control and format characters (bidirectional marks) and for all spaces but U+0020.
     from pgpu.units import escape_undecodable, is_text
 
     parts = []
@@ -75,6 +76,7 @@ def print_log(name: str) -> None:
     logger = logging.getLogger(name)
     logger.setLevel(logging.INFO)
     logger.addHandler(NoteHandler())
+    # Else the handler of the logger `pgpu` would write each line a second time.
     logger.propagate = False
 
 
@@ -83,6 +85,7 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
     if as_json:
         print_json_line(documents.of_error(error), to_stderr=True)
         return
+    # Messages of libraries may have several lines; a caller that reads lines gets one for each error.
     print_note(" ".join(str(error).split()) or type(error).__name__)
     if error.hint:
         print_note(f"hint: {error.hint}")
@@ -142,4 +145,5 @@ def is_full(error: Exception) -> TypeGuard[OSError]:
 
 def silence_output() -> None:
     """Send Python's flush at exit to /dev/null."""
+    # dup2 replaces the descriptor under the stream: what the buffer still holds goes to /dev/null.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -62,6 +62,7 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
 
 def of_starts(starts: Sequence[ColdStart]) -> Table:
     """Lay out cold starts, the newest first, with a column for each phase."""
+    # Phases differ between starts: one that was restored from a parked state has no imports.
     seen = {name for start in starts for name, _ in start.phases}
     phases = [name for name in COLD_START_PHASES if name in seen]
     table = PlainTable("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))

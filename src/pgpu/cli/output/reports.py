@@ -135,6 +135,7 @@ def _of_kernels(finding: ProfileResult) -> Table:
     table = PlainTable(
         "KERNEL", "GRID", "BLOCK", "LAUNCHES", "TOTAL µs", "MEAN µs", "SHORTEST µs", "LONGEST µs", is_numeric=True
     )
+    # The profile lists kernels by total time, the longest first.
     for each in finding.profile.kernels[:_MOST_KERNELS]:
         table.add_row(
             Text(each.name),

@@ -96,6 +96,7 @@ class PlainTable(Table):
 def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
     """Lay out jobs, one on each line, without empty columns."""
     now = time.time() if now_seconds is None else now_seconds
+    # GPUs on which a job is held: there jobs take turns, and one that is not held has the turn.
     turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
     rows = [_job_cells(report, now, turns, is_uncut=is_uncut) for report in reports]
     names = [name for name in _JOB_COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
@@ -188,6 +189,7 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
     )
     for report in reports:
         gpu = report.gpu
+        # The driver does not report the memory of every process; a partial sum would mislead.
         known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
         held = format_memory(sum(known)) if len(known) == len(report.outsiders) else "?"
         outside_cell = f"{held} ({len(report.outsiders)})" if report.outsiders else ""
@@ -256,6 +258,7 @@ def _state(job: Job, now_seconds: float) -> str:
         waited = format_duration(now_seconds - job.created_at_seconds)
         return f"waiting {waited}: {job.reason}" if job.reason else f"waiting {waited}"
     if job.state is JobState.RUNNING and job.started_at_seconds is not None:
+        # The last one that holds is shown: a parked job may have been idle and reclaimed before.
         word = "running" if job.suspended_by is None else f"suspended for {job.suspended_by}, running"
         word = "idle (offered), running" if job.is_offered else word
         word = "making room, running" if job.reclaimed_at_seconds is not None else word
@@ -381,6 +384,7 @@ def of_users(found: Sequence[Waste]) -> Table:
 
 def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
     """Return the reserved memory of ended jobs and their peaks, both multiplied by their durations, in GiB h."""
+    # Running jobs have no duration yet, and their peak may still grow.
     ended = [(each, each.duration_seconds / 3600 / 2**30) for each in found if each.duration_seconds is not None]
     return sum(each.reserved_bytes * scale for each, scale in ended), sum(
         each.peak_bytes * scale for each, scale in ended

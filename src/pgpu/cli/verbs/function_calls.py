@@ -103,6 +103,7 @@ def _read_body(body: str | None, file: str | None, content_type: str | None) -> 
     if body is not None and file is not None:
         raise RequestError("--json and --file contradict each other", hint="leave one of them out")
     if file is None:
+        # Bytes of the command line that are not UTF-8 are surrogates in Python; this restores the bytes.
         return (body if body is not None else "{}").encode("utf-8", "surrogateescape"), content_type or _JSON
     import mimetypes
 
@@ -122,6 +123,7 @@ def _call(
     with call_gateway(gateway, *target, body, headers) as answer:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             _fail(answer, name)
+        # 202 with a location: the call was stored, and the last part of the path is its id.
         if answer.status == HTTPStatus.ACCEPTED and "location" in answer.headers:
             print(answer.headers["location"].rpartition("/")[2])
             return
@@ -200,6 +202,7 @@ def dev(
     from pgpu.functions.dev.function_source import find_function
 
     source = find_function(app, Path.cwd())
+    # The port first: if it is in use, nothing was imported or started yet.
     relay = ConnectionRelay(host, port)
     relay.start()
     try:
@@ -211,6 +214,7 @@ def dev(
             name=name,
             is_reloading=is_reloading,
         )
+        # The handlers set an event only: `run` then ends the replicas, which must not outlive their terminal.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: session.stopped.set())
         session.run(lambda described: _announce(described, session, host, relay.port))
@@ -266,6 +270,7 @@ def _announce(described: "FunctionDescription", session: "DevSession", host: str
 def _slice_command(invocation: Invocation) -> "Callable[[Declaration, bool], Sequence[str]]":
     """Return what makes the words of `pgpu run` for a function, with the global options of this command line."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in invocation.flags.items() if value is not None]
+    # This interpreter and this package, whatever `pgpu` is first on PATH.
     pgpu = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())", *flags)
 
     def words(declaration: "Declaration", may_wait: bool) -> Sequence[str]:
@@ -273,6 +278,7 @@ def _slice_command(invocation: Invocation) -> "Callable[[Declaration, bool], Seq
             return ()
         arguments = ["run", "--gpus", str(declaration.gpus)]
         if declaration.memory_bytes is not None:
+            # Rounded up to a whole MiB: -(-a // b) is the ceiling of a / b.
             arguments += ["--memory", f"{-(-declaration.memory_bytes // MIB)}MiB"]
         if declaration.compute_share is not None:
             arguments += ["--compute", f"{declaration.compute_share:.0%}"]

@@ -79,6 +79,7 @@ def ps(
         console.print_json(documents.of_jobs(reports))
     elif is_quiet:
         for report in reports:
+            # Of other users' jobs only the memory is disclosed, not the id.
             if not report.job.is_anonymous:
                 print(report.job.id)
     else:
@@ -144,6 +145,7 @@ def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> Non
     if as_json:
         console.print_json_line(documents.document(stream=stream, text=data.decode("utf-8", "replace"), **more))
         return
+    # Bytes as the job wrote them, not through the text layer: its output may be binary or in another encoding.
     target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
     target.write(data)
     target.flush()
@@ -211,6 +213,7 @@ def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
 def _replica_jobs(client: Client, name: str, *, include_final: bool = True) -> list[str]:
     """Return the ids of a function's jobs, oldest first: those that run, and the last ones that ended."""
     jobs = [report.job for report in client.jobs(include_final=include_final)]
+    # By the spec of the jobs, not by the server's list of replicas: that one forgets replicas when they end.
     found = [job for job in jobs if job.spec.serves == name and not job.is_anonymous]
     too_old = [job.id for job in found if job.state.is_final][:-_MOST_ENDED_REPLICAS]
     return [job.id for job in found if job.id not in too_old]
@@ -239,6 +242,7 @@ def stop(
     invocation = invocation_of(context)
     settings = invocation.settings(stop_grace=grace)
     client = invocation.make_client(settings)
+    # Each call waits for the job's end, so the ids appear as the jobs end.
     _for_each(
         _expand_arrays(client, jobs),
         lambda job: client.stop(job, grace_seconds=settings.stop_grace),

@@ -82,6 +82,7 @@ def driver(
     For a DaemonSet: one on each node, as root, until SIGTERM. Slices outlive it, and the next driver takes them over.
     Log lines go to stderr.
     """
+    # find_spec does not import: the error is this line, not a traceback out of a library.
     if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("lightkube") is None:
         raise NodeError("the libraries for Kubernetes are not installed", hint=extra_hint("kubernetes"))
     from pgpu.app.node_driver import RUNTIME_DIRECTORY, STATE_DIRECTORY, NodeOptions, drive

@@ -118,6 +118,7 @@ def _read_job(word: str) -> str | Profile:
     hint = "write one with: pgpu profile --json -- COMMAND > FILE"
     try:
         with path.open("rb") as file:
+            # Bounded: the word may name a device, or a file of any size.
             data = file.read(_LARGEST_FILE_BYTES)
     except OSError as exc:
         raise RequestError(f"{path} cannot be read: {exc.strerror}", hint=hint) from exc
@@ -220,6 +221,7 @@ def profile(
     for path in (html, trace):
         if path is not None:
             _refuse_unwritable(path)
+    # Everything that can be refused is, before the command runs: it may take hours.
     counter_program = _find_ncu(job.image, command) if ncu else None
     settings = invocation.settings(**job.settings())
     submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)

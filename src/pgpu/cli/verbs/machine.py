@@ -89,6 +89,7 @@ def _render(client: "Client", order: SortOrder) -> "Group":
 
     from pgpu.cli.output import tables
 
+    # Sorting is stable: jobs with equal keys do not change places from one frame to the next.
     jobs = sorted(client.jobs(include_final=False), key=order.sort_key)
     keys = "  ".join(f"{each.key} {each.name}" for each in SORT_ORDERS)
     return Group(
@@ -109,6 +110,7 @@ def _watch(client: "Client") -> None:
     order = SORT_ORDERS[0]
     with _unbuffered_keys(), Live(_render(client, order), screen=True, auto_refresh=False) as live:
         while True:
+            # Select and read the descriptor itself: a buffered stdin could hold a key that select does not see.
             ready, _, _ = select.select([sys.stdin], [], [], _REFRESH_SECONDS)
             key = os.read(sys.stdin.fileno(), 1).decode("ascii", "replace").lower() if ready else None
             # An empty read is the end of the input: the terminal was closed.

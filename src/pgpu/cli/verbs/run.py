@@ -45,6 +45,7 @@ def run(
     settings = invocation.settings(**job.settings())
     submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
     client = invocation.make_client(settings)
+    # Until the end of the wait, a signal is only recorded: raised inside a request, it would leave a job without its caller.
     with deferred_signals() as signals:
         [submitted] = client.submit_all([submission])
         if not as_json:
@@ -107,6 +108,7 @@ def submit(
 
 def _refuse_options_beside_file(context: typer.Context) -> None:
     for parameter in context.command.params:
+        # Values from the environment or a default do not count: only what was typed contradicts the file.
         source = context.get_parameter_source(parameter.name or "")
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and parameter.param_type_name == "option" and parameter.name != "as_json":
@@ -140,5 +142,6 @@ def _print_submitted(jobs: Sequence[Job], *, as_json: bool) -> None:
         print_estimate(jobs[0])
     elif jobs[0].is_simulated:
         console.print_note(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
+    # Jobs of an array have one id in common, which is printed once.
     for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
         print(line)

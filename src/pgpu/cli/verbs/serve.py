@@ -92,6 +92,7 @@ def _read_gateway(words: str) -> str | None:
     if words == _NO_GATEWAY:
         return None
     address, _ = options.read_address("--gateway", words, f"write --gateway {_GATEWAY}, or none")
+    # The gateway speaks plain HTTP only.
     if not is_loopback(address):
         raise RequestError(
             f"a token would be read on its way to {address}", hint="put a proxy with TLS before 127.0.0.1"
