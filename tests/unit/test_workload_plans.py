@@ -3,7 +3,7 @@
 import pytest
 
 from pgpu.workloads.inference import InferencePlan
-from pgpu.workloads.training import kept_for_system_bytes
+from pgpu.workloads.training import system_reserve_bytes
 
 MIB = 1 << 20
 DEVICE_BYTES = 24_265 * MIB
@@ -48,4 +48,4 @@ def test_growth_comes_in_several_steps() -> None:
     [(1800, 8, 225), (24_000, 5, 500), (24_000, 6, 500), (24_000, 7, 1050), (24_000, 8, 1536), (24_000, 9, 1800)],
 )
 def test_tensorflows_rule_keeps_memory_for_the_system(free_mib: int, compute_major: int, kept_mib: int) -> None:
-    assert kept_for_system_bytes(free_mib * MIB, compute_major) == kept_mib * MIB
+    assert system_reserve_bytes(free_mib * MIB, compute_major) == kept_mib * MIB

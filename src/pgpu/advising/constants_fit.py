@@ -57,11 +57,11 @@ def fit(measured: Sequence[ColocatedRun], start: Constants) -> Constants:
 def _fit_one(measured: Sequence[ColocatedRun], constants: Constants, name: str) -> Constants:
     """Return the constants with one of them at its minimum, by golden-section search."""
 
-    def changed(value: float) -> Constants:
+    def with_value(value: float) -> Constants:
         return Constants(**{**dataclasses.asdict(constants), name: value})
 
     def loss(value: float) -> float:
-        tried = changed(value)
+        tried = with_value(value)
         return sum(error * error for each in measured for error in _relative(each, tried))
 
     # Each section keeps the part in which the minimum lies, 0.618 of it: 24 of them leave 1e-5 of the interval.
@@ -72,7 +72,7 @@ def _fit_one(measured: Sequence[ColocatedRun], constants: Constants, name: str) 
             high = right
         else:
             low = left
-    return changed((low + high) / 2)
+    return with_value((low + high) / 2)
 
 
 def errors(measured: Sequence[ColocatedRun], constants: Constants) -> Errors:

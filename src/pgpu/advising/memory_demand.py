@@ -306,7 +306,7 @@ def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = No
     """
     rules = rules or DemandRules()
     same = [run for run in runs if run.signature == signature][-rules.most_runs :]
-    peaks = sorted(run.peak_bytes for run in same if _is_telling(run, rules))
+    peaks = sorted(run.peak_bytes for run in same if _is_informative(run, rules))
     if len(peaks) >= rules.least_runs:
         peak = peaks[math.ceil(rules.quantile * len(peaks)) - 1]
         found = Estimate(right_size_bytes(peak, rules), Basis.HISTORY, len(peaks))
@@ -371,7 +371,7 @@ def _estimate_from_family(signature: str, runs: Sequence[Run], rules: DemandRule
     points = []
     for run in runs:
         family = family_of(run.signature)
-        if family.text == mine.text and _is_telling(run, rules):
+        if family.text == mine.text and _is_informative(run, rules):
             points.append((family.numbers, run.peak_bytes))
     points = points[-rules.most_runs :]
     memory_bytes = estimate_growth_bytes(mine.numbers, points, rules.growth)
@@ -391,7 +391,7 @@ def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRul
     return Estimate(floor_bytes, found.basis, found.runs)
 
 
-def _is_telling(run: Run, rules: DemandRules) -> bool:
+def _is_informative(run: Run, rules: DemandRules) -> bool:
     """Whether the peak of a run is its need: it used a GPU, was not cut short, and did not take all memory it saw."""
     is_whole = run.exit_code == 0 or run.duration_seconds >= rules.telling_seconds
     return run.peak_bytes > 0 and is_whole and not is_greedy(run, rules)

@@ -106,7 +106,11 @@ def _estimate(profile: Profile) -> NeedsEstimate:
     order = list(Evidence)
     demands = sorted(profile.demands, key=lambda demand: order.index(demand.evidence))
     fractions = {demand.resource: _clamp(demand.fraction) for demand in demands}
-    footprint, l1, dram = _footprint(profile), _l1_slowdown(profile), fractions.get(Resource.DRAM)
+    footprint, l1, dram = (
+        _footprint(profile),
+        min(MOST_SLOWDOWN, max(0.0, profile.sensitivity.cache or 0.0)),
+        fractions.get(Resource.DRAM),
+    )
     measured = _valid_contests(profile)
     l2_rate = _l2_rate(measured)
     contests = [ObservedContest(each, antagonist_needs(each, l2_rate)) for each in measured]
@@ -282,10 +286,6 @@ def _occupied_share(profile: Profile) -> float:
     return _clamp(sum(parts) / total_ns)
 
 
-def _l1_slowdown(profile: Profile) -> float:
-    return min(MOST_SLOWDOWN, max(0.0, profile.sensitivity.cache or 0.0))
-
-
 def _evidence(profile: Profile) -> tuple[Evidence, ...]:
     found = {demand.evidence for demand in profile.demands}
     sensitivity = profile.sensitivity
@@ -302,11 +302,12 @@ def _clamp(value: float) -> float:
 
 def name_of(profile: Profile) -> str:
     """Return the rest of the key under which a profile's estimate is stored."""
-    return hashlib.sha256(f"{_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(f"{_hash_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 
+# Part of each key: an estimate that other formulas made is never used, and expires. Read once per process.
 @cache
-def _formulas() -> str:
+def _hash_formulas() -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 

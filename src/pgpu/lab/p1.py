@@ -15,7 +15,7 @@ from pathlib import Path
 from pgpu.lab import report
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, mean_seconds, run_bare, run_sliced, spread
+from pgpu.lab.trials import ExperimentTrial, SlicedJob, mean_seconds, run_bare, run_sliced, spread
 from pgpu.units import MIB
 
 # Usable memory of P1's and P2's RTX 3090.
@@ -164,30 +164,25 @@ def _report_progress(bed: Testbed, trial: ExperimentTrial) -> None:
             bed.progress(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'no output'}")
 
 
-def _groups(trials: Sequence[ExperimentTrial]) -> Iterator[Sequence[ExperimentTrial]]:
-    """Yield the repetitions of each number of jobs, without pgpu first."""
-    for count, is_with in sorted({(len(trial.jobs), trial.is_with_pgpu) for trial in trials}):
-        yield [trial for trial in trials if (len(trial.jobs), trial.is_with_pgpu) == (count, is_with)]
-
-
 def _rows(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[Cell, ...]]:
-    for group in _groups(trials):
-        first = group[0]
-        paper = p1_row(len(first.jobs))
+    # A row for each number of jobs over its repetitions, without pgpu first.
+    for count, is_with in sorted({(len(trial.jobs), trial.is_with_pgpu) for trial in trials}):
+        group = [trial for trial in trials if (len(trial.jobs), trial.is_with_pgpu) == (count, is_with)]
+        paper = p1_row(count)
         seconds = [each for trial in group for each in trial.completed_seconds]
         mean = mean_seconds(group)
         yield (
-            len(first.jobs),
+            count,
             *((paper.shortest_seconds, paper.longest_seconds) if paper else (None, None)),
             *((paper.saw_refusal, paper.failed) if paper else (None, None)),
-            "with" if first.is_with_pgpu else "without",
+            "with" if is_with else "without",
             round(min(seconds), 2) if seconds else None,
             round(max(seconds), 2) if seconds else None,
             None if mean is None else round(mean, 2),
             spread([trial.saw_refusal for trial in group]),
             spread([trial.failed for trial in group]),
             round(statistics.fmean(trial.makespan_seconds for trial in group), 2),
-            f"{100 * max(trial.device_peak_bytes for trial in group) / first.device_memory_bytes:.1f} %",
+            f"{100 * max(trial.device_peak_bytes for trial in group) / group[0].device_memory_bytes:.1f} %",
         )
 
 
@@ -216,19 +211,14 @@ def _draw(trials: Sequence[ExperimentTrial], directory: Path, note: str) -> Iter
     # One trial with and one without pgpu, of the most jobs.
     most = {trial.is_with_pgpu: trial for trial in sorted(trials, key=lambda trial: len(trial.jobs))}
     yield report.draw_memory_of_device(list(most.values()), directory / "p1-device.png", note)
-    shown = _failed_beside_completed(trials)
-    if shown:
-        title = f"A failed job holds memory to its end and never uses it\n{note}"
-        yield report.draw_memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
-
-
-def _failed_beside_completed(trials: Sequence[ExperimentTrial]) -> Sequence[JobOutcome]:
+    # A failed job beside a completed one of the same trial, of the first trial that has a failed job with samples.
     for trial in trials:
         failed = [job for job in trial.jobs if job.is_failed and job.memory_timeline]
         completed = [job for job in trial.jobs if not job.is_failed]
         if failed:
-            return failed[:1] + completed[:1]
-    return []
+            title = f"A failed job holds memory to its end and never uses it\n{note}"
+            yield report.draw_memory_of_jobs(failed[:1] + completed[:1], directory / "p1-failed-memory.png", title)
+            break
 
 
 def draw_mean_time_by_jobs(trials: Sequence[ExperimentTrial], path: Path, note: str) -> Path:

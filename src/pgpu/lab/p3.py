@@ -138,16 +138,8 @@ def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial |
         names = [f"p3-{count}-{number}" for number in range(1, count + 1)]
         trial = run_bare(bed, [(name, job.words(plan)) for name in names])
         yield _WallTrial(BARE, p3_result(count), trial)
-    if plan.with_pgpu:
-        yield from _sliced_trials(bed, plan, job)
-
-
-def p3_result(jobs: int) -> str:
-    """Return P3's result for this number of containers."""
-    return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
-
-
-def _sliced_trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial | str]:
+    if not plan.with_pgpu:
+        return
     bed.progress("one job in a slice, to measure how long a start takes")
     short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
     load_seconds = plan.jobs * run_sliced(bed, [short]).makespan_seconds
@@ -156,6 +148,11 @@ def _sliced_trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Wall
         yield _WallTrial(TOGETHER, "proposed", _run_sliced(bed, plan, job, load_seconds, oversubscribes=True))
     except PgpuError as exc:
         yield f"{TOGETHER}: left out: {exc}"
+
+
+def p3_result(jobs: int) -> str:
+    """Return P3's result for this number of containers."""
+    return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
 
 
 def _run_sliced(

@@ -108,16 +108,15 @@ COLUMNS = (
 
 def table(timings: Timings, pairs: Sequence[TwoWays], programs: Sequence[str], title: str) -> Table:
     """Return a row for each program of each pair, then one for all of them."""
-    rows = (row for pair in pairs for row in _rows(timings, pair, programs))
+    rows: list[tuple[Cell, ...]] = []
+    for pair in pairs:
+        for name, of in (*((program, (program,)) for program in programs), ("all", programs)):
+            plain = [each for program in of for each in timings.of(pair.plain, program)]
+            ours = [each for program in of for each in timings.of(pair.ours, program)]
+            added = Spread.of(timings.added_seconds_of_all(pair, of))
+            if added is not None:
+                rows.append((name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells()))
     return Table(title, COLUMNS, tuple(rows))
-
-
-def _rows(timings: Timings, pair: TwoWays, programs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
-    for name, of in (*((program, (program,)) for program in programs), ("all", programs)):
-        plain, ours = ([each for program in of for each in timings.of(way, program)] for way in (pair.plain, pair.ours))
-        added = Spread.of(timings.added_seconds_of_all(pair, of))
-        if added is not None:
-            yield name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells()
 
 
 def _cells(seconds: Sequence[float]) -> tuple[Cell, Cell]:
@@ -259,25 +258,22 @@ def _sliced_container(bed: Testbed, plan: OverheadPlan) -> Iterator[str]:
 
 
 def _run_all(ways: Ways, programs: Sequence[str], timings: Timings, *, is_ours_first: bool) -> None:
+    """Time every program every way once, from the start of its command to the end.
+
+    Raises:
+        NodeError: A program failed.
+    """
     for program in programs:
         for pair in _PAIRS:
             order = (pair.ours, pair.plain) if is_ours_first else (pair.plain, pair.ours)
             for way in (way for way in order if way in ways):
-                timings.add(way, program, _timed(*ways[way]((program, *PROGRAMS[program]))))
-
-
-def _timed(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Return the seconds from a command to its end.
-
-    Raises:
-        NodeError: It failed.
-    """
-    began_seconds = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began_seconds
-    if done.returncode != 0:
-        raise NodeError(f"a program failed with {done.returncode}: {last_line(done.stderr)}")
-    return seconds
+                command, environment = ways[way]((program, *PROGRAMS[program]))
+                began_seconds = time.monotonic()
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                seconds = time.monotonic() - began_seconds
+                if done.returncode != 0:
+                    raise NodeError(f"a program failed with {done.returncode}: {last_line(done.stderr)}")
+                timings.add(way, program, seconds)
 
 
 def _findings(timings: Timings, plan: OverheadPlan) -> Iterator[str]:

@@ -302,21 +302,17 @@ def _gain(pair: Pair) -> str:
 
 
 def _table_row(pair: Pair) -> tuple[Cell, ...]:
-    paper = pair.paper
+    paper, predicted = pair.paper, pair.prediction
+    predictions: tuple[Cell, ...] = (None,) * 5
+    if predicted is not None:
+        slowdowns = (predicted.mps_slowdown, pair.mps_slowdown, predicted.turns_slowdown, pair.turns_slowdown)
+        predictions = (predicted.winner, *(round(each, 2) for each in slowdowns))
     return (
         *(pair.size, pair.neighbour),
         *((None, None, None) if paper is None else (paper.mps_seconds, paper.turns_seconds, _paper_winner(paper))),
         *(round(1000 * seconds, 3) for seconds in (pair.alone_seconds, pair.mps_seconds, pair.turns_seconds)),
-        *(pair.winner, _gain(pair), *_prediction_cells(pair)),
+        *(pair.winner, _gain(pair), *predictions),
     )
-
-
-def _prediction_cells(pair: Pair) -> tuple[Cell, ...]:
-    predicted = pair.prediction
-    if predicted is None:
-        return (None,) * 5
-    slowdowns = (predicted.mps_slowdown, pair.mps_slowdown, predicted.turns_slowdown, pair.turns_slowdown)
-    return (predicted.winner, *(round(each, 2) for each in slowdowns))
 
 
 def _findings(pairs: Sequence[Pair]) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Ledger:
         self.functions = Functions(self._connections)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        # Called once with each connection; it takes no write lock if the schema is the newest.
         connection.row_factory = sqlite3.Row
         migrate(connection, self.path)
 
@@ -105,7 +106,6 @@ class Ledger:
         return self.entry(job_id).job
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
-        """See `LedgerView.first_waiting`."""
         with self.view() as view:
             return view.first_waiting(gpu_model)
 

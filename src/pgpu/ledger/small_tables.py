@@ -281,6 +281,7 @@ class Replicas:
 def _check_version(
     connection: sqlite3.Connection, function: str, version: int, created_at_seconds: float | None = None
 ) -> None:
+    # Version numbers begin at 1 again after a function was removed; the time of creation distinguishes them.
     statement = "SELECT created_at FROM function_versions WHERE function = ? AND number = ?"
     row = connection.execute(statement, (function, version)).fetchone()
     if row is None or created_at_seconds not in {None, row["created_at"]}:

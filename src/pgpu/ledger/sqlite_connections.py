@@ -159,7 +159,13 @@ class Connections:
         try:
             yield opened.connection
         finally:
-            self._give_back(opened, idle)
+            with self._guard:
+                # Back into the pool, unless `close` has replaced it meanwhile, or ROLLBACK failed and the transaction is still open.
+                is_kept = idle is self._idle and len(idle) < _MOST_IDLE and not opened.connection.in_transaction
+                if is_kept:
+                    idle.append(opened)
+            if not is_kept:
+                opened.connection.close()
 
     def _take_idle(self, idle: list[_Opened]) -> _Opened | None:
         # A connection to a file that is no longer at the path is closed: no reader would see its writes.
@@ -171,13 +177,6 @@ class Connections:
             if opened.identity == _identity(self._path):
                 return opened
             opened.connection.close()
-
-    def _give_back(self, opened: _Opened, idle: list[_Opened]) -> None:
-        with self._guard:
-            if idle is self._idle and len(idle) < _MOST_IDLE and not opened.connection.in_transaction:
-                idle.append(opened)
-                return
-        opened.connection.close()
 
     def _open(self) -> _Opened:
         if self._may_make:

@@ -67,6 +67,7 @@ class KernelCounters:
 def command_of(program: str, command: Sequence[str]) -> tuple[str, ...]:
     """Return argv that counts a command's kernels and writes CSV to standard output, one row per launch."""
     metrics = ",".join((_DURATION, *_FIGURES.values()))
+    # Base units: otherwise ncu chooses a unit by the size of the figures. Mangled names are those in the trace log.
     format_words = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
     scope = ("--target-processes", "all", "--launch-count", str(MOST_LAUNCHES))
     return (program, *format_words, "--metrics", metrics, *scope, *command)

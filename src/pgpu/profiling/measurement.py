@@ -101,6 +101,7 @@ def downsample(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[Memor
     """Return at most `most` points, including the first, the last and the peak."""
     if len(points) <= most:
         return points
+    # The largest point of each section between the first and the last, so the peak is kept.
     step = -(-(len(points) - 2) // (most - 2))
     stretches = (points[at : min(at + step, len(points) - 1)] for at in range(1, len(points) - 1, step))
     return [points[0], *(max(each, key=lambda point: point.total_bytes) for each in stretches if each), points[-1]]
@@ -118,6 +119,7 @@ _DIRECTIONS = {
     Direction.FILL: "fill",
 }
 _OVER_PCIE = {Direction.HTOD, Direction.DTOH}
+# Latency dominates the time of smaller copies, so they do not show the bandwidth of the link.
 _LARGE_COPY_BYTES = 1 << 20
 
 # PCIe 3.0 x16 less protocol overhead; a faster link is detected by the fastest large copy.
@@ -329,22 +331,20 @@ def direction_of(record: Record) -> Direction:
 
 
 def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: int | None) -> list[Demand]:
+    """Return the use of the multiprocessors and of the PCIe link, each if it is known."""
     found = []
     slots = _sm_fraction(log.shapes, sm_count)
     if slots is not None:
         found.append(Demand(Resource.SM, slots, Evidence.LAUNCHES))
     if window[1] > window[0]:
-        found.append(Demand(Resource.PCIE, _pcie_fraction(commands, window), Evidence.LAUNCHES))
+        # Bytes over what the link can move. Durations of copies are not used: those of synchronous copies are too long.
+        copies = [each for each in commands if each.kind is Kind.COPY and direction_of(each) in _OVER_PCIE]
+        large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
+        fastest = max((each.bytes / each.duration_ns for each in large), default=0.0)
+        most_bytes = max(_USUAL_LINK_BYTES_PER_NS, fastest) * (window[1] - window[0])
+        fraction = min(1.0, sum(each.bytes for each in copies) / most_bytes)
+        found.append(Demand(Resource.PCIE, fraction, Evidence.LAUNCHES))
     return found
-
-
-def _pcie_fraction(commands: Sequence[Record], window: Interval) -> float:
-    """Return bytes copied over what the link can move. Durations of copies are not used: those of synchronous copies are too long."""
-    copies = [each for each in commands if each.kind is Kind.COPY and direction_of(each) in _OVER_PCIE]
-    large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
-    seen = max((each.bytes / each.duration_ns for each in large), default=0.0)
-    could_bytes = max(_USUAL_LINK_BYTES_PER_NS, seen) * (window[1] - window[0])
-    return min(1.0, sum(each.bytes for each in copies) / could_bytes)
 
 
 def _sm_fraction(shapes: Sequence[Shape | None], sm_count: int | None) -> float | None:

@@ -63,20 +63,23 @@ def _name(kind: str, pid: int, tid: int, name: str) -> _Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _timed(measurement: Measurement) -> list[Record]:
+def _records_with_start(measurement: Measurement) -> list[Record]:
     return [each for each in measurement.log.records if each.start_ns is not None]
 
 
 def _tracks(measurement: Measurement) -> dict[tuple[int, int], int]:
     """Return a track number for each stream, by process and handle."""
-    return {key: number for number, key in enumerate(sorted({(r.slot, r.stream) for r in _timed(measurement)}), 1)}
+    return {
+        key: number
+        for number, key in enumerate(sorted({(r.slot, r.stream) for r in _records_with_start(measurement)}), 1)
+    }
 
 
 def _commands(measurement: Measurement) -> Iterator[_Event]:
     """Yield complete events by start. Events of one track are moved so that they never overlap after rounding."""
     origin_ns = _origin_ns(measurement)
     by_track: dict[tuple[int, int], list[Record]] = {}
-    for record in _timed(measurement):
+    for record in _records_with_start(measurement):
         by_track.setdefault((record.slot, record.stream), []).append(record)
     tracks = _tracks(measurement)
     for (slot, stream), records in by_track.items():
@@ -84,32 +87,29 @@ def _commands(measurement: Measurement) -> Iterator[_Event]:
         for record in sorted(records, key=lambda each: each.start_ns or 0):
             begin_ns = max(record.start_ns or 0, free_ns)
             free_ns = max(begin_ns, (record.start_ns or 0) + record.duration_ns)
+            name, arguments = _describe(measurement, record, origin_ns)
             yield {
                 "ph": "X",
-                "name": _title(measurement, record),
+                "name": name,
                 "cat": record.kind.name.lower(),
                 "pid": slot + 1,
                 "tid": tracks[slot, stream],
                 "ts": _microseconds(begin_ns, origin_ns),
                 "dur": (free_ns - begin_ns + _LENGTH_NUDGE_NS) / 1000,
-                "args": _arguments(measurement, record, origin_ns),
+                "args": arguments,
             }
 
 
-def _title(measurement: Measurement, record: Record) -> str:
-    if record.kind is Kind.COPY:
-        return f"copy {direction_of(record).name}"
-    if record.kind is Kind.GRAPH:
-        return f"graph of {record.bytes} nodes" if record.bytes else "graph"
-    shape = None if record.shape is None else measurement.log.shapes[record.shape]
-    return (shape.name if shape is not None else "") or "kernel"
-
-
-def _arguments(measurement: Measurement, record: Record, origin_ns: int) -> _Event:
+def _describe(measurement: Measurement, record: Record, origin_ns: int) -> tuple[str, _Event]:
+    """Return the name and the arguments of a command."""
     arguments: _Event = {"gpu": record.gpu, "launched_us": _microseconds(record.at_ns, origin_ns)}
-    if record.kind is Kind.COPY:
-        arguments["bytes"] = record.bytes
     shape = None if record.shape is None else measurement.log.shapes[record.shape]
+    name = (shape.name if shape is not None else "") or "kernel"
+    if record.kind is Kind.COPY:
+        name = f"copy {direction_of(record).name}"
+        arguments["bytes"] = record.bytes
+    elif record.kind is Kind.GRAPH:
+        name = f"graph of {record.bytes} nodes" if record.bytes else "graph"
     if shape is not None:
         arguments |= {
             "grid": list(shape.grid),
@@ -118,7 +118,7 @@ def _arguments(measurement: Measurement, record: Record, origin_ns: int) -> _Eve
             "shared_bytes": shape.static_shared_bytes + shape.dynamic_shared_bytes,
             "blocks_per_sm": shape.blocks_per_sm,
         }
-    return arguments
+    return name, arguments
 
 
 def _counters(measurement: Measurement) -> Iterator[_Event]:

@@ -86,12 +86,12 @@ def plan_waiting(
         lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs_now)
         slowdown = mean_slowdown(zip((curves.get(each.job_id) for each in jobs_now), lasting, strict=True))
     known = _Durations(rules, curves, slowdown)
-    busy = list(known.running({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
+    busy = list(known.running_jobs({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
     capacity_bytes = [room.free_bytes for room in rooms]
     for each in busy:
         capacity_bytes[each.gpu] += each.memory_bytes
     jobs = [
-        known.waiting(candidate)
+        known.waiting_job(candidate)
         for candidate in queue
         if candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
     ]
@@ -110,13 +110,15 @@ class _Durations:
     curves: Mapping[str, SlowdownCurve]
     slowdown: Slowdown | None
 
-    def waiting(self, candidate: Candidate) -> BatchJob:
+    def waiting_job(self, candidate: Candidate) -> BatchJob:
         request = candidate.request
         alone_seconds, doubt = self._alone(candidate)
         share = request.compute_share or 0.0
         return BatchJob(candidate.job_id, request.memory_bytes, alone_seconds, share, doubt=doubt)
 
-    def running(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[RunningBatchJob]:
+    def running_jobs(
+        self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float
+    ) -> Iterator[RunningBatchJob]:
         # Assumption: until now each ran as slowly as it does beside the jobs that are there now.
         counts = Counter(part.gpu_uuid for each in held for part in each.slices)
         for each in held:

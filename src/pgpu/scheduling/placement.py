@@ -469,14 +469,14 @@ class Placer:
             if len(self._rated_by_shape) >= MOST_SHAPES:
                 del self._rated_by_shape[next(iter(self._rated_by_shape))]
             rated = self._rated_by_shape[shape, preference.sharing_mode] = _Rated(shape, preference)
-        rated.rate_states(self._states_since(rated.changes_seen) - rated.in_heap, self._states)
+        # Only the states of nodes that changed since, except the first time, or after more changes than there are nodes.
+        if rated.changes_seen < 0 or len(self._changes) - rated.changes_seen > len(self._nodes):
+            states = set(self._state_of)
+        else:
+            states = set(map(self._state_of.__getitem__, self._changes[rated.changes_seen :]))
+        rated.rate_states(states - rated.in_heap, self._states)
         rated.changes_seen = len(self._changes)
         return rated
-
-    def _states_since(self, changes_seen: int) -> set[int]:
-        if changes_seen < 0 or len(self._changes) - changes_seen > len(self._nodes):
-            return set(self._state_of)
-        return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
 
 def _encode_cost(rating: Rating) -> int:

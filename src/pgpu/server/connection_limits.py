@@ -146,7 +146,6 @@ class _CountedSocket(socket.socket):
     on_close: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """See `socket.socket`."""
         super().close()
         on_close, self.on_close = self.on_close, None
         if on_close is not None:

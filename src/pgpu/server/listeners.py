@@ -241,7 +241,6 @@ class _ListenerServer(uvicorn.Server):
         self._acceptor = ConnectionAcceptor(self._listener, self._counter, protocol, self.config.ssl)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server`."""
         if self._acceptor is not None:
             self._acceptor.close()
         await super().shutdown(sockets)

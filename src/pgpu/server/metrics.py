@@ -32,6 +32,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _GPU_LABELS = ("gpu", "UUID", "modelName")
 _SLICE_LABELS = ("job", "name", "uid", "UUID")
+# Label of requests without a route: a path of the client's choice would add a series for each request.
 _UNMATCHED = "none"
 _LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -40,6 +41,7 @@ class ServerMetrics:
     """Counters of one server process; `text` adds the state of ledger and GPUs at the moment of the scrape."""
 
     def __init__(self) -> None:
+        # Otherwise every counter has a second series, `_created`.
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no type for it
         self._own = CollectorRegistry()
         ProcessCollector(registry=self._own)
@@ -209,7 +211,6 @@ class MetricsMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -80,7 +80,6 @@ class PeerHttpProtocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.Protocol`."""
         connection = transport.get_extra_info("socket")
         # A new dict: uvicorn gives one and the same to all connections.
         self.app_state = {
@@ -92,7 +91,6 @@ class PeerHttpProtocol(H11Protocol):
         self._time_head()
 
     def handle_events(self) -> None:
-        """See `H11Protocol`."""
         super().handle_events()
         self._time_head()
 
@@ -104,7 +102,6 @@ class PeerHttpProtocol(H11Protocol):
     _is_upgraded = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._cancel_timer()
         super().connection_lost(exc)
 

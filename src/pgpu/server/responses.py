@@ -52,7 +52,6 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """See `Response`."""
         return wire.encode(content)
 
 

@@ -40,7 +40,7 @@ class CudaError(Exception):
 
 
 class MissingBindingsError(Exception):
-    """The package cuda-bindings cannot be imported; the message tells how it is installed."""
+    """The package cuda-bindings cannot be imported; the message contains the command that installs it."""
 
 
 @functools.cache
@@ -58,6 +58,7 @@ def _bindings() -> Any:
 def _call(name: str, *arguments: Any) -> Any:
     driver = _bindings()
     try:
+        # Every function of cuda.bindings returns a tuple: the CUresult, then its results.
         status, *values = getattr(driver, name)(*arguments)
     except RuntimeError as exc:  # raised by the binding if there is no driver
         raise CudaError(name, int(driver.CUresult.CUDA_ERROR_NO_DEVICE), "no CUDA driver found") from exc
@@ -72,6 +73,7 @@ class Device:
     def __init__(self) -> None:
         _call("cuInit", 0)
         self._device = _call("cuDeviceGet", 0)
+        # The context that the CUDA runtime and frameworks use, too; the driver allocates hundreds of MiB for it.
         context = _call("cuDevicePrimaryCtxRetain", self._device)
         _call("cuCtxSetCurrent", context)
 
@@ -132,7 +134,7 @@ class Device:
         host, count = values.buffer_info()
         _call("cuMemcpyDtoH", host, address, count * values.itemsize)
 
-    def pinned(self, amount_bytes: int) -> int:
+    def allocate_pinned(self, amount_bytes: int) -> int:
         """Return the address of new page-locked host memory."""
         return int(_call("cuMemHostAlloc", amount_bytes, 0))
 
@@ -150,6 +152,7 @@ class Device:
 
     def mark(self) -> Any:
         """Record an event after all work that is launched so far."""
+        # Only completion matters, and an event without timing costs less.
         event = _call("cuEventCreate", int(_bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
         _call("cuEventRecord", event, 0)
         return event
@@ -173,6 +176,7 @@ class Device:
 
     def load(self, ptx: bytes) -> Module:
         """Compile PTX for this device."""
+        # The driver reads the text up to a NUL byte.
         return Module(_call("cuModuleLoadData", ptx + b"\0"))
 
 
@@ -188,6 +192,7 @@ class Module:
         function = self._functions.get(kernel)
         if function is None:
             function = self._functions[kernel] = _call("cuModuleGetFunction", self._handle, kernel.encode())
+        # cuda.bindings packs the values by these ctypes; None stands for a device pointer.
         values = tuple(value for value, _ in arguments)
         types = tuple(kind or ctypes.c_void_p for _, kind in arguments)
         blocks = -(-threads // block_threads)
@@ -197,10 +202,14 @@ class Module:
 USUAL_CONTEXT_BYTES = 300 * (1 << 20)
 """A primary context on recent GPUs takes between 250 and 500 MiB."""
 
+# With more processes on the GPU NVML returns NVML_ERROR_INSUFFICIENT_SIZE, and the size of the context is not measured.
 _PROCESSES_AT_MOST = 512
+
+# NVML_VALUE_NOT_AVAILABLE of nvml.h: -1, read as an unsigned number of 64 bits.
 _VALUE_NOT_AVAILABLE = (1 << 64) - 1
 
 
+# Layout of nvmlProcessInfo_t as version 3 of the call fills it.
 class _ProcessInfo(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),

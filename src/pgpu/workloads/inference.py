@@ -78,7 +78,6 @@ class InferencePlan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument("--batches", type=int, default=1875, help="batches to classify (1875 × 32 are P1's 60,000)")
     parser.add_argument("--batch-size", type=int, default=32, help="images in a batch")
     parser.add_argument("--gpu-ms", type=float, default=0.3, help="GPU time of a batch, in milliseconds")
@@ -159,19 +158,17 @@ class _Network:
         """Run one batch in equal pieces; each takes the time of a whole batch, since small batches do not fill a GPU."""
         inputs = self._images[batch % 2]
         self.run.device.write(self._inputs_address, inputs)
-        rows = -(-self._batch_size // pieces)
-        for first in range(0, self._batch_size, rows):
-            self._launch(first, min(rows, self._batch_size - first), gpu_seconds)
+        most_rows = -(-self._batch_size // pieces)
+        for first in range(0, self._batch_size, most_rows):
+            piece = self._inputs_address + first * PIXELS * FLOAT_BYTES
+            results = self._outputs_address + first * CLASSES * FLOAT_BYTES
+            rows = min(most_rows, self._batch_size - first)
+            self.run.kernels.dense(piece, self._weights_address, results, rows=rows, inner=PIXELS, columns=CLASSES)
+            self.run.kernels.spin(gpu_seconds, self._elapsed_address)
         outputs = array("f", bytes(self._batch_size * CLASSES * FLOAT_BYTES))
         self.run.device.read(self._outputs_address, outputs)
         if self.is_computed:
             self._check(inputs, outputs)
-
-    def _launch(self, first: int, rows: int, gpu_seconds: float) -> None:
-        inputs = self._inputs_address + first * PIXELS * FLOAT_BYTES
-        outputs = self._outputs_address + first * CLASSES * FLOAT_BYTES
-        self.run.kernels.dense(inputs, self._weights_address, outputs, rows=rows, inner=PIXELS, columns=CLASSES)
-        self.run.kernels.spin(gpu_seconds, self._elapsed_address)
 
     def _check(self, inputs: array[float], outputs: array[float]) -> None:
         """Compare the last row with the host's result; the values are small whole numbers, so the sums are exact."""

@@ -36,6 +36,7 @@ class Filling:
     def values(self, seed: int) -> array[Any]:
         """Return what the kernel `fill` writes."""
 
+        # Arithmetic modulo 2**32, operation by operation the same as in kernels.cu.
         def value(index: int) -> int:
             mixed = (index + seed) * 2654435761 & _WORD_MASK
             mixed = (mixed ^ mixed >> 15) * 2246822519 & _WORD_MASK
@@ -57,6 +58,7 @@ class Kernels:
         Args:
             scratch: Address of at least 4 bytes; overwritten.
         """
+        # A simulated GPU accepts the launch and leaves the 0 in place.
         word = array("I", [0])
         self._device.write(scratch, word)
         self._module.launch("probe", 1, [(scratch, None), (_PROBE_VALUE, ctypes.c_uint)])

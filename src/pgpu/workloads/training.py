@@ -39,7 +39,6 @@ class TrainingPlan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument("--epochs", type=int, default=5, help="epochs")
     parser.add_argument("--batches", type=int, default=1875, help="batches in an epoch")
     parser.add_argument("--batch-size", type=int, default=32, help="images in a batch")
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def kept_for_system_bytes(free_bytes: int, compute_major: int) -> int:
+def system_reserve_bytes(free_bytes: int, compute_major: int) -> int:
     """Return the memory that TensorFlow leaves free.
 
     Source: TensorFlow, `MinSystemMemory` in core/common_runtime/gpu/gpu_device.cc.
@@ -102,12 +101,13 @@ def _take_pool(this: WorkloadRun, plan: TrainingPlan) -> tuple[int, int]:
     outside_bytes = this.context.context_bytes + LIBRARIES_MIB * MIB
     needed_bytes = whole_granules(plan.needs_bytes - outside_bytes)
     if plan.may_grow:
+        # In steps up to what the training needs, as with `set_memory_growth`; otherwise at once all that is free.
         pool = this.memory.take(min(needed_bytes, STEP_BYTES))
         for _ in range(1, needed_bytes // STEP_BYTES):
             this.memory.take(STEP_BYTES)
         return pool, this.memory.held_bytes + LIBRARIES_MIB * MIB
     free_bytes, _ = this.device.memory_bytes()
-    pool_bytes = whole_granules(free_bytes - kept_for_system_bytes(free_bytes, this.device.compute_major))
+    pool_bytes = whole_granules(free_bytes - system_reserve_bytes(free_bytes, this.device.compute_major))
     if pool_bytes < needed_bytes:
         raise WorkloadError(f"too little memory is free: {free_bytes // MIB} MiB, of which the system keeps a part")
     return this.memory.take(pool_bytes), outside_bytes + needed_bytes

@@ -21,6 +21,7 @@ MIB = 1 << 20
 GRANULE_BYTES = 2 * MIB
 """The driver maps device memory in pages of this size, so smaller allocations take as much."""
 
+# Never set: a wait for it lasts as long as its timeout.
 _NEVER = threading.Event()
 
 
@@ -101,6 +102,7 @@ class WorkloadRun:
         self._began_seconds = time.monotonic()
         self.device = Device()
         self.kernels = Kernels(self.device)
+        # After the kernels are loaded, since their code belongs to the context's memory.
         free_bytes, total_bytes = self.device.memory_bytes()
         self.context: ContextSize = measure_context(self.device.uuid, total_bytes - free_bytes)
         self.memory = HeldMemory(self.device, self.elapsed_seconds)

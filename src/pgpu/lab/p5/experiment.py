@@ -317,20 +317,17 @@ _COLUMNS = (
 def comparison_rows(all_measured: Sequence[Measured], *, is_compared: bool) -> Iterator[tuple[Cell, ...]]:
     """Yield a row of the table for each; with `is_compared`, with the ratio to the structure before."""
     for each in all_measured:
+        row = next(row for row in P5_TABLE if row.kind == each.kind)
+        figures: dict[str, tuple[Cell, Cell]] = {
+            _BEFORE: (row.before_seconds, row.before_deviation_seconds),
+            _AFTER: (row.after_seconds, row.after_deviation_seconds),
+        }
+        of_paper = figures.get(each.structure, (None, None))
         yield (
-            *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *_paper_cells(each)),
+            *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *of_paper),
             *(round(each.mean_seconds, 5), round(each.deviation_seconds, 5), round(each.deviation_of_mean * 100, 1)),
             round(_before(each, all_measured).mean_seconds / each.mean_seconds, 1) if is_compared else None,
         )
-
-
-def _paper_cells(each: Measured) -> tuple[Cell, Cell]:
-    row = next(row for row in P5_TABLE if row.kind == each.kind)
-    figures: dict[str, tuple[Cell, Cell]] = {
-        _BEFORE: (row.before_seconds, row.before_deviation_seconds),
-        _AFTER: (row.after_seconds, row.after_deviation_seconds),
-    }
-    return figures.get(each.structure, (None, None))
 
 
 def _before(one: Measured, all_measured: Sequence[Measured]) -> Measured:

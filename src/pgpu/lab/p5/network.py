@@ -118,19 +118,19 @@ class DetectorShape:
             layer = Layer(boxes * (CLASSES + 4))
             yield Convolution(f"head{number}", layer, feature.layer.outputs, feature.output_pixels), boxes
 
-    def everything(self) -> list[Convolution]:
+    def all_convolutions(self) -> list[Convolution]:
         """Return every convolution, heads last."""
         return [*self.convolutions(), *(head for head, _ in self.heads())]
 
     @property
     def weights_bytes(self) -> int:
         """Weights and biases of all layers."""
-        return sum(each.weights_bytes for each in self.everything())
+        return sum(each.weights_bytes for each in self.all_convolutions())
 
     @property
     def multiplications(self) -> int:
         """Multiply-adds for one image."""
-        return sum(each.multiplications for each in self.everything())
+        return sum(each.multiplications for each in self.all_convolutions())
 
 
 def default_boxes(feature_pixels: Sequence[int], boxes_in_a_place: Sequence[int]) -> list[PriorBox]:
@@ -279,17 +279,10 @@ def write_layers(shape: DetectorShape, path: Path) -> Path:
     """Write the sizes of each layer as a product of matrices, for a program without a framework."""
     layers = [
         {"rows": each.layer.outputs, "inner": each.inner, "columns": each.output_pixels**2}
-        for each in shape.everything()
+        for each in shape.all_convolutions()
     ]
     path.write_text(json.dumps({"pixels": shape.pixels, "layers": layers}), encoding="utf-8")
     return path
-
-
-def _padding(each: Convolution) -> list[int]:
-    """Return the zeros above, left, below and right of an image that keep its size; an odd one is below and right."""
-    reach = (each.output_pixels - 1) * each.layer.stride + each.layer.dilation * (each.layer.kernel - 1) + 1
-    missing = max(0, reach - each.input_pixels)
-    return [missing // 2] * 2 + [missing - missing // 2] * 2
 
 
 class _Writer:
@@ -306,7 +299,11 @@ class _Writer:
     def model(self, shape: DetectorShape) -> Any:
         from onnx import TensorProto, helper  # noqa: PLC0415 - an extra that may be missing
 
-        self._image()
+        # Planes of floats from -1 to 1.
+        self._node("Cast", ["image"], "image_float", to=_FLOAT)
+        self._node("Sub", ["image_float", self._numbers("middle", _MIDDLE)], "image_centred")
+        self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
+        self._node("Transpose", ["image_scaled"], "image_planes", perm=[0, 3, 1, 2])
         features = self._trunk(shape)
         self._answers(shape, [self._convolve(head, features[i]) for i, (head, _) in enumerate(shape.heads())])
         image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, shape.pixels, shape.pixels, 3])
@@ -317,13 +314,6 @@ class _Writer:
         ]
         graph = helper.make_graph(self._nodes, shape.name, [image], outputs, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_FORMAT)
-
-    def _image(self) -> None:
-        # Planes of floats from -1 to 1.
-        self._node("Cast", ["image"], "image_float", to=_FLOAT)
-        self._node("Sub", ["image_float", self._numbers("middle", _MIDDLE)], "image_centred")
-        self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
-        self._node("Transpose", ["image_scaled"], "image_planes", perm=[0, 3, 1, 2])
 
     def _trunk(self, shape: DetectorShape) -> list[str]:
         features, value = [], "image_planes"
@@ -336,12 +326,20 @@ class _Writer:
     def _convolve(self, each: Convolution, value: str) -> str:
         layer = each.layer
         if layer.pool_stride:
-            value = self._pool(each, value)
+            edge = 3 if layer.pool_stride == 1 else layer.pool_stride
+            strides, kernel_edges = [layer.pool_stride] * 2, [edge] * 2
+            name = f"{each.name}_pooled"
+            value = self._node(
+                "MaxPool", [value], name, kernel_shape=kernel_edges, strides=strides, auto_pad="SAME_UPPER"
+            )
         groups = each.inputs if layer.is_depthwise else 1
         spread = math.sqrt(2 / each.inner)
         kernel = (layer.outputs, each.inputs // groups, layer.kernel, layer.kernel)
         weights = self._constant(f"{each.name}_weights", self._draw(kernel) * self._numpy.float32(spread))
         biases = self._constant(f"{each.name}_biases", self._draw((layer.outputs,)) * self._numpy.float32(0.01))
+        # Zeros that keep the image's size; of an odd number the larger half is below and right.
+        reach = (each.output_pixels - 1) * layer.stride + layer.dilation * (layer.kernel - 1) + 1
+        missing = max(0, reach - each.input_pixels)
         return self._node(
             "Conv",
             [value, weights, biases],
@@ -349,20 +347,17 @@ class _Writer:
             kernel_shape=[layer.kernel] * 2,
             strides=[layer.stride] * 2,
             dilations=[layer.dilation] * 2,
-            pads=_padding(each),
+            pads=[missing // 2] * 2 + [missing - missing // 2] * 2,
             group=groups,
         )
 
-    def _pool(self, each: Convolution, value: str) -> str:
-        stride = each.layer.pool_stride
-        edge = 3 if stride == 1 else stride
-        strides, kernel = [stride] * 2, [edge] * 2
-        name = f"{each.name}_pooled"
-        return self._node("MaxPool", [value], name, kernel_shape=kernel, strides=strides, auto_pad="SAME_UPPER")
-
     def _answers(self, shape: DetectorShape, heads: list[str]) -> None:
         """Convert the heads' outputs to boxes, scores and detections."""
-        rows = [self._rows(head) for head in heads]
+        rows = []
+        for head in heads:  # Each output becomes a row for each default box.
+            planes_last = self._node("Transpose", [head], f"{head}_last", perm=[0, 2, 3, 1])
+            sizes = self._constant(f"{head}_shape", self._numpy.array([1, -1, CLASSES + 4], self._numpy.int64))
+            rows.append(self._node("Reshape", [planes_last, sizes], f"{head}_rows"))
         self._node("Concat", rows, "all_rows", axis=1)
         sizes = self._constant("class_and_edges", self._numpy.array([CLASSES, 4], self._numpy.int64))
         self._nodes.append(self._make_node("Split", ["all_rows", sizes], ["logits", "edges"], axis=2))
@@ -376,12 +371,6 @@ class _Writer:
         first = self._constant("first", self._numpy.array([0], self._numpy.int64))
         self._node("Squeeze", ["corners", first], "boxes")
         self._node("Squeeze", ["scored", first], "scores")
-
-    def _rows(self, head: str) -> str:
-        # A row for each default box.
-        planes_last = self._node("Transpose", [head], f"{head}_last", perm=[0, 2, 3, 1])
-        shape = self._constant(f"{head}_shape", self._numpy.array([1, -1, CLASSES + 4], self._numpy.int64))
-        return self._node("Reshape", [planes_last, shape], f"{head}_rows")
 
     def _decode(self, shape: DetectorShape) -> None:
         """Shift and scale the default boxes by the predicted offsets, and convert them to corners."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,10 +69,10 @@ def take(this: WorkloadRun, launch: Callable[[int], None], seconds: float, amoun
     amount = amount or _amount_for(this, launch)
     sys.stderr.write(f"{this.workload}: running\n")
     sys.stderr.flush()
-    return keep_going(this, lambda: launch(amount), seconds, amount)
+    return launch_repeatedly(this, lambda: launch(amount), seconds, amount)
 
 
-def keep_going(this: WorkloadRun, start: Callable[[], None], seconds: float, amount: int) -> Done:
+def launch_repeatedly(this: WorkloadRun, start: Callable[[], None], seconds: float, amount: int) -> Done:
     """Start the same work repeatedly; the next launches are queued before the last ones are waited for, so the GPU is never idle.
 
     Args:
@@ -98,20 +99,18 @@ def keep_going(this: WorkloadRun, start: Callable[[], None], seconds: float, amo
 def _amount_for(this: WorkloadRun, launch: Callable[[int], None]) -> int:
     """Return a power of two with which a launch takes at least `LAUNCH_SECONDS`."""
     amount = 1
-    while amount < _MOST_AT_ONCE and _shortest_seconds(this, launch, amount) < LAUNCH_SECONDS:
+    while amount < _MOST_AT_ONCE:
+        # The fastest of some launches, since a busy host makes single ones slow.
+        shortest_seconds = math.inf
+        for _ in range(_TRIES):
+            began_seconds = this.elapsed_seconds()
+            launch(amount)
+            this.device.synchronize()
+            shortest_seconds = min(shortest_seconds, this.elapsed_seconds() - began_seconds)
+        if shortest_seconds >= LAUNCH_SECONDS:
+            break
         amount *= 2
     return amount
-
-
-def _shortest_seconds(this: WorkloadRun, launch: Callable[[int], None], amount: int) -> float:
-    """Return the time of the fastest of some launches, since a busy host makes single ones slow."""
-    shortest = float("inf")
-    for _ in range(_TRIES):
-        began_seconds = this.elapsed_seconds()
-        launch(amount)
-        this.device.synchronize()
-        shortest = min(shortest, this.elapsed_seconds() - began_seconds)
-    return shortest
 
 
 def _l2_bytes(device: Device) -> int:
@@ -131,7 +130,6 @@ class MemoryAntagonist:
     block_threads: int
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options."""
         parser.add_argument(
             "--size-mib", type=float, help="buffer, in MiB (what the name says, of this GPU's L2 cache)"
         )
@@ -216,7 +214,6 @@ class ComputeAntagonist:
     """Of each launch; None: measured."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options."""
         add_usual_arguments(parser, usual_percent=_MOST_SHARE_PERCENT)
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
 from pgpu.workloads.workload_run import GRANULE_BYTES, MIB, WorkloadError, WorkloadRun, wait_seconds, whole_granules
 
+# CUDA aligns each allocation to at least this; the buffers within one allocation are aligned alike.
 _ALIGNMENT_BYTES = 256
 
 Buffers: TypeAlias = "Sequence[array[Any]]"
@@ -99,7 +100,7 @@ class Problem(ABC):
             The expected contents of the buffer `result`.
         """
 
-    def filled(self) -> Buffers:
+    def host_buffers(self) -> Buffers:
         """Return host copies of the filled buffers."""
         return [filling.values(seed) for seed, filling in enumerate(self.fillings)]
 
@@ -119,7 +120,6 @@ class Program:
     problem: type[Problem]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options."""
         self.problem.add_arguments(parser)
         parser.add_argument(
             "--iterations", type=int, default=10, help="times that the problem is solved, and waited for (10)"
@@ -180,7 +180,14 @@ class _Arena:
     def __init__(self, this: WorkloadRun, problem: Problem, memory_bytes: int | None) -> None:
         self._run = this
         self._small = type(problem).small()
-        self._start = this.memory.take(_arena_bytes(this, problem, self._small, memory_bytes))
+        needs_bytes = max(needed_bytes(problem.fillings), needed_bytes(self._small.fillings))
+        room_bytes = needs_bytes
+        if memory_bytes is not None:
+            room_bytes = whole_granules(memory_bytes - this.context.context_bytes)
+        if room_bytes < needs_bytes:
+            context_mib = -(-this.context.context_bytes // MIB)
+            raise WorkloadError(f"--memory must be at least {needs_bytes // MIB + context_mib}MiB for these sizes")
+        self._start = this.memory.take(room_bytes)
         self._module = this.device.load((Path(__file__).parent / f"{problem.kernels}.ptx").read_bytes())
         self._marks: list[Any] = []
 
@@ -203,6 +210,7 @@ class _Arena:
         for _ in range(times):
             problem.launch(self._module, addresses)
         self._marks.append(self._run.device.mark())
+        # With several iterations one call's work stays queued, so the GPU is busy while the host prepares the next.
         while len(self._marks) > (times > 1):
             self._run.device.wait_for(self._marks.pop(0))
         return times
@@ -213,6 +221,7 @@ class _Arena:
         Raises:
             WorkloadError: GPU and host disagree.
         """
+        # Overwrites the beginning of the allocation, so it comes before `fill`.
         if not self._run.kernels.compute_here(self._start):
             return False
         small = self._small
@@ -220,18 +229,7 @@ class _Arena:
         self.solve(small)
         answer = array(small.fillings[small.result].typecode, bytes(small.fillings[small.result].amount_bytes))
         self._run.device.read(self.addresses(small)[small.result], answer)
-        difference = small.difference(answer, small.filled())
+        difference = small.difference(answer, small.host_buffers())
         if difference is not None:
             raise WorkloadError(difference)
         return True
-
-
-def _arena_bytes(this: WorkloadRun, problem: Problem, small: Problem, memory_bytes: int | None) -> int:
-    needs_bytes = max(needed_bytes(problem.fillings), needed_bytes(small.fillings))
-    if memory_bytes is None:
-        return needs_bytes
-    room_bytes = whole_granules(memory_bytes - this.context.context_bytes)
-    if room_bytes < needs_bytes:
-        context_mib = -(-this.context.context_bytes // MIB)
-        raise WorkloadError(f"--memory must be at least {needs_bytes // MIB + context_mib}MiB for these sizes")
-    return room_bytes

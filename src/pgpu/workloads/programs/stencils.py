@@ -141,7 +141,7 @@ class Speckle(Problem):
     def solve(self, buffers: Buffers) -> array[Any]:
         image = buffers[0]
         flow = [self._flow(image, pixel) for pixel in range(self._pixels)]
-        return array("f", (self._moved(image, flow, pixel) for pixel in range(self._pixels)))
+        return array("f", (self._move(image, flow, pixel) for pixel in range(self._pixels)))
 
     def _flow(self, image: array[Any], pixel: int) -> float:
         mine = image[pixel]
@@ -152,7 +152,7 @@ class Speckle(Problem):
         answer = 1 / (1 + (q_squared - _Q0_SQUARED) / (_Q0_SQUARED * (1 + _Q0_SQUARED)))
         return float(min(max(answer, 0), 1))
 
-    def _moved(self, image: array[Any], flow: Sequence[float], pixel: int) -> float:
+    def _move(self, image: array[Any], flow: Sequence[float], pixel: int) -> float:
         north, south, west, east = self._neighbours(pixel)
         ways = ((south, flow[south]), (east, flow[east]), (north, flow[pixel]), (west, flow[pixel]))
         divergence = sum(freely * (image[each] - image[pixel]) for each, freely in ways)
