@@ -44,7 +44,7 @@ class VerificationRules:
 DEFAULT_RULES = VerificationRules()
 
 # Turns without result are counted up to here; the backoff has reached its maximum long before.
-_MOST_VAIN = 30
+_MOST_TURNS_WITHOUT_RESULT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Trial:
     pause_seconds: float = 0.0
     """Backoff after turns without result."""
 
-    vain_turns: int = 0
+    turns_without_result: int = 0
     """Number of turns without result."""
 
     @property
@@ -150,7 +150,12 @@ def _end_phase(trial: Trial, launches: Mapping[str, int], now_seconds: float, ru
     """End a phase: repeat it if it has no result, else go on to turns, or compare both ways."""
     seen = {job: launches.get(job, 0) - trial.marks[job] for job in trial.company}
     if min(seen.values()) < rules.least_launches:
-        return _restart(trial, now_seconds, rules)
+        # Again from running together; after turns without a result only after an exponential backoff.
+        anew = replace(trial, way=Way.TOGETHER, since_seconds=now_seconds, marks={}, together=None)
+        if trial.way is Way.TOGETHER:
+            return replace(anew, pause_seconds=0.0)
+        pause_seconds = min(rules.look_seconds * 2**trial.turns_without_result, rules.memory_seconds)
+        return replace(anew, pause_seconds=pause_seconds, turns_without_result=min(trial.turns_without_result + 1, _MOST_TURNS_WITHOUT_RESULT))
     rates = {job: count / (now_seconds - trial.marked_at_seconds) for job, count in seen.items()}
     together = trial.together
     if together is None:
@@ -159,14 +164,3 @@ def _end_phase(trial: Trial, launches: Mapping[str, int], now_seconds: float, ru
     gain = math.exp(sum(math.log(together[job] / rate) for job, rate in rates.items()) / len(rates))
     way = Way.TOGETHER if gain >= rules.least_gain else Way.TURNS
     return replace(trial, way=way, since_seconds=now_seconds, gain=gain, decided_at_seconds=now_seconds)
-
-
-def _restart(trial: Trial, now_seconds: float, rules: VerificationRules) -> Trial:
-    """Start again with running together; after turns without result only after an exponential backoff."""
-    anew = replace(trial, way=Way.TOGETHER, since_seconds=now_seconds, marks={}, together=None)
-    if trial.way is Way.TOGETHER:
-        return replace(anew, pause_seconds=0.0)
-    later_seconds = rules.look_seconds * 2**trial.vain_turns
-    return replace(
-        anew, pause_seconds=min(later_seconds, rules.memory_seconds), vain_turns=min(trial.vain_turns + 1, _MOST_VAIN)
-    )

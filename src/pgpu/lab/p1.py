@@ -91,8 +91,6 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class P1Plan:
-    """What to run."""
-
     job_counts: tuple[int, ...]
     """Jobs started together, one trial for each number."""
 

@@ -36,8 +36,6 @@ _TOGETHER = 3
 
 @dataclass(frozen=True, slots=True)
 class P2Plan:
-    """What to run."""
-
     jobs: int = 10
     """Take-all jobs side by side, each in a slice."""
 

@@ -44,8 +44,6 @@ BARE = "without pgpu"
 
 @dataclass(frozen=True, slots=True)
 class WallPlan:
-    """What to run."""
-
     jobs: int = 60
     iterations: int = 40
     host_ms: float = 100.0
@@ -204,8 +202,6 @@ PARTS: tuple[PartName, ...] = ("wall", "overhead", "mps")
 
 @dataclass(frozen=True, slots=True)
 class P3Plan:
-    """What to run."""
-
     parts: tuple[PartName, ...] = PARTS
     wall: WallPlan = field(default_factory=WallPlan)
     overhead: OverheadPlan = field(default_factory=OverheadPlan)

@@ -144,8 +144,6 @@ _DOCKER = TwoWays("process", "docker exec")
 
 @dataclass(frozen=True, slots=True)
 class OverheadPlan:
-    """What to run."""
-
     programs: tuple[str, ...] = tuple(PROGRAMS)
     repetitions: int = 5
     """P3 ran each program five times."""
@@ -166,12 +164,10 @@ def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
     """
     timings = Timings()
     with ExitStack() as stack:
-        ways = dict(_process_ways(bed, plan))
         missing = docker_obstacle(bed)
-        if missing is None:
-            ways |= _docker_ways(bed, plan, stack)
-        else:
+        if missing is not None:
             bed.progress(f"overhead: without containers: {missing}")
+        ways = _open_ways(bed, plan, stack, with_docker=missing is None)
         for repetition in range(1, plan.repetitions + 1):
             bed.progress(f"overhead: run {repetition} of {plan.repetitions}, {len(plan.programs)} programs")
             # Every other time ours goes first: what the first of a pair leaves in caches helps both ways equally often.
@@ -201,26 +197,27 @@ def docker_obstacle(bed: Testbed) -> str | None:
     return None
 
 
-def _process_ways(bed: Testbed, plan: OverheadPlan) -> Ways:
+def _open_ways(bed: Testbed, plan: OverheadPlan, stack: ExitStack, *, with_docker: bool) -> Ways:
+    """Return the ways to run a program here; the stack ends the containers for `docker exec`."""
     slice_words = ("run", "--memory", f"{plan.memory_bytes // MIB}MiB")
-    return {
+    processes: Ways = {
         "process": lambda words: (bed.plain_command(words), bed.bare_environment()),
         "pgpu run": lambda words: (
             bed.pgpu_command((*slice_words, "--", *bed.workload(words))),
             bed.pgpu_environment(),
         ),
     }
-
-
-def _docker_ways(bed: Testbed, plan: OverheadPlan, stack: ExitStack) -> Ways:
+    if not with_docker:
+        return processes
     boxed = bed.in_containers()
-    slice_words = ("run", "--memory", f"{plan.memory_bytes // MIB}MiB", "--image", bed.container_image)
+    image_words = (*slice_words, "--image", bed.container_image)
     plain = stack.enter_context(_plain_container(boxed))
     sliced = stack.enter_context(_sliced_container(boxed, plan))
     return {
+        **processes,
         "docker run": lambda words: (boxed.plain_command(words), os.environ),
         "pgpu run --image": lambda words: (
-            bed.pgpu_command((*slice_words, "--", *boxed.workload(words))),
+            bed.pgpu_command((*image_words, "--", *boxed.workload(words))),
             bed.pgpu_environment(),
         ),
         "docker exec": lambda words: (("docker", "exec", plain, *boxed.workload(words)), os.environ),

@@ -30,8 +30,6 @@ _LOAD_MS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class P4Plan:
-    """What to run."""
-
     neighbours: int = 3
     hog_slice_bytes: int = 4 * GIB
     batches: int = 60

@@ -29,8 +29,6 @@ PAPER_COLOUR = "tab:gray"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of figures."""
-
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -42,8 +40,6 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One experiment's result."""
-
     experiment: str
     """`p1` to `p5`."""
 

@@ -284,8 +284,6 @@ def _start_and_wait(process: subprocess.Popen[str], name: str, began_at_seconds:
 
 @dataclass(frozen=True, slots=True)
 class SlicedJob:
-    """One job to submit."""
-
     name: str
     words: tuple[str, ...]
     """Workload and its arguments."""

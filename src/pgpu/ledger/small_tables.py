@@ -67,8 +67,6 @@ class FactTable:
 
 
 class Events:
-    """The event log."""
-
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
@@ -120,8 +118,6 @@ class Token:
 
 
 class Tokens:
-    """Tokens by id."""
-
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 

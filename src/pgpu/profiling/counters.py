@@ -82,7 +82,16 @@ def read_counters(output: str) -> tuple[KernelCounters, ...]:
     rows: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in _rows(output):
         rows.setdefault((row["Kernel Name"], row["Grid Size"], row["Block Size"]), []).append(row)
-    found = (_aggregate(name, grid, block, launches) for (name, grid, block), launches in rows.items())
+    found = []
+    for (name, grid, block), launches in rows.items():
+        times_ns = [_number(row.get(_DURATION, "")) or 0.0 for row in launches]
+        means = {
+            figure: _mean(
+                [(_fraction(row.get(metric, "")), time) for row, time in zip(launches, times_ns, strict=True)]
+            )
+            for figure, metric in _FIGURES.items()
+        }
+        found.append(KernelCounters(name, _triple(grid), _triple(block), len(launches), sum(times_ns), **means))
     return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
 
 
@@ -121,15 +130,6 @@ def _rows(output: str) -> Iterator[Mapping[str, str]]:
         cells = next(csv.reader([line]), [])
         if line.startswith('"') and len(cells) == len(names) and cells[0].isdigit():
             yield dict(zip(names, cells, strict=True))
-
-
-def _aggregate(name: str, grid: str, block: str, rows: Sequence[Mapping[str, str]]) -> KernelCounters:
-    times_ns = [_number(row.get(_DURATION, "")) or 0.0 for row in rows]
-    means = {
-        figure: _mean([(_fraction(row.get(metric, "")), time) for row, time in zip(rows, times_ns, strict=True)])
-        for figure, metric in _FIGURES.items()
-    }
-    return KernelCounters(name, _triple(grid), _triple(block), len(rows), sum(times_ns), **means)
 
 
 def _mean(figures: Sequence[tuple[float | None, float]]) -> float | None:

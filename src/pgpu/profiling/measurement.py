@@ -67,7 +67,6 @@ class MemoryPoint:
 
     @property
     def total_bytes(self) -> int:
-        """Of all kinds."""
         return sum(self.bytes_by_kind.values())
 
 
@@ -213,7 +212,6 @@ class Measurement:
 
 
 def summarise_log(log: Log) -> Measurement:
-    """Return the measurement of a log."""
     commands = [record for record in log.records if record.kind in _COMMANDS]
     contexts = [record for record in log.records if record.kind is Kind.CONTEXT]
     times = spans(commands)

@@ -15,7 +15,7 @@ from pgpu.model import Antagonist, Contest, Evidence, Sensitivity
 from pgpu.profiling.measurement import Interval, Measurement, length, overlap, union
 
 # Least fraction of the time of the job's kernels that overlaps with the antagonist's for a contest to be valid.
-LEAST_MET = 0.5
+LEAST_OVERLAP = 0.5
 
 _ShapeKey = tuple[str, tuple[int, int, int], tuple[int, int, int], int]
 
@@ -67,8 +67,8 @@ class Beside:
 def contest(runs_alone: Sequence[Measurement], beside: Beside) -> Contest | None:
     """Return the slowdown of job and antagonist; None if their kernels hardly overlapped, as when a busy host delayed launches."""
     busy = _busy_intervals(beside.jobs)
-    met_ns = sum(overlap(busy, span) for span in _busy_intervals([beside.neighbour]))
-    if met_ns < LEAST_MET * length(busy):
+    overlap_ns = sum(overlap(busy, span) for span in _busy_intervals([beside.neighbour]))
+    if overlap_ns < LEAST_OVERLAP * length(busy):
         return None
     lost = loss(runs_alone, beside.jobs)
     antagonist_slowdown = _slowdown_while(beside.neighbour, beside.alone, busy)
@@ -130,7 +130,7 @@ def _slowdown_while(run: Measurement, alone: Measurement, busy: Sequence[Interva
     A kernel of duration D that takes A alone and overlapped the job for M of D did M/s + (D - M) = A of work at slowdown s.
     """
     means = _mean_durations(alone)
-    met_ns, work_ns = 0.0, 0.0
+    overlap_ns, work_ns = 0.0, 0.0
     for record in run.log.records:
         shape = None if record.shape is None else run.log.shapes[record.shape]
         if shape is None or record.start_ns is None:
@@ -138,6 +138,6 @@ def _slowdown_while(run: Measurement, alone: Measurement, busy: Sequence[Interva
         key = (shape.name, shape.grid, shape.block, shape.dynamic_shared_bytes)
         together_ns = overlap(busy, (record.start_ns, record.start_ns + record.duration_ns))
         if key in means and together_ns:
-            met_ns += together_ns
+            overlap_ns += together_ns
             work_ns += means[key] - (record.duration_ns - together_ns)
-    return max(1.0, met_ns / work_ns) if work_ns > 0 else None
+    return max(1.0, overlap_ns / work_ns) if work_ns > 0 else None

@@ -142,7 +142,9 @@ class _Round:
     def consider_overdue(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
         """Consider the oldest overdue job of each user, and return the jobs that are still to be considered."""
         heads = OverdueJobs(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
-        planned = {candidate.job_id for candidate in queue if self.planned.knows(candidate)} if self.planned else set()
+        planned = (
+            {candidate.job_id for candidate in queue if self.planned.contains(candidate)} if self.planned else set()
+        )
         answered = {
             each.job_id
             for each in heads.of(queue, planned)
@@ -158,7 +160,7 @@ class _Round:
 
         for equals in by_priority(queue):
             yield self.planned.first(equals)
-            yield self.turns.of([candidate for candidate in equals if not self.planned.knows(candidate)])
+            yield self.turns.of([candidate for candidate in equals if not self.planned.contains(candidate)])
 
     def consider(self, candidate: Candidate) -> None:
         """Grant one candidate, or add it to those that wait or have expired."""
@@ -366,7 +368,7 @@ class _Round:
             self.planned.note_wait(candidate)
         if cause in _LIMITS:
             self._keep_quota(candidate)
-        elif not self._has_first and not self.planned.knows(candidate):
+        elif not self._has_first and not self.planned.contains(candidate):
             self._reserve(candidate)
         self.waits.append((candidate, cause))
 

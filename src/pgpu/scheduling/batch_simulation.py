@@ -40,8 +40,6 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True)
 class RunningBatchJob:
-    """A job that is already running."""
-
     gpu: int
     """Index of its GPU in the capacities."""
 
@@ -168,8 +166,6 @@ def _least_gpu_seconds(pieces: Sequence[tuple[int, float]], threshold: int, most
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Result of one simulation."""
-
     order: tuple[int, ...]
     """Every job's place in the batch, in the order in which they were started."""
 

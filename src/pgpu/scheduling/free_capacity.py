@@ -50,7 +50,6 @@ class FreeCapacity:
         )
 
     def copy(self) -> "FreeCapacity":
-        """Return an independent copy."""
         return FreeCapacity(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
 
     def hosts(self, gpu: Gpu, candidate: Candidate) -> bool:

@@ -176,19 +176,19 @@ class _Round:
         return self._adjust_turn(turns)
 
     def _drop_ended(self, turns: TurnState) -> TurnState:
-        def here(ids: Iterable[str]) -> tuple[str, ...]:
+        def drop_ids(ids: Iterable[str]) -> tuple[str, ...]:
             return tuple(each for each in ids if each in self._known)
 
-        def kept(values: Mapping[str, float]) -> dict[str, float]:
+        def drop_keys(values: Mapping[str, float]) -> dict[str, float]:
             return {key: value for key, value in values.items() if key in self._known}
 
         return replace(
             turns,
-            holders=here(turns.holders),
-            coming=here(turns.coming),
-            leaving=kept(turns.leaving),
-            served_seconds=kept(turns.served_seconds),
-            waiting_since_seconds=kept(turns.waiting_since_seconds),
+            holders=drop_ids(turns.holders),
+            coming=drop_ids(turns.coming),
+            leaving=drop_keys(turns.leaving),
+            served_seconds=drop_keys(turns.served_seconds),
+            waiting_since_seconds=drop_keys(turns.waiting_since_seconds),
             brief=turns.brief.intersection(self._known),
             went_first=turns.went_first.intersection(self._known),
             had_turn=turns.had_turn.intersection(self._known),

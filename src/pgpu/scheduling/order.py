@@ -237,10 +237,10 @@ class PlannedOrder:
 
     def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
         """Return the planned jobs of one priority, in the order of the plan."""
-        planned = [candidate for candidate in queue if self.knows(candidate)]
+        planned = [candidate for candidate in queue if self.contains(candidate)]
         return sorted(planned, key=lambda each: self._places[each.job_id])
 
-    def knows(self, candidate: Candidate) -> bool:
+    def contains(self, candidate: Candidate) -> bool:
         """Whether the plan contains this job."""
         return candidate.job_id in self._places
 

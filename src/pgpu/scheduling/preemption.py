@@ -241,12 +241,10 @@ class _ReclaimSearch:
     decide: DecideRound
 
     def decide_without(self, gone: frozenset[str], queue: Sequence[Candidate] | None = None) -> Admission:
-        """Decide a round without some leases."""
         rest = [each for job_id, each in self.held.items() if job_id not in gone]
         return self.decide(self.rooms_without(gone), self.queue if queue is None else queue, rest)
 
     def rooms_without(self, gone: frozenset[str]) -> Sequence[GpuRoom]:
-        """Return the rooms without some leases."""
         left = {room.gpu.uuid: room for room in self.rooms}
         for job_id in sorted(gone):
             held = self.held[job_id]

@@ -115,7 +115,6 @@ class QuotaUsage:
             self._kept[candidate.owner_uid] = kept
 
     def note_grant(self, candidate: Candidate, held: Held) -> None:
-        """Count a grant."""
         self._owned[candidate.owner_uid].add(held)
         self._held.append(held)
         kept = self._kept.get(candidate.owner_uid)

@@ -132,7 +132,6 @@ class RoundState:
     """Since the epoch."""
 
     def ends(self) -> list[tuple[float, Held]]:
-        """Return every job with its expected end."""
         default_seconds = self.rules.default_duration_seconds
         return [(expected_end_seconds(each, default_seconds, self.now_seconds), each) for each in self.held]
 

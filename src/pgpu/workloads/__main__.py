@@ -78,19 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_positive(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def main() -> int:
+    """Run the workload named on the command line and return the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args()
     # Counts and times are positive; a time may be zero.
     for name, value in vars(arguments).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and (value < 0 or (value == 0 and isinstance(value, int))):
             parser.error(f"--{name.replace('_', '-')} must be positive, not {value}")
-
-
-def main() -> int:
-    """Run the workload named on the command line and return the exit code."""
-    parser = _parser()
-    arguments = parser.parse_args()
-    _check_positive(parser, arguments)
     wait_seconds(arguments.start_at - time.time())
     if arguments.start_line:
         wait_for_start_line()

@@ -42,8 +42,6 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class InferencePlan:
-    """One job."""
-
     memory_bytes: int
     """Context included."""
 

@@ -25,8 +25,6 @@ _LEARNING_RATE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """One training."""
-
     needs_bytes: int
     """Memory that it uses, context included; P2's MNIST job needs 1,205 MiB."""
 

@@ -80,8 +80,6 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class P5Plan:
-    """What to run."""
-
     requests: int = 100
     """Measured requests of each kind."""
 
@@ -335,7 +333,6 @@ def _before(one: Measured, all_measured: Sequence[Measured]) -> Measured:
 
 
 def findings(cpu: Sequence[Measured], gpu: Sequence[Measured]) -> Iterator[str]:
-    """Yield the conclusions."""
     for each in cpu:
         if each.structure == _AFTER:
             ratio = _before(each, cpu).mean_seconds / each.mean_seconds

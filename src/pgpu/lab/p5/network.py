@@ -92,8 +92,6 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class DetectorShape:
-    """A detector."""
-
     name: str
     purpose: str
     pixels: int
@@ -119,7 +117,6 @@ class DetectorShape:
             yield Convolution(f"head{number}", layer, feature.layer.outputs, feature.output_pixels), boxes
 
     def all_convolutions(self) -> list[Convolution]:
-        """Return every convolution, heads last."""
         return [*self.convolutions(), *(head for head, _ in self.heads())]
 
     @property
@@ -292,7 +289,7 @@ class _Writer:
         import numpy  # noqa: ICN001, PLC0415 - an extra that may be missing
 
         self._numpy = numpy
-        self._lot = numpy.random.default_rng(seed)
+        self._generator = numpy.random.default_rng(seed)
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
 
@@ -395,7 +392,7 @@ class _Writer:
         return [self._constant(f"{name}_{word}", self._numpy.array([n], self._numpy.int64)) for word, n in numbers]
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self._lot.standard_normal(shape, self._numpy.float32)
+        return self._generator.standard_normal(shape, self._numpy.float32)
 
     def _numbers(self, name: str, *values: float) -> str:
         return self._constant(name, self._numpy.array(values, self._numpy.float32))

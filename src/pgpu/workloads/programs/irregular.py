@@ -76,13 +76,13 @@ class Clusters(Problem):
         found = array("f", sums)
         for number in range(self.points):
             point = points[number :: self.points]
-            owner = min(range(self.clusters), key=lambda cluster: self._apart(point, centres, cluster))
+            owner = min(range(self.clusters), key=lambda cluster: self._squared_distance(point, centres, cluster))
             for feature, value in enumerate(point):
                 found[owner * self.features + feature] += value
             found[self.clusters * self.features + owner] += 1
         return found
 
-    def _apart(self, point: array[Any], centres: array[Any], cluster: int) -> float:
+    def _squared_distance(self, point: array[Any], centres: array[Any], cluster: int) -> float:
         centre = centres[cluster * self.features : (cluster + 1) * self.features]
         return float(sum((ours - theirs) ** 2 for ours, theirs in zip(point, centre, strict=True)))
 

@@ -60,19 +60,16 @@ class Problem(ABC):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options for the sizes."""
         for option in cls.options.values():
             parser.add_argument(option.flag, type=int, default=option.default, help=option.help)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Take the sizes from the options."""
         given = {size: getattr(arguments, option.flag.removeprefix("--")) for size, option in cls.options.items()}
         return cls(**given, **cls.fixed)
 
     @classmethod
     def small(cls) -> Self:
-        """Return the problem of `small_sizes`."""
         return cls(**cls.small_sizes)
 
     @property
@@ -199,7 +196,6 @@ class _Arena:
         return found[:-1]
 
     def fill(self, problem: Problem) -> None:
-        """Fill the buffers of a problem."""
         for seed, (address, filling) in enumerate(zip(self.addresses(problem), problem.fillings, strict=True)):
             self._run.kernels.fill(address, filling, seed=seed)
         self._run.device.synchronize()
