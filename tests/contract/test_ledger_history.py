@@ -67,7 +67,7 @@ def test_neither_another_user_s_runs_nor_another_gpu_s_tell_how_long_a_call_last
     with ledger.view() as view:
         assert view.history.durations([MINE], ["RTX 3090"], 10) == {MINE: [12.5]}
         assert view.history.durations([MINE], ["RTX 3090", "simulated RTX 3090"], 10) == {MINE: [2.0, 12.5]}
-        assert view.history.company(MINE, ["RTX 3090"], 10) == [(12.5, 1.0)]
+        assert view.history.colocated_runs(MINE, ["RTX 3090"], 10) == [(12.5, 1.0)]
         assert view.history.peaks_of_call(MINE, "simulated RTX 3090") == [1_000]
 
 

@@ -70,7 +70,9 @@ def test_history_tells_how_many_jobs_a_gpu_had_while_each_ran() -> None:
         ended = [machine.until_free(job) for job in jobs]
         machine.until_free(machine.submit(command))
         with machine.engine.ledger.view() as view:
-            alone, *beside = view.history.company((ended[0].signature, ended[0].owner_uid), ["simulated Fake"], 10)
+            alone, *beside = view.history.colocated_runs(
+                (ended[0].signature, ended[0].owner_uid), ["simulated Fake"], 10
+            )
     assert alone[1] == pytest.approx(1)
     assert all(1 < together <= 2 for _, together in beside)
     assert len(beside) == len(jobs)

@@ -17,8 +17,8 @@ def played(steps: int) -> TurnState:
     for step in range(steps):
         now_seconds = step * 0.1
         contenders = [
-            Contender("a", 7 * GB, is_wanting=True, wanted_at_seconds=now_seconds),
-            Contender("b", 7 * GB, is_wanting=step % 100 < 30, wanted_at_seconds=now_seconds - step % 100 / 20),
+            Contender("a", 7 * GB, has_work=True, wanted_at_seconds=now_seconds),
+            Contender("b", 7 * GB, has_work=step % 100 < 30, wanted_at_seconds=now_seconds - step % 100 / 20),
         ]
         turns = advance(turns, contenders, 9 * GB, now_seconds, TurnRules(bytes_per_second=50 * GB))
     return turns

@@ -63,7 +63,7 @@ class Verdict:
 class Trial:
     """State of the trial of one set of jobs. Times are of the monotonic clock."""
 
-    company: frozenset[str] = frozenset()
+    job_ids: frozenset[str] = frozenset()
     """Ids of the jobs."""
 
     way: Way = Way.TOGETHER
@@ -96,7 +96,7 @@ class Trial:
 
 
 def begin(
-    company: frozenset[str],
+    job_ids: frozenset[str],
     now_seconds: float,
     known: Verdict | None,
     *,
@@ -106,18 +106,18 @@ def begin(
     """Begin a trial of a set of jobs, or take over a recent verdict on the same programs.
 
     Args:
-        company: Ids of the jobs.
+        job_ids: Ids of the jobs.
         now_seconds: Of the monotonic clock.
         known: The last verdict on these programs; None if there is none.
         known_age_seconds: Its age.
         rules: Durations and thresholds.
     """
-    if len(company) < 2:  # noqa: PLR2004 - one job alone needs no trial
-        return Trial(company, Way.TOGETHER, now_seconds, decided_at_seconds=math.inf)
+    if len(job_ids) < 2:  # noqa: PLR2004 - one job alone needs no trial
+        return Trial(job_ids, Way.TOGETHER, now_seconds, decided_at_seconds=math.inf)
     if known is not None and known_age_seconds < rules.memory_seconds:
         decided_at_seconds = now_seconds - known_age_seconds
-        return Trial(company, known.way, now_seconds, gain=known.gain, decided_at_seconds=decided_at_seconds)
-    return Trial(company, Way.TOGETHER, now_seconds)
+        return Trial(job_ids, known.way, now_seconds, gain=known.gain, decided_at_seconds=decided_at_seconds)
+    return Trial(job_ids, Way.TOGETHER, now_seconds)
 
 
 def advance(
@@ -133,11 +133,11 @@ def advance(
     """
     if trial.decided_at_seconds is not None:
         is_stale = now_seconds >= trial.decided_at_seconds + rules.memory_seconds
-        return Trial(trial.company, Way.TOGETHER, now_seconds) if is_stale else trial
+        return Trial(trial.job_ids, Way.TOGETHER, now_seconds) if is_stale else trial
     if not trial.marks:
         # Marks are taken only once every job has reported: the launches of all are compared over the same time.
         is_settled = now_seconds >= trial.since_seconds + trial.pause_seconds + rules.settle_seconds
-        is_complete = trial.company <= launches.keys()
+        is_complete = trial.job_ids <= launches.keys()
         return (
             replace(trial, marks=dict(launches), marked_at_seconds=now_seconds) if is_settled and is_complete else trial
         )
@@ -148,14 +148,18 @@ def advance(
 
 def _end_phase(trial: Trial, launches: Mapping[str, int], now_seconds: float, rules: VerificationRules) -> Trial:
     """End a phase: repeat it if it has no result, else go on to turns, or compare both ways."""
-    seen = {job: launches.get(job, 0) - trial.marks[job] for job in trial.company}
+    seen = {job: launches.get(job, 0) - trial.marks[job] for job in trial.job_ids}
     if min(seen.values()) < rules.least_launches:
         # Again from running together; after turns without a result only after an exponential backoff.
         anew = replace(trial, way=Way.TOGETHER, since_seconds=now_seconds, marks={}, together=None)
         if trial.way is Way.TOGETHER:
             return replace(anew, pause_seconds=0.0)
         pause_seconds = min(rules.look_seconds * 2**trial.turns_without_result, rules.memory_seconds)
-        return replace(anew, pause_seconds=pause_seconds, turns_without_result=min(trial.turns_without_result + 1, _MOST_TURNS_WITHOUT_RESULT))
+        return replace(
+            anew,
+            pause_seconds=pause_seconds,
+            turns_without_result=min(trial.turns_without_result + 1, _MOST_TURNS_WITHOUT_RESULT),
+        )
     rates = {job: count / (now_seconds - trial.marked_at_seconds) for job, count in seen.items()}
     together = trial.together
     if together is None:

@@ -48,7 +48,7 @@ CROSS JOIN jobs AS other ON other.id = held.job_id
 WHERE theirs.gpu_uuid = (SELECT gpu_uuid FROM slices WHERE job_id = :job_id AND position = 0)
     AND held.job_id <> :job_id AND other.started_at < :until
 """
-_COMPANY = """
+_COLOCATED = """
 SELECT duration_seconds, together FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?))
     AND exit_code = 0 AND together IS NOT NULL ORDER BY sequence DESC LIMIT ?
@@ -65,7 +65,7 @@ SELECT duration_seconds FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
 ORDER BY sequence DESC LIMIT ?
 """
-# Since the call's last run under MPS: each run counts with the part of it that had company, at most all of it.
+# Since the call's last run under MPS: each run counts with the part of it that ran beside other jobs, at most all of it.
 _SLICED = """
 SELECT duration_seconds * min(1, together - 1) AS beside_seconds FROM runs
 WHERE signature = ?1 AND owner_uid = ?2 AND gpu_name = ?3 AND sharing = 'time-slice' AND together > 1
@@ -166,10 +166,10 @@ class History:
         }
         return {call: seconds for call, seconds in found.items() if seconds}
 
-    def company(self, call: Call, gpu_names: Collection[str], most_runs: int) -> list[tuple[float, float]]:
+    def colocated_runs(self, call: Call, gpu_names: Collection[str], most_runs: int) -> list[tuple[float, float]]:
         """Return runs of a call as for `durations`: seconds, and the mean number of jobs on its GPU, itself included."""
         words = (*call, json.dumps([*gpu_names]), most_runs)
-        return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, words)]
+        return [(row[0], row[1]) for row in self._connection.execute(_COLOCATED, words)]
 
     def sliced_seconds(self, call: Call, gpu_name: str) -> float:
         """Return how long a call ran in time slices beside others since it last ran under MPS on one model of GPU."""

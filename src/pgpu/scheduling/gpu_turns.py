@@ -54,7 +54,7 @@ class Contender:
     set_bytes: int
     """Working set: all memory it holds that could be moved to the host."""
 
-    is_wanting: bool
+    has_work: bool
     """Whether it has something to launch, or in flight."""
 
     wanted_at_seconds: float | None
@@ -72,11 +72,11 @@ class Contender:
 
     def is_active(self, now_seconds: float, rules: TurnRules) -> bool:
         """Whether it launched anything lately."""
-        return self.is_wanting or self._idle_seconds(now_seconds) < rules.active_seconds
+        return self.has_work or self._idle_seconds(now_seconds) < rules.active_seconds
 
     def is_idle(self, now_seconds: float, most_seconds: float) -> bool:
         """Whether it has had nothing to launch for this long."""
-        return not self.is_wanting and self.is_quiet and self._idle_seconds(now_seconds) >= most_seconds
+        return not self.has_work and self.is_quiet and self._idle_seconds(now_seconds) >= most_seconds
 
     def _idle_seconds(self, now_seconds: float) -> float:
         return float("inf") if self.wanted_at_seconds is None else now_seconds - self.wanted_at_seconds
@@ -284,7 +284,7 @@ class _Round:
 
     def _is_hasty(self, job_id: str, turns: TurnState) -> bool:
         """Whether it waits, has short bursts, and has not gone first in this round."""
-        return job_id in turns.brief and job_id not in turns.went_first and self._known[job_id].is_wanting
+        return job_id in turns.brief and job_id not in turns.went_first and self._known[job_id].has_work
 
     def _start_turn(self, turns: TurnState) -> TurnState:
         # The next turn starts once the jobs of the last one have drained, or after `drain_seconds`.

@@ -67,7 +67,7 @@ class SlowdownCurves:
             if not call[0]:
                 continue
             if call not in self._known:
-                self._known[call] = fit_curve(view.history.company(call, names, STRETCH_RUNS))
+                self._known[call] = fit_curve(view.history.colocated_runs(call, names, STRETCH_RUNS))
             if (curve := self._known[call]) is not None:
                 found[job_id] = curve
         return found

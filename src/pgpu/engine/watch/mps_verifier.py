@@ -98,9 +98,9 @@ class _GpuTrial:
         self._release([job for job in present if job not in self._jobs])
         now_seconds = self.loop.now_seconds()
         # A trial compares exactly these jobs; with any other set of jobs a new one begins.
-        company = frozenset(job.id for job in self._jobs)
-        if company != self._trial.company:
-            self._trial = self._new_trial(company, now_seconds)
+        job_ids = frozenset(job.id for job in self._jobs)
+        if job_ids != self._trial.job_ids:
+            self._trial = self._new_trial(job_ids, now_seconds)
         before = self._trial
         launches = {}
         for job in self._jobs:
@@ -136,14 +136,14 @@ class _GpuTrial:
             and any(part.gpu_uuid == self.gpu_uuid for part in job.lease.slices)
         ]
 
-    def _new_trial(self, company: frozenset[str], now_seconds: float) -> Trial:
+    def _new_trial(self, job_ids: frozenset[str], now_seconds: float) -> Trial:
         # A recent verdict on the same programs saves the trial.
         gpu, known = self._gpu(), None
         if gpu is not None:
             with self.context.ledger.view() as view:
                 known = verdict_of(view, gpu, [job.signature for job in self._jobs])
         age_seconds = 0.0 if known is None else time.time() - known.at_seconds
-        return begin(company, now_seconds, known, known_age_seconds=age_seconds, rules=self.rules)
+        return begin(job_ids, now_seconds, known, known_age_seconds=age_seconds, rules=self.rules)
 
     def _keep_verdict(self, trial: Trial, gain: float) -> None:
         gpu = self._gpu()

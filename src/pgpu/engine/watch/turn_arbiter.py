@@ -326,9 +326,9 @@ class _GpuTurns:
         at, lease = _find_slice(job, self.gpu_uuid)
         board = _value_at(self.context.enforcer.boards(lease), at)
         activity = _activity(board, measured.word, held_at_seconds, now_seconds)
-        is_wanting, wanted_at_seconds, is_quiet = activity if job.state is JobState.RUNNING else _STILL
+        has_work, wanted_at_seconds, is_quiet = activity if job.state is JobState.RUNNING else _STILL
         return Contender(
-            job.id, measured.set_bytes, is_wanting, wanted_at_seconds, is_quiet=is_quiet, priority=job.request.priority
+            job.id, measured.set_bytes, has_work, wanted_at_seconds, is_quiet=is_quiet, priority=job.request.priority
         )
 
     def _set_hold(self, job: Job, now_seconds: float) -> None:
