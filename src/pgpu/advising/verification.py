@@ -64,8 +64,6 @@ class Trial:
     """State of the trial of one set of jobs. Times are of the monotonic clock."""
 
     job_ids: frozenset[str] = frozenset()
-    """Ids of the jobs."""
-
     way: Way = Way.TOGETHER
     since_seconds: float = 0.0
     """Start of the current phase."""
