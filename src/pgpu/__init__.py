@@ -2,8 +2,8 @@
 
 docs/architecture.md lists the rooms of the package and their order, which import-linter checks.
 
-The package itself holds no code: what the author of a function writes, `pgpu.function`, `pgpu.Batch` and `pgpu.Context`, is
-imported from its room on first access, so `import pgpu` costs nothing.
+`pgpu.function`, `pgpu.Batch` and `pgpu.Context`, for authors of functions, are imported from `pgpu.functions.api` on first
+access: `import pgpu` alone, which every command and replica does, loads no other module of the package.
 """
 
 from importlib import import_module
@@ -16,6 +16,7 @@ __all__ = ["Batch", "Context", "function"]
 
 
 def __getattr__(name: str) -> object:
+    # Called only for names that the module does not have (PEP 562).
     if name not in __all__:
         raise AttributeError(f"module 'pgpu' has no attribute {name!r}")
     return getattr(import_module("pgpu.functions.api"), name)

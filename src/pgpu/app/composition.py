@@ -97,7 +97,6 @@ def make_engine(settings: Settings) -> Engine:
 
 
 def open_ledger(settings: Settings) -> Ledger:
-    """Return the ledger of a state directory."""
     return Ledger(settings.state_dir / LEDGER_NAME)
 
 

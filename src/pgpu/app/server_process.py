@@ -143,7 +143,6 @@ class GatewaySupervisor:
         self._life, self._held = os.pipe()
 
     def start(self) -> None:
-        """Start the thread that runs the gateway."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -33,8 +33,6 @@ def _open_functions(settings: "Settings") -> "HttpFunctions":
 
 @dataclass
 class Invocation:
-    """One invocation of `pgpu`."""
-
     flags: dict[str, str | None] = field(default_factory=dict)
     """Texts of the global flags that were given, by setting name."""
 

@@ -67,7 +67,6 @@ class NoteHandler(logging.Handler):
     """Prints log lines as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line."""
         print_note(record.getMessage())
 
 

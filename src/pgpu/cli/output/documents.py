@@ -40,7 +40,6 @@ def of_error(error: PgpuError) -> Document:
 
 
 def of_job(report: "JobReport") -> Document:
-    """Describe one job."""
     return document(job=_job(report))
 
 

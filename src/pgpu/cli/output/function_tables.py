@@ -104,7 +104,6 @@ def document_of(served: Iterable[Served]) -> Document:
 
 
 def document_of_version(version: Version) -> Document:
-    """Describe a version."""
     return document(version=_version(version))
 
 

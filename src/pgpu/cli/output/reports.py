@@ -106,12 +106,10 @@ def document_of_profile(finding: ProfileResult) -> dict[str, Any]:
 
 
 def page_of(finding: ProfileResult) -> str:
-    """Return the HTML page with plots."""
     return page(finding.measurement, finding.profile, _title(finding), finding.counters)
 
 
 def trace_of(finding: ProfileResult) -> str:
-    """Return the trace for Perfetto."""
     return trace_events(finding.measurement, _title(finding))
 
 
@@ -184,7 +182,6 @@ def verdict_of(advice: Advice) -> Sequence[str]:
 
 
 def document_of_advice(advice: Advice) -> Document:
-    """Describe advice for `--json`."""
     return document(
         mode=advice.mode.value,
         gain=advice.gain,
@@ -240,7 +237,6 @@ def _compare(found: float, nominal: float | None, source: str) -> str:
 def document_of_calibration(  # noqa: PLR0917 - the parts of one result
     constants: Constants, before: Errors, after: Errors, pairs: int, bandwidths: Bandwidths, gpu: Gpu
 ) -> Document:
-    """Describe a calibration for `--json`."""
     sheet = model_named(gpu.name)
     return document(
         constants=asdict(constants),

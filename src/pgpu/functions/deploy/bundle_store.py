@@ -240,11 +240,12 @@ def disk_bytes(tree: Path) -> int:
     Raises:
         RequestError: Its directories are nested deeper than a path can be long, so the size is unknown.
     """
+    # Links are not followed, so no path leads out of the tree and no directory is counted twice.
     size_bytes, left = 0, [os.fspath(tree)]
     while left:
-        with _unreadable_skipped(), os.scandir(left.pop()) as found:
+        with _skip_unreadable(), os.scandir(left.pop()) as found:
             for each in found:
-                with _unreadable_skipped():
+                with _skip_unreadable():
                     size_bytes += max(BLOCK_BYTES, each.stat(follow_symlinks=False).st_blocks * _STAT_UNIT_BYTES)
                     if each.is_dir(follow_symlinks=False):
                         left.append(each.path)
@@ -252,7 +253,7 @@ def disk_bytes(tree: Path) -> int:
 
 
 @contextlib.contextmanager
-def _unreadable_skipped() -> Iterator[None]:
+def _skip_unreadable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -265,12 +266,12 @@ def remove_tree(tree: Path) -> None:
 
     Nested directories are moved to the top before they are emptied, so depth needs neither recursion nor long paths.
     """
-    with contextlib.suppress(OSError), _opened(os.fspath(tree)) as top:
+    with contextlib.suppress(OSError), _open_directory(os.fspath(tree)) as top:
         left = _empty(top, top)
         while left:
             name = left.pop()
             with contextlib.suppress(OSError):
-                with _opened(name, top) as directory:
+                with _open_directory(name, top) as directory:
                     left += _empty(directory, top)
                 os.rmdir(name, dir_fd=top)
     with contextlib.suppress(OSError):
@@ -285,13 +286,15 @@ def _empty(directory: int, top: int) -> list[str]:
             try:
                 os.unlink(name, dir_fd=directory)
             except IsADirectoryError:
+                # A random name: the tree's own names at the top cannot collide with it.
                 moved.append(secrets.token_hex(16))
                 os.rename(name, moved[-1], src_dir_fd=directory, dst_dir_fd=top)
     return moved
 
 
 @contextlib.contextmanager
-def _opened(name: str, above: int | None = None) -> Iterator[int]:
+def _open_directory(name: str, above: int | None = None) -> Iterator[int]:
+    # O_NOFOLLOW: the owner may replace a directory by a link at any moment; the descriptor then stays in the tree.
     descriptor = os.open(name, _DIRECTORY, dir_fd=above)
     try:
         yield descriptor

@@ -110,7 +110,6 @@ class Deployer:
         return Submission(replica_spec(deployment, places), replica_request(declaration_of(deployment)))
 
     def has(self, owner_uid: int, digest: str) -> bool:
-        """Whether the store has this bundle of the user."""
         return self.store.has(owner_uid, digest)
 
     def receive(self, owner_uid: int) -> AbstractContextManager[IncomingBundle]:
@@ -131,6 +130,7 @@ class Deployer:
             RequestError: Its bundle or its packages are gone.
             NodeError: The directory cannot be created.
         """
+        # The directory has the job's id, which exists before the job: so leftovers of a crash are found by name.
         sockets = self.sockets / job_id
         places = self._places(version, sockets)
         _make_for(sockets, account, is_capped=version.runtime == "docker")
@@ -153,7 +153,7 @@ class Deployer:
         return Submission(bytecode_spec(version, directory, places), Request(0, 0))
 
     def forget(self, job_id: str) -> None:
-        """Remove the socket directory of a replica whose job ended."""
+        """Remove the socket directory of an ended replica."""
         # The id becomes a path component.
         if job_id.isalnum():
             # A directory that stays mounted stays in jobs_with_sockets(), and the server's next start removes it.
@@ -176,6 +176,7 @@ class Deployer:
         Raises:
             NodeError: The directory cannot be created.
         """
+        # A build that was interrupted may have left a directory with a part of the packages.
         directory = self._beside_layers(version)
         self.forget_build(version)
         _make_for(directory, account)
@@ -260,6 +261,7 @@ def _make_for(directory: Path, account: Account | None, *, is_capped: bool = Fal
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
+        # Mounted before the change of owner: chown must reach the root of the mount, which covers the directory below.
         if is_capped:
             mount_capped(directory, _SOCKETS_BYTES, _MOST_SOCKETS)
         if account is not None and account.uid != os.geteuid():

@@ -162,6 +162,7 @@ def pack(members: Iterable[BundleMember], read: Callable[[BundleMember], bytes],
         RequestError: A member is not allowed, or its content has another size than the member.
     """
     inspector, paths, hashing = BundleInspector(), [], _HashingWriter(out)
+    # PAX: names of any length and letters in UTF-8; ustar ends at 256 bytes.
     # "w|": tarfile writes without seeking, so that the digest covers the bytes in their final order.
     with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive:
         for member in members:

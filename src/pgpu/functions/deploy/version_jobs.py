@@ -284,6 +284,7 @@ def build_spec(
     """
     root = directory if version.runtime == "process" else Path(TARGET)
     target, lock = str(root / "packages"), str(root / LOCK_NAME)
+    # Outside of a container pip is the server's own: packages are built for the Python that will run the replica.
     if version.runtime == "process":
         home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
         pip = (sys.executable, "-P", "-m", "pip", "install")
@@ -302,6 +303,7 @@ def build_spec(
         working_directory="/",
         user=user,
         is_sealed=True,
+        # Replicas have no network by default; pip needs one.
         network="default",
         provisions=(Mount(str(directory), TARGET, "rw"), *own_mounts(own)),
         serves=version.function,

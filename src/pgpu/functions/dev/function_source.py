@@ -17,7 +17,7 @@ from pgpu.units import quoted
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A function whose code is not imported yet."""
+    """A function before its code is imported."""
 
     source: Path
     """The directory that is watched, first on the import path, and the function's working directory."""
@@ -67,7 +67,7 @@ def _section_of(directory: Path, app: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDescription:
-    """A function whose module can be imported."""
+    """What a function's module declares, found by importing it."""
 
     name: str
     declaration: Declaration

@@ -168,7 +168,7 @@ class AsyncCallStore:
         request = self._running.get(call_id)
         return "running" if request is not None and request.replica is not None else "queued"
 
-    def running(self, call_id: str) -> RoutedRequest | None:
+    def request_of(self, call_id: str) -> RoutedRequest | None:
         """Return the request of a call that was sent to its function; None: it waits, or has its answer."""
         return self._running.get(call_id)
 
@@ -245,6 +245,7 @@ class AsyncCallStore:
             self._release(router.function.identity)
             return
         now, seconds = time.monotonic(), router.declaration.timeout_seconds
+        # Its deadline covers the wait for a replica; the function's own timeout begins when a replica gets it.
         body, file = split_body(call.body)
         request = RoutedRequest(
             call_id, call.method, call.path, call.query, call.headers, body, file, now, now + _LONGEST_WAIT_SECONDS,
@@ -254,6 +255,7 @@ class AsyncCallStore:
         router.submit(request)
 
     async def _finish(self, call_id: str, function: str, reply: Reply, body: Body) -> None:
+        # The function may have been removed while its last calls were answered: their answers have no reader.
         if self._routers.of(function) is None:
             await self._in_thread(self._database.forget, call_id)
         else:
@@ -298,7 +300,7 @@ class _StoreSink:
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
         self._pieces += chunk.body if file is None else map_body(file)
-        request = self._store.running(self.call_id)
+        request = self._store.request_of(self.call_id)
         if chunk.is_broken or len(self._pieces) > _MOST_REPLY_BYTES:
             if request is not None and request.router is not None:
                 request.router.abandon(request)
@@ -350,7 +352,7 @@ class AsyncCallRoutes:
         assert router is not None  # noqa: S101 - checked by the caller
         identity = router.function.identity
         if route.kind is RouteKind.NAMED_CALL and request.method != "PUT":
-            return await self._stored(request, named_call_id(identity, principal, route.call))
+            return await self._answer_stored(request, named_call_id(identity, principal, route.call))
         body = await _read(request, receive, min(MOST_BYTES, router.declaration.max_body_bytes))
         if body is None or isinstance(body, Refusal):
             return body
@@ -378,9 +380,9 @@ class AsyncCallRoutes:
         if (refusal := self._access.refusal(caller, router)) is not None:
             return _NO_CALL if refusal is NOT_YOURS else refusal
         is_theirs = known is not None and known.caller == self._access.principal(caller)
-        return await self._stored(request, route.call) if is_theirs else _NO_CALL
+        return await self._answer_stored(request, route.call) if is_theirs else _NO_CALL
 
-    async def _stored(self, request: RoutedRequest, call_id: str) -> Reply | Refusal:
+    async def _answer_stored(self, request: RoutedRequest, call_id: str) -> Reply | Refusal:
         if request.method == "DELETE":
             return Reply(204, {}) if await self._store.forget(call_id) else _NO_CALL
         known = await self._store.get(call_id)
@@ -410,6 +412,7 @@ class AsyncCallRoutes:
             return GONE if router.is_closed else _FORGOTTEN
         if known.reply is None:
             return _LATE
+        # Not kept, so that the sender's next delivery of this event runs the function again.
         if known.reply.status >= _OWN_ERRORS:
             await self._store.forget(call.id)
         return _replay(known)

@@ -119,9 +119,9 @@ def openapi_document() -> bytes:
                 "Call a function asynchronously under an id of yours; again does nothing.",
                 [_NAME_PARAMETER, _CALL_PARAMETER],
             ),
-            **_stored([_NAME_PARAMETER, _CALL_PARAMETER]),
+            **_stored_call([_NAME_PARAMETER, _CALL_PARAMETER]),
         },
-        "/calls/{call}": _stored([_CALL_PARAMETER]),
+        "/calls/{call}": _stored_call([_CALL_PARAMETER]),
         "/functions/{name}/openapi.json": {"get": _page("The function's own description.", [_NAME_PARAMETER])},
         "/v2/models/{name}": {"get": _page("A function's tensors.", [_NAME_PARAMETER])},
         "/v2/models/{name}/ready": {"get": _page("Whether a function can be called.", [_NAME_PARAMETER])},
@@ -141,7 +141,7 @@ def openapi_document() -> bytes:
     )
 
 
-def _refused(*statuses: str) -> dict[str, Any]:
+def _refusal_responses(*statuses: str) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {status: {"description": "Refused; `code` is the reason.", "content": content} for status in statuses}
 
@@ -152,25 +152,29 @@ def _call(summary: str, parameters: list[Any]) -> dict[str, Any]:
         "summary": summary,
         "parameters": parameters,
         "requestBody": _BODY,
-        "responses": {**answers, **_refused("4XX", "5XX")},
+        "responses": {**answers, **_refusal_responses("4XX", "5XX")},
     }
 
 
 def _page(summary: str, parameters: list[Any]) -> dict[str, Any]:
-    return {"summary": summary, "parameters": parameters, "responses": {"200": _ANY, **_refused("4XX", "503")}}
+    return {
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {"200": _ANY, **_refusal_responses("4XX", "503")},
+    }
 
 
-def _stored(parameters: list[Any]) -> dict[str, Any]:
+def _stored_call(parameters: list[Any]) -> dict[str, Any]:
     waits = {"202": {"description": "It has no answer yet.", "content": {"application/json": {"schema": {}}}}}
     return {
         "get": {
             "summary": "The answer of an asynchronous call, unchanged.",
             "parameters": parameters,
-            "responses": {"200": _ANY, **waits, **_refused("4XX", "5XX")},
+            "responses": {"200": _ANY, **waits, **_refusal_responses("4XX", "5XX")},
         },
         "delete": {
             "summary": "Cancel an asynchronous call and forget its answer.",
             "parameters": parameters,
-            "responses": {"204": {"description": "It is forgotten."}, **_refused("4XX", "5XX")},
+            "responses": {"204": {"description": "It is forgotten."}, **_refusal_responses("4XX", "5XX")},
         },
     }

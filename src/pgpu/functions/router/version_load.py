@@ -106,6 +106,7 @@ class VersionLoad:
             is_exact: The caller named the version: no other version serves it.
         """
         is_replaced = any(each.hot and each.number not in percents for each in loads if each is not self)
+        # A version that was ready before and has no replica now was scaled to zero: its calls wait for its own start.
         if self.hot or is_exact or (self.has_been_ready and not is_replaced):
             return self.hot
         return [replica for each in loads for replica in each.hot]
@@ -147,7 +148,7 @@ class VersionLoad:
         self.failures += 1
         self.retry_at_seconds = time.monotonic() + pause
 
-    def learned(self, epoch_seconds: float) -> LearnedLoad | None:
+    def learned_load(self, epoch_seconds: float) -> LearnedLoad | None:
         """Return what the next gateway needs; None for a version without calls.
 
         Args:
@@ -212,6 +213,7 @@ class LoadHistory:
                 return {(row[0], row[1]): LearnedLoad._make((*row[2:6], tuple(json.loads(row[6])))) for row in rows}
         except (sqlite3.Error, ValueError, TypeError) as error:
             _log.info("the learned load of functions is dropped: %s", error)
+            # Removed, so that the next write makes a new file: a damaged one would fail again at each write.
             self._path.unlink(missing_ok=True)
             return {}
 
@@ -250,7 +252,7 @@ def learned_loads(routers: Iterable["FunctionRouter"]) -> LearnedLoads:
         (router.function.identity, number): learned
         for router in routers
         for number, load in router.loads.items()
-        if (learned := load.learned(epoch)) is not None
+        if (learned := load.learned_load(epoch)) is not None
     }
 
 
@@ -258,6 +260,7 @@ async def save_periodically(routers: Iterable["FunctionRouter"], history: LoadHi
     """Write once a minute until cancelled."""
     while True:
         await asyncio.sleep(_SAVE_SECONDS)
+        # In a thread: a slow disk must not block the event loop. The state itself is copied on the loop, before.
         await asyncio.to_thread(history.write, learned_loads(routers))
 
 

@@ -39,6 +39,7 @@ class WarmWindow:
     from_seconds: float = 0.0
     until_seconds: float = 300.0
 
+    # Half-open, so that a window of no length keeps no replica.
     def is_wanted(self, idle_seconds: float) -> bool:
         """Whether a replica is kept this long after the last call."""
         return self.from_seconds <= idle_seconds < self.until_seconds
@@ -69,7 +70,7 @@ class ArrivalHistory:
             declared_seconds: How long a replica stays if there is no prediction.
 
         Returns:
-            A window whose end is never before its begin.
+            A window that never ends before it begins.
         """
         inside, outside = self._counts[:_BINS], self._counts[_BINS]
         total = sum(inside)
@@ -78,6 +79,7 @@ class ArrivalHistory:
         mean = total / _BINS
         if math.sqrt(sum((count - mean) ** 2 for count in inside) / _BINS) / mean < _FLATTEST:
             return WarmWindow(0.0, declared_seconds)
+        # Bins are minutes rounded down, so the end of the window is the end of its last bin.
         head = _percentile(inside, total, _HEAD) * _BIN_SECONDS * (1 - _MARGIN)
         tail = (_percentile(inside, total, _TAIL) + 1) * _BIN_SECONDS * (1 + _MARGIN)
         # A window that begins within two minutes would end a replica and start another one almost at once.

@@ -203,7 +203,7 @@ def plan_steps(view: FunctionView) -> tuple[Step, ...]:
     given_up: dict[int, FailVersion] = {}
     for version in view.versions:
         # Without an earlier traffic split there is nothing to return to: the version goes on trying.
-        if view.has_fallback and not version.has_been_ready and (reason := _failure(view, version)) is not None:
+        if view.has_fallback and not version.has_been_ready and (reason := _failure_reason(view, version)) is not None:
             given_up[version.number] = FailVersion(version.number, reason)
     serving = [version for version in view.versions if version.number not in given_up]
     steps: list[Step] = list(given_up.values())
@@ -211,7 +211,7 @@ def plan_steps(view: FunctionView) -> tuple[Step, ...]:
         steps += _steps_of_version(view, version)
     # Versions without traffic are drained once none of the others depends on them, or once they stand in the way.
     if not given_up and all(_can_do_without_retired(view, version) for version in serving):
-        steps += [DrainReplica(each.job_id) for each in _retired(view)]
+        steps += [DrainReplica(each.job_id) for each in _retired_replicas(view)]
     steps += [StopReplica(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
     longest_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
     woken = {step.job_id for step in steps if isinstance(step, WakeReplica)}
@@ -257,21 +257,21 @@ def wanted_replicas(
     return min(maximum, max(floor, needed))
 
 
-def _coming(view: FunctionView, number: int) -> list[ReplicaView]:
+def _coming_replicas(view: FunctionView, number: int) -> list[ReplicaView]:
     return [each for each in view.replicas if each.version == number and each.phase in _COMING]
 
 
-def _retired(view: FunctionView) -> list[ReplicaView]:
+def _retired_replicas(view: FunctionView) -> list[ReplicaView]:
     """Return the replicas of versions that get no traffic any more and still accept calls."""
     numbers = {version.number for version in view.versions}
     return [each for each in view.replicas if each.version not in numbers and each.phase in _COMING]
 
 
-def _failure(view: FunctionView, version: VersionView) -> str | None:
+def _failure_reason(view: FunctionView, version: VersionView) -> str | None:
     """Return the reason to give up a version that was never ready; None: it may still start."""
     if version.failures >= MOST_FAILURES:
         return "its replicas ended before they were ready"
-    for each in _coming(view, version.number):
+    for each in _coming_replicas(view, version.number):
         if each.phase is Phase.FAILED:
             return "its replica could not be started several times"
         if each.phase is Phase.STARTING and view.now_seconds - each.since_seconds > version.startup_timeout_seconds:
@@ -280,15 +280,17 @@ def _failure(view: FunctionView, version: VersionView) -> str | None:
 
 
 def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step]:
-    there = _coming(view, version.number)
+    there = _coming_replicas(view, version.number)
     hot = [each for each in there if each.phase is Phase.HOT]
+    # Waiting requests count like running ones: each needs a slot of some replica.
     busy = version.queued + sum(each.in_flight for each in there)
     wanted = wanted_replicas(
         busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=len(hot)
     )
     if wanted > len(there):
-        yield from _added_replicas(view, version, there, wanted - len(there))
+        yield from _add_replicas(view, version, there, wanted - len(there))
         return
+    # The longest idle ones go first: calls are sent to the first free replica, so the last ones get none.
     surplus = [each for each in _longest_idle(there) if _may_go(view, version, each)][: len(there) - wanted]
     for each in surplus:
         yield ParkReplica(each.job_id) if version.can_park and each.phase is Phase.HOT else DrainReplica(each.job_id)
@@ -302,9 +304,7 @@ def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step
             yield MarkEvictable(each.job_id, value)
 
 
-def _added_replicas(
-    view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int
-) -> Iterator[Step]:
+def _add_replicas(view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int) -> Iterator[Step]:
     """Wake parked replicas, the most recently used first, and start the rest."""
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
@@ -321,7 +321,7 @@ def _floor(view: FunctionView, version: VersionView) -> int:
     One is started ahead of the calls if other replicas serve in its place until it is hot (retired ones, and those of the
     other versions for a canary), or if the next call is expected.
     """
-    others = _retired(view) if version.has_been_ready else view.replicas
+    others = _retired_replicas(view) if version.has_been_ready else view.replicas
     is_replacing = any(each.phase is Phase.HOT and each.version != version.number for each in others)
     return max(version.minimum, int(is_replacing or _is_kept_warm(view, version)))
 
@@ -351,9 +351,10 @@ def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool
 
 def _can_do_without_retired(view: FunctionView, version: VersionView) -> bool:
     """Whether a version has a hot replica, needs none, or cannot start one before the retired ones release their memory."""
-    there = _coming(view, version.number)
+    there = _coming_replicas(view, version.number)
     if any(each.phase is Phase.HOT for each in there):
         return True
+    # All of them wait for memory: after this time it is taken for granted that only the retired replicas can free it.
     waiting = [each for each in there if each.phase is Phase.WAITING]
     if waiting and len(waiting) == len(there):
         return any(view.now_seconds - each.since_seconds >= FITS_WITHIN_SECONDS for each in waiting)
