@@ -28,7 +28,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def another_process() -> None:
     """Forget what was read in this one."""
-    needs_estimation._read.clear()
+    needs_estimation._cache.clear()
 
 
 def remembered(ledger: Ledger) -> Profile:
@@ -75,6 +75,6 @@ def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
 
 def test_only_so_much_is_remembered_in_one_process() -> None:
     another_process()
-    for number in range(needs_estimation._MOST_READ + 3):
+    for number in range(needs_estimation._MOST_CACHED + 3):
         needs_estimation.cache_estimate(replace(KNOWN, signature=str(number)), needs_estimation.estimate_needs(PROFILE))
-    assert len(needs_estimation._read) == needs_estimation._MOST_READ
+    assert len(needs_estimation._cache) == needs_estimation._MOST_CACHED

@@ -46,8 +46,8 @@ _LOST = (0.0, 0.3, 0.8, 1.5, 3.0, 7.0)
 # Coarse grid, refined around the best point.
 _GRAINS = (1.0, 2.0, 4.0, 8.0)
 
-# Fine grid: added to the footprint, times the lost memory, times the grain.
-_NEARER = ((-0.1, -0.06, -0.03, 0.0, 0.03, 0.06, 0.1), (0.75, 0.9, 1.0, 1.12, 1.3), (0.7, 1.0, 1.4))
+# Fine grid around the best point of the coarse one: added to the footprint, times the lost memory, times the grain.
+_FINE_GRID = ((-0.1, -0.06, -0.03, 0.0, 0.03, 0.06, 0.1), (0.75, 0.9, 1.0, 1.12, 1.3), (0.7, 1.0, 1.4))
 
 MULTIPROCESSORS, ARITHMETIC, MEMORY_BANDWIDTH = "multiprocessors", "arithmetic", "memory bandwidth"
 
@@ -70,31 +70,30 @@ class NeedsEstimate:
     """Names of resources of unknown use."""
 
 
-_MOST_READ = 512
+_MOST_CACHED = 512
 
 # Cache of this process, the oldest first.
-_read: dict[Profile, NeedsEstimate] = {}
+_cache: dict[Profile, NeedsEstimate] = {}
 
 _lock = threading.Lock()
 
 
 def is_cached(profile: Profile) -> bool:
     """Whether `estimate_needs` returns at once."""
-    return profile in _read
+    return profile in _cache
 
 
-def cache_estimate(profile: Profile, reading: NeedsEstimate) -> None:
-    """Put an estimate into the cache of this process."""
+def cache_estimate(profile: Profile, estimate: NeedsEstimate) -> None:
     with _lock:
-        while len(_read) >= _MOST_READ:  # The oldest first: a dict keeps the order of insertion.
-            del _read[next(iter(_read))]
-        _read[profile] = reading
+        while len(_cache) >= _MOST_CACHED:  # The oldest first: a dict keeps the order of insertion.
+            del _cache[next(iter(_cache))]
+        _cache[profile] = estimate
 
 
 def estimate_needs(profile: Profile) -> NeedsEstimate:
     """Estimate the needs of a job; takes tenths of a second the first time if there are contests."""
     # Without the lock: two threads may compute the same estimate at once, which is the same for both.
-    found = _read.get(profile)
+    found = _cache.get(profile)
     if found is None:
         found = _estimate(profile)
         cache_estimate(profile, found)
@@ -106,11 +105,8 @@ def _estimate(profile: Profile) -> NeedsEstimate:
     order = list(Evidence)
     demands = sorted(profile.demands, key=lambda demand: order.index(demand.evidence))
     fractions = {demand.resource: _clamp(demand.fraction) for demand in demands}
-    footprint, l1, dram = (
-        _footprint(profile),
-        min(MOST_SLOWDOWN, max(0.0, profile.sensitivity.cache or 0.0)),
-        fractions.get(Resource.DRAM),
-    )
+    footprint, dram = _footprint(profile), fractions.get(Resource.DRAM)
+    l1 = min(MOST_SLOWDOWN, max(0.0, profile.sensitivity.cache or 0.0))
     measured = _valid_contests(profile)
     l2_rate = _l2_rate(measured)
     contests = [ObservedContest(each, antagonist_needs(each, l2_rate)) for each in measured]
@@ -165,9 +161,9 @@ def _with_unknown(needs: Needs, is_known: Mapping[str, bool], kinds: set[Antagon
         needs = replace(needs, memory=1.0, lost_memory=max(1.0, needs.lost_memory))
     if Antagonist.L2 in kinds:
         return needs
-    feared = 1.0 if footprint is None else footprint
-    lost = max(1.0, needs.lost_memory) if feared else needs.lost_memory
-    return replace(needs, footprint=feared, lost_memory=lost)
+    assumed = 1.0 if footprint is None else footprint
+    lost = max(1.0, needs.lost_memory) if assumed else needs.lost_memory
+    return replace(needs, footprint=assumed, lost_memory=lost)
 
 
 def _l2_rate(contests: Sequence[Contest]) -> float | None:
@@ -222,20 +218,20 @@ def _with_cache(
     reads = needs.pipes.get(Resource.L2)
     saved = None if reads is None or not l2_rate else max(0.0, reads * l2_rate - needs.memory)
 
-    def cached(size: float, lost: float, grain: float) -> Needs:
+    def with_cache_use(size: float, lost: float, grain: float) -> Needs:
         return replace(needs, footprint=size, lost_memory=needs.memory + lost, grain=grain)
 
     sizes = _FOOTPRINTS if footprint is None else (footprint,)
     lost = _LOST if saved is None else (saved,)
     grid = product(sizes, lost, _GRAINS if saved is not None else (1.0,))
-    coarse = _best([cached(*tried) for tried in grid], against)
-    steps, factors, ratios = _NEARER
-    nearer = product(
+    coarse = _best([with_cache_use(*tried) for tried in grid], against)
+    steps, factors, ratios = _FINE_GRID
+    fine = product(
         [max(0.0, coarse.footprint + step) for step in steps] if footprint is None else sizes,
         [(coarse.lost_memory - needs.memory) * factor for factor in factors] if saved is None else lost,
         [max(1.0, coarse.grain * ratio) for ratio in ratios] if saved is not None else (1.0,),
     )
-    return _best([coarse, *(cached(*tried) for tried in nearer)], against)
+    return _best([coarse, *(with_cache_use(*tried) for tried in fine)], against)
 
 
 def _best(tried: Sequence[Needs], contests: Sequence[ObservedContest]) -> Needs:

@@ -321,22 +321,18 @@ def _findings(pairs: Sequence[Pair]) -> Iterator[str]:
         same = sum(pair.agrees is True for pair in compared)
         yield f"the same winner as P3 in {same} of {len(compared)} pairs"
     predicted = [(pair, pair.prediction) for pair in pairs if pair.prediction is not None]
-    if predicted:
-        yield from _advice_findings(predicted)
-
-
-def _advice_findings(pairs: Sequence[tuple[Pair, Prediction]]) -> Iterator[str]:
-    """Compare the predictions with the measurements and with P3's table, which is used only here."""
-    here = sum(predicted.winner == pair.winner for pair, predicted in pairs)
-    papers = [(pair.paper, predicted) for pair, predicted in pairs if pair.paper is not None]
-    there = sum(predicted.winner == _paper_winner(paper) for paper, predicted in papers)
+    if not predicted:
+        return
+    here = sum(prediction.winner == pair.winner for pair, prediction in predicted)
+    papers = [(pair.paper, prediction) for pair, prediction in predicted if pair.paper is not None]
+    there = sum(prediction.winner == _paper_winner(paper) for paper, prediction in papers)
     yield (
-        f"`pgpu advise`, beforehand and from profiles of each program alone, named the winner in {here} of {len(pairs)}"
-        f" pairs, P3's in {there} of {len(papers)}"
+        f"`pgpu advise`, beforehand and from profiles of each program alone, named the winner in {here} of"
+        f" {len(predicted)} pairs, P3's in {there} of {len(papers)}"
     )
     for way, errors in (
-        ("MPS", [abs(predicted.mps_slowdown / pair.mps_slowdown - 1) for pair, predicted in pairs]),
-        ("turns", [abs(predicted.turns_slowdown / pair.turns_slowdown - 1) for pair, predicted in pairs]),
+        ("MPS", [abs(prediction.mps_slowdown / pair.mps_slowdown - 1) for pair, prediction in predicted]),
+        ("turns", [abs(prediction.turns_slowdown / pair.turns_slowdown - 1) for pair, prediction in predicted]),
     ):
         yield f"predicted slowdowns, {way}: {statistics.fmean(errors):.1%} off on average, {max(errors):.1%} at worst"
 

@@ -271,6 +271,7 @@ def _load(bed: Testbed, words: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def _start_and_wait(process: subprocess.Popen[str], name: str, began_at_seconds: float) -> JobOutcome:
+    # The line starts the program. Both pipes are drained until its end, so it never blocks on a full one.
     standard_output, standard_error = process.communicate("\n")
     return JobOutcome(
         name=name,
@@ -322,6 +323,7 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
             )
             for job in jobs
         ]
+        # A thread for each job, since `wait` blocks until the job has ended.
         with ThreadPoolExecutor(len(submitted)) as waiters:
             ended = list(waiters.map(lambda job: (client.wait(job.id), time.time()), submitted))
     return ExperimentTrial(

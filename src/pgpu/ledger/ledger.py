@@ -84,6 +84,7 @@ class Ledger:
         """
         ended = "AND owner_uid = ifnull(?2, owner_uid)" if include_final else "AND FALSE"
         clause = f"WHERE sequence > ?1 AND ({NOT_FINAL} OR TRUE {ended}) ORDER BY sequence LIMIT ?3"
+        # To SQLite a negative LIMIT is none.
         return self._entries(clause, (after, ended_of, -1 if most is None else most))
 
     def entry(self, job_id: str) -> Entry:
@@ -126,6 +127,7 @@ class Ledger:
             JobNotFoundError: None or several match.
         """
         missing = JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+        # A string that is not UTF-8 cannot be bound as a parameter, and nothing has it as its name.
         if not is_text(id_or_name):
             raise missing
         clause = "WHERE (id = ?1 OR name = ?1) AND owner_uid = ifnull(?2, owner_uid)"

@@ -220,10 +220,16 @@ def summarise_log(log: Log) -> Measurement:
     # The record of a context reuses the fields of other kinds: `detail` is the number of multiprocessors, `stream` the size of
     # the L2 cache, `duration_ns` the memory bandwidth.
     sm_count = max((record.detail for record in contexts), default=0) or None
+    gpus = []
+    for gpu in sorted({each.gpu for each in log.records}):
+        busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not Kind.COPY))
+        points = timeline(log.records, gpu)
+        fraction = min(1.0, length(busy) / (window[1] - window[0])) if window[1] > window[0] else 0.0
+        gpus.append(GpuUse(gpu, tuple(busy), fraction, tuple(points), peak(points)))
     return Measurement(
         log=log,
         window=window,
-        gpus=tuple(_gpu_use(log.records, commands, window, gpu) for gpu in sorted({each.gpu for each in log.records})),
+        gpus=tuple(gpus),
         kernels=tuple(_kernels(log.shapes)),
         copies=tuple(_copies(commands)),
         graphs=GraphUse(len(graphs), sum(each.bytes for each in graphs), sum(each.duration_ns for each in graphs)),
@@ -284,14 +290,6 @@ def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: f
 def spans(commands: Iterable[Record]) -> list[Interval]:
     """Return the intervals of commands with known start."""
     return [(each.start_ns, each.start_ns + each.duration_ns) for each in commands if each.start_ns is not None]
-
-
-def _gpu_use(records: Sequence[Record], commands: Sequence[Record], window: Interval, gpu: int) -> GpuUse:
-    busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not Kind.COPY))
-    points = timeline(records, gpu)
-    whole_ns = window[1] - window[0]
-    fraction = min(1.0, length(busy) / whole_ns) if whole_ns else 0.0
-    return GpuUse(gpu, tuple(busy), fraction, tuple(points), peak(points))
 
 
 def _kernels(shapes: Sequence[Shape | None]) -> list[KernelUse]:

@@ -286,6 +286,7 @@ def _copies(profile: Profile) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
+    # The program chooses the names of its kernels, so every cell is escaped.
     titles = "".join(f"<th>{escape(each)}</th>" for each in head) if any(head) else ""
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{f'<tr>{titles}</tr>' if titles else ''}{lines}</table>"

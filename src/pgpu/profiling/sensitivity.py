@@ -41,6 +41,7 @@ def loss(before: Sequence[Measurement], after: Sequence[Measurement]) -> Loss | 
     known = [[each for each in found if each is not None] for found in times]
     if not all(known):
         return None
+    # Medians, since a busy host delays single runs.
     medians = [statistics.median(found) for found in known]
     spread = max((max(found) - min(found)) / median for found, median in zip(known, medians, strict=True))
     return Loss(medians[1] / medians[0] - 1, spread, min(len(found) for found in known))

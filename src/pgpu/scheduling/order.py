@@ -94,9 +94,9 @@ class FairOrder:
             queue: In order of arrival, which decides between equal ranks.
         """
         for equals in by_priority(queue):
-            yield from self._fairly(equals)
+            yield from self._by_share(equals)
 
-    def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _by_share(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
         for place, (rank, candidate) in enumerate(zip(self._ranks(candidates), candidates, strict=True)):
             rows[candidate.owner_uid].append((-rank, place, candidate))
@@ -241,7 +241,6 @@ class PlannedOrder:
         return sorted(planned, key=lambda each: self._places[each.job_id])
 
     def contains(self, candidate: Candidate) -> bool:
-        """Whether the plan contains this job."""
         return candidate.job_id in self._places
 
     def holds_back(self, candidate: Candidate) -> bool:

@@ -255,9 +255,9 @@ class _CpuQueue:
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every job once; a job that started meanwhile counts for its user."""
         for equals in by_priority(queue):
-            yield from self._fairly(equals)
+            yield from self._by_share(equals)
 
-    def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _by_share(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))

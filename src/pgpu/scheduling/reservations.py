@@ -196,6 +196,7 @@ def _may_recover(kept: OverdueReservation, moment: RoundState) -> bool:
 def _choose_anew(
     before: OverdueReservation | None, candidate: Candidate, found: Reservation, moment: RoundState
 ) -> OverdueReservation:
+    """Return the reservation of GPUs that replace those of `before`, if there was a reservation."""
     gpu_uuids, now_seconds = tuple(found.spare_bytes), moment.now_seconds
     if before is None:
         until_seconds = max(now_seconds + moment.rules.faith_seconds, found.start_seconds)

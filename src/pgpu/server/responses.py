@@ -47,8 +47,6 @@ _STATUSES: tuple[tuple[type[PgpuError], int], ...] = (
 
 
 class JsonResponse(Response):
-    """A value as JSON."""
-
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
