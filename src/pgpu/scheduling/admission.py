@@ -38,6 +38,7 @@ from pgpu.scheduling.reservations import (
     Reservation,
     RoundState,
     expected_end_seconds,
+    expected_ends,
     possible_hosts,
     renew_reservation,
     reserve,
@@ -191,8 +192,8 @@ class _Round:
                 self._grant(candidate, slices, went_first=True)
                 return True
             if not self._is_expired(candidate) and self.reservation is None:  # at most one job has reserved GPUs
-                moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
-                found = renew_reservation(before, candidate, moment)
+                state = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
+                found = renew_reservation(before, candidate, state)
                 if found is not None:
                     self.reservation, reservation = found
                     self._reservations += [_JobReservation(candidate, reservation)] if reservation is not None else []
@@ -377,7 +378,7 @@ class _Round:
         gpus = [room.gpu for room in self._rooms if candidate.can_use(room.gpu)]
         space = self._space.copy()
         default_seconds, now_seconds = self._rules.default_duration_seconds, self._now_seconds
-        ends = [(expected_end_seconds(each, default_seconds, now_seconds), each) for each in self._held]
+        ends = expected_ends(self._held, default_seconds, now_seconds)
         for each in self._reservations:
             slices = tuple(Slice(uuid, each.candidate.request.memory_bytes) for uuid in each.reservation.spare_bytes)
             later = _held(each.candidate, slices, each.reservation.start_seconds)

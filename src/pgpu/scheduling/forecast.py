@@ -31,7 +31,7 @@ from pgpu.scheduling.admission_round import (
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
-from pgpu.scheduling.reservations import expected_end_seconds
+from pgpu.scheduling.reservations import expected_ends
 
 # Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it.
 KNOWN = 0.2
@@ -261,7 +261,7 @@ class _Future:
         self.most_without_gpu = MOST_AT_ONCE
         self.later: list[tuple[Candidate, set[str]]] = []
         self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
-        self.ends = [(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held]
+        self.ends = expected_ends(held, rules.default_duration_seconds, now_seconds)
         self._rooms = {room.gpu.uuid: room for room in rooms}
         self._rules = rules
         self._now_seconds = now_seconds

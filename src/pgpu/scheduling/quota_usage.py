@@ -16,7 +16,7 @@ from enum import Enum
 
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota, by_priority
 from pgpu.scheduling.order import Machine, OrderRules
-from pgpu.scheduling.reservations import NEVER, expected_end_seconds
+from pgpu.scheduling.reservations import NEVER, expected_ends
 from pgpu.units import format_memory
 
 
@@ -166,8 +166,7 @@ class QuotaUsage:
         # Jobs granted after `since_seconds` are assumed to stay.
         own = [each for each in self._held if each.owner_uid == uid]
         sooner = [each for each in own if since_seconds is None or each.granted_at_seconds < since_seconds]
-        default_seconds = self._rules.default_duration_seconds
-        ends = [(expected_end_seconds(each, default_seconds, self._now_seconds), each) for each in sooner]
+        ends = expected_ends(sooner, self._rules.default_duration_seconds, self._now_seconds)
         return sorted(ends, key=lambda pair: pair[0])
 
 
@@ -255,9 +254,9 @@ class _CpuQueue:
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every job once; a job that started meanwhile counts for its user."""
         for equals in by_priority(queue):
-            yield from self._by_share(equals)
+            yield from self._by_weighted_jobs(equals)
 
-    def _by_share(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _by_weighted_jobs(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))

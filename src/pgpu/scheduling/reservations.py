@@ -13,7 +13,7 @@ Source: EASY backfilling (Lifka, 1995), applied to memory and GPU time instead o
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -69,6 +69,13 @@ def expected_end_seconds(held: Held, default_duration_seconds: float, now_second
     elapsed = max(0.0, now_seconds - held.granted_at_seconds)
     duration = held.duration_seconds if held.duration_seconds is not None else default_duration_seconds
     return held.granted_at_seconds + duration if duration > elapsed else now_seconds + elapsed
+
+
+def expected_ends(
+    held: Iterable[Held], default_duration_seconds: float, now_seconds: float
+) -> list[tuple[float, Held]]:
+    """Return each job with its expected end, in seconds since the epoch."""
+    return [(expected_end_seconds(each, default_duration_seconds, now_seconds), each) for each in held]
 
 
 def reserve(
@@ -131,44 +138,41 @@ class RoundState:
     now_seconds: float
     """Since the epoch."""
 
-    def ends(self) -> list[tuple[float, Held]]:
-        default_seconds = self.rules.default_duration_seconds
-        return [(expected_end_seconds(each, default_seconds, self.now_seconds), each) for each in self.held]
-
 
 def renew_reservation(
-    kept: OverdueReservation | None, candidate: Candidate, moment: RoundState
+    kept: OverdueReservation | None, candidate: Candidate, state: RoundState
 ) -> tuple[OverdueReservation, Reservation | None] | None:
     """Keep the reserved GPUs of an overdue job, or choose some.
 
     Args:
         kept: Reservation of the round before, for any job.
         candidate: The overdue job.
-        moment: State of the round.
+        state: State of the round.
 
     Returns:
         What to pass on to the next round, and its effect in this one: None while its GPUs cannot host the job for a moment.
         None in all if the job would not fit even after all jobs ended.
     """
     own = kept if kept is not None and kept.job_id == candidate.job_id else None
-    able = {room.gpu.uuid: room.gpu for room in possible_hosts(moment.rooms, candidate)}
+    able = {room.gpu.uuid: room.gpu for room in possible_hosts(state.rooms, candidate)}
+    ends = expected_ends(state.held, state.rules.default_duration_seconds, state.now_seconds)
     found = None
-    if own is not None and moment.now_seconds < own.until_seconds:
+    if own is not None and state.now_seconds < own.until_seconds:
         same = [able[uuid] for uuid in own.gpu_uuids if uuid in able]
         if len(same) >= candidate.request.gpu_count:
-            found = reserve(candidate, same, moment.space, moment.ends(), moment.now_seconds)
+            found = reserve(candidate, same, state.space, ends, state.now_seconds)
     if own is not None and found is not None:
         own = replace(own, unable_since_seconds=None)
-    elif own is not None and _may_recover(own, moment):
+    elif own is not None and _may_recover(own, state):
         # Without any GPU to read, the start of the grace period is not noted either.
-        is_noted = own.unable_since_seconds is not None or not moment.rooms
-        return own if is_noted else replace(own, unable_since_seconds=moment.now_seconds), None
+        is_noted = own.unable_since_seconds is not None or not state.rooms
+        return own if is_noted else replace(own, unable_since_seconds=state.now_seconds), None
     else:
-        found = reserve(candidate, list(able.values()), moment.space, moment.ends(), moment.now_seconds)
+        found = reserve(candidate, list(able.values()), state.space, ends, state.now_seconds)
         if found is None:
             return None
-        own = _choose_anew(own, candidate, found, moment)
-    return own, _limit_to_promise(own, found, candidate, moment)
+        own = _choose_anew(own, candidate, found, state)
+    return own, _limit_to_promise(own, found, candidate, state)
 
 
 def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
@@ -184,22 +188,22 @@ def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRo
     return able if len(able) >= request.gpu_count else []
 
 
-def _may_recover(kept: OverdueReservation, moment: RoundState) -> bool:
+def _may_recover(kept: OverdueReservation, state: RoundState) -> bool:
     # Not if the administrator closed one of the GPUs: closed ones are not among the rooms.
-    if not moment.rooms:
+    if not state.rooms:
         return True
-    if moment.now_seconds >= kept.until_seconds or not set(kept.gpu_uuids) <= {r.gpu.uuid for r in moment.rooms}:
+    if state.now_seconds >= kept.until_seconds or not set(kept.gpu_uuids) <= {r.gpu.uuid for r in state.rooms}:
         return False
-    return kept.unable_since_seconds is None or moment.now_seconds < kept.unable_since_seconds + UNABLE_SECONDS
+    return kept.unable_since_seconds is None or state.now_seconds < kept.unable_since_seconds + UNABLE_SECONDS
 
 
 def _choose_anew(
-    before: OverdueReservation | None, candidate: Candidate, found: Reservation, moment: RoundState
+    before: OverdueReservation | None, candidate: Candidate, found: Reservation, state: RoundState
 ) -> OverdueReservation:
     """Return the reservation of GPUs that replace those of `before`, if there was a reservation."""
-    gpu_uuids, now_seconds = tuple(found.spare_bytes), moment.now_seconds
+    gpu_uuids, now_seconds = tuple(found.spare_bytes), state.now_seconds
     if before is None:
-        until_seconds = max(now_seconds + moment.rules.faith_seconds, found.start_seconds)
+        until_seconds = max(now_seconds + state.rules.faith_seconds, found.start_seconds)
         return OverdueReservation(candidate.job_id, gpu_uuids, now_seconds, found.start_seconds, until_seconds)
     # Each further choice lasts twice as long as the one before. The promised start stays that of the first choice.
     until_seconds = now_seconds + 2 * (before.until_seconds - before.since_seconds)
@@ -208,14 +212,14 @@ def _choose_anew(
 
 
 def _limit_to_promise(
-    kept: OverdueReservation, found: Reservation, candidate: Candidate, moment: RoundState
+    kept: OverdueReservation, found: Reservation, candidate: Candidate, state: RoundState
 ) -> Reservation:
     # What is spare leaves the GPUs free once all earlier jobs ended, however wrong durations are.
     spare_bytes, spare_compute = dict(found.spare_bytes), dict(found.spare_compute)
-    for room in moment.rooms:
+    for room in state.rooms:
         uuid = room.gpu.uuid
         if uuid in spare_bytes:
-            later = [each for each in moment.held if _outlasts_promise(kept, each, uuid, moment.now_seconds)]
+            later = [each for each in state.held if _outlasts_promise(kept, each, uuid, state.now_seconds)]
             left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes)
             left_bytes -= sum(
                 taken_bytes(room.gpu, part.memory_bytes)
