@@ -84,6 +84,7 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
     """
     require_workloads()
     bench = _Bench(client, seconds, is_quiet)
+    # With the GPU alone: other jobs would take a part of the bandwidths.
     link = _run(bench, ("link",), SharingMode.EXCLUSIVE)
     memory = _run(bench, ("dram_stream", "--sms-percent", "100"), SharingMode.EXCLUSIVE)
     try:
@@ -163,6 +164,7 @@ def _keep_running(client: Client, submission: Submission) -> Iterator[Job]:
     """Start a job, yield it once it runs, and stop it at the end of the block."""
     [job] = client.submit_all([submission])
     try:
+        # Granted first, then its process starts; only then does it run.
         while client.still_waits(job.id, timeout_seconds=1.0) is not None:
             pass
         while (now := client.job(job.id).job).state is JobState.STARTING:

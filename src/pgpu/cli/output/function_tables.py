@@ -122,7 +122,7 @@ def _version(version: Version) -> dict[str, Any]:
 
 
 def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
-    """Return a version's state and its reason; if all its replicas failed, it is failing whatever the state says."""
+    """Return a version's state and its reason; if all its replicas failed, it is failing in any state."""
     if replicas and all(replica.state is ReplicaState.FAILED for replica in replicas):
         return Text("failing", style="red"), f"it does not start: pgpu logs {version.function}"
     return Text(version.state.value, style=_STYLES[version.state]), version.reason or ""

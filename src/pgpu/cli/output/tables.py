@@ -112,6 +112,9 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
         status = f"{job.state.value}, another user's"
     else:
         status = _state(job, now_seconds) + (f"; {job.warning}" if job.warning else "")
+    granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
+    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
+    is_advisory = job.lease is not None and job.lease.is_advisory and not job.state.is_final
     command = shlex.join(spec.command)
     if spec.serves is not None and not is_uncut:
         # The command of a replica is pgpu's own; its function is more useful.
@@ -127,7 +130,7 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         **_time_cells(report, turns, now_seconds),
-        "GPU": _gpu_cell(job),
+        "GPU": ", ".join(simulated or granted) + (" (advisory)" if is_advisory else ""),
         "IMAGE": Text(spec.image or ""),
         "COMMAND": Text(command),
     }
@@ -283,13 +286,6 @@ def _slice(job: Job) -> str:
 def _largest(amounts: Iterable[int]) -> str:
     found = list(amounts)
     return format_memory(max(found)) if found else ""
-
-
-def _gpu_cell(job: Job) -> str:
-    granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
-    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
-    advisory = ["advisory"] if job.lease and job.lease.is_advisory and not job.state.is_final else []
-    return ", ".join(simulated or granted) + "".join(f" ({word})" for word in advisory)
 
 
 def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:

@@ -29,6 +29,8 @@ _tokens = typer.Typer(
 verbs.add_typer(_tokens, name="token")
 
 _ALL_GPUS = "*"
+"""Entry among the closed GPUs that stands for the whole machine."""
+
 User = Annotated[str, typer.Argument(metavar="USER", help="User of this machine, by name or number.")]
 
 
@@ -53,16 +55,16 @@ def quota(
 
     Jobs beyond the quota wait; running jobs go on.
     """
-    administration = _administration(context)
+    administration = _open_administration(context)
     if user is None:
         _show_quotas(administration, as_json=as_json)
     elif is_removed:
-        administration.remove_quota(_uid(user))
+        administration.remove_quota(_read_user(user))
     else:
         memory_bytes = None if memory is None else parse_memory_bytes(memory)
         from pgpu.services.messages import UserQuota
 
-        administration.set_quota(UserQuota(_uid(user), memory_bytes, jobs, weight))
+        administration.set_quota(UserQuota(_read_user(user), memory_bytes, jobs, weight))
 
 
 @verbs.command()
@@ -75,7 +77,7 @@ def drain(
 
     Running jobs go on; waiting and new jobs stay in the queue.
     """
-    administration = _administration(context)
+    administration = _open_administration(context)
     if is_ended:
         administration.open_gpu(_ALL_GPUS)
     else:
@@ -91,7 +93,7 @@ def exclude(
     as_json: options.Json = False,
 ) -> None:
     """Start no more jobs on one GPU; its running jobs go on."""
-    administration = _administration(context)
+    administration = _open_administration(context)
     if gpu is None:
         closed = administration.closed_gpus()
         if as_json:
@@ -125,10 +127,10 @@ def stop(
 
     if bool(jobs) + (user is not None) + is_all != 1:
         raise RequestError("no jobs are selected", hint="name jobs, or --user USER, or --all")
-    _administration(context)  # refuses ordinary users first
+    _open_administration(context)  # refuses ordinary users first
     invocation = invocation_of(context)
     client = invocation.client()
-    uid = None if user is None else _uid(user)
+    uid = None if user is None else _read_user(user)
     chosen = jobs or [
         report.job.id
         for report in client.jobs(include_final=False)
@@ -153,7 +155,7 @@ def create_token(
 
     Its holder sets it as PGPU_TOKEN.
     """
-    made = _administration(context).create_token(_uid(user))
+    made = _open_administration(context).create_token(_read_user(user))
     if as_json:
         console.print_json({"id": made.id, "uid": made.uid, "token": made.text})
     else:
@@ -163,7 +165,7 @@ def create_token(
 @_tokens.command("list")
 def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> None:
     """List valid tokens, without their secret parts."""
-    found = _administration(context).tokens()
+    found = _open_administration(context).tokens()
     if as_json:
         rows = [{"id": each.id, "uid": each.uid, "created_at_seconds": each.created_at_seconds} for each in found]
         console.print_json({"tokens": rows})
@@ -179,10 +181,10 @@ def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as `token list` prints it.")],
 ) -> None:
     """Revoke a token, at once."""
-    _administration(context).revoke_token(token)
+    _open_administration(context).revoke_token(token)
 
 
-def _administration(context: typer.Context) -> "AdministrationService":
+def _open_administration(context: typer.Context) -> "AdministrationService":
     from pgpu.app.clients import open_administration
 
     return open_administration(invocation_of(context).settings())
@@ -205,7 +207,7 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
         console.print_note("no user has a quota")
 
 
-def _uid(user: str) -> int:
+def _read_user(user: str) -> int:
     """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file."""
     if options.is_number(user):
         return int(user)

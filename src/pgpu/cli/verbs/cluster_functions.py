@@ -173,6 +173,7 @@ def undeploy(cluster: Cluster, name: str) -> None:
 def _open_cluster(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
     from pgpu.app.kubernetes_functions import open_objects, require_kubernetes
 
+    # Checked before the next import, which needs the libraries and would fail with a traceback.
     require_kubernetes()
     from pgpu.kubernetes.deploy import check_namespace
 
@@ -211,6 +212,7 @@ def _print_manifests(deployment: ClusterDeployment, workload: "Workload") -> "Pl
         raise RequestError(
             f"{quoted(str(deployment.output))} is not a format of manifests", hint="--output yaml or json"
         )
+    # No cluster is contacted, so whether it has Knative is unknown: a Deployment works on every cluster.
     platform = _platform(deployment.knative) or Platform.DEPLOYMENT
     print(writers[deployment.output](manifests(workload, platform)), end="")
     if platform is Platform.KNATIVE and workload.share is not None:

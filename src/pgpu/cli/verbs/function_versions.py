@@ -141,6 +141,7 @@ def _deploy_to_server(
     functions = invocation.functions()
     lock = None if requirements is None else _read_text(requirements)
     source, function_name, declaration = read_declaration(app, name, flags)
+    # Packed into a file before the upload: the request begins with the bundle's digest, which is known only at its end.
     with tempfile.TemporaryFile() as file:
         bundle = cast("BinaryIO", file)
         packed = pack_tree(source.source, bundle)

@@ -155,6 +155,7 @@ def p3(
         image,
         output,
         as_json=as_json,
+        # The wall is the number of jobs that fit: memory that pgpu keeps back would change it.
         headroom=NO_HEADROOM,
     )
 

@@ -149,6 +149,7 @@ def calibrate(
         raise RequestError(f"--seconds {seconds:g}: a run takes more than 0 s and at most an hour")
     client = invocation_of(context).client()
     client.check_calibration()  # refuses callers that may not store constants, before anything runs
+    # Any other work on the GPU would be in the measured times, and the constants fitted to it.
     if any(report.jobs or report.outsiders for report in client.gpus()):
         raise RequestError("the GPUs are in use", hint="calibrate while nothing else runs: pgpu ps")
     found = calibration_runs.run_calibration(client, seconds, is_quiet=as_json)
@@ -202,7 +203,7 @@ def profile(
 ) -> None:
     """Run a command and measure its memory, kernels and copies.
 
-    The command has the GPU alone unless --sharing says otherwise, so that other jobs do not disturb the measurement.
+    The command has the GPU alone unless --sharing names another mode, so that other jobs do not disturb the measurement.
     The profile goes to stdout, the command's output to stderr. The newest profile of each program is kept for
     `pgpu advise` and --sharing auto. Exits with the command's own code; of several runs, that of the first that failed.
     """

@@ -284,6 +284,7 @@ class ControlPlaneThreads:
     """Calls blocking methods in threads, and runs background tasks, for one event loop."""
 
     def __init__(self) -> None:
+        # Bounded: with a server that hangs, further calls wait in the pool's queue instead of in threads of their own.
         self._threads = ThreadPoolExecutor(_THREADS, "control-plane")
         self._tasks = BackgroundTasks("a bug of the gateway")
         self.start = self._tasks.start
@@ -391,6 +392,7 @@ class PackageBuilds:
 
     def start_pending(self, functions: Sequence[Function]) -> None:
         """Start an installation for each owner with pending versions and none under way."""
+        # In order of failed attempts: a version that can never be installed does not block its owner's others.
         pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
         for version in sorted(pending, key=lambda each: self._attempts[each.label]):
             if version.owner_uid not in self._owners:

@@ -208,6 +208,7 @@ class ReplicaController:
 
     def _apply_job(self, router: FunctionRouter, replica: ReplicaConnection, job: ReplicaJob | None) -> None:
         if job is None or job.state.is_final:
+            # Only failed starts count, and delay the next one; a replica that was hot before may end at any time.
             if not replica.hot_since_seconds and replica.phase is not Phase.DRAINING:
                 router.loads[replica.version].note_failure()
                 reason = job.reason if job is not None else "its job is gone"
@@ -228,6 +229,7 @@ class ReplicaController:
         router.add(replica)
         if job.state is not JobState.WAITING:
             replica.become(Phase.STARTING)
+        # Its cold start belongs to the earlier gateway and is not measured again.
         replica.has_answered = True
         # The earlier gateway may have marked it evictable, so its lease must be reacquired before its first call.
         replica.offered_value = 0.0
@@ -337,6 +339,7 @@ class ReplicaController:
         self._threads.start(self._note_start(router.name, replica, time.monotonic()))
 
     async def _note_start(self, name: str, replica: ReplicaConnection, answered_seconds: float) -> None:
+        # Requested now, since the last poll may have seen the job before its grant.
         jobs = await self._threads.call(self._control_plane.replica_jobs) or ()
         job = next((each for each in jobs if each.job_id == replica.job_id), None)
         start = cold_start(name, replica, job, answered_seconds)
@@ -418,6 +421,7 @@ def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None
     | constructor | the handler was constructed and warmed up |
     | first_call | the call that it was started for was answered |
     """
+    # The ledger has times since the epoch, the replica and this process monotonic ones; both are of one machine.
     epoch = time.time() - time.monotonic()
     granted = job.granted_at_seconds if job is not None else None
     constructing = replica.hot_since_seconds - replica.load_seconds
@@ -443,6 +447,7 @@ def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None
 
 def _is_host_short(meminfo: Path = _MEMINFO) -> bool:
     """Whether less than a tenth of the host's memory is available; True where that cannot be read."""
+    # MemAvailable includes page cache that can be dropped, MemFree does not: proc_meminfo(5).
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()
         amounts = {line.split(":")[0]: int(line.split()[1]) for line in lines if ":" in line}

@@ -156,6 +156,7 @@ class DevSession:
         with session_directory() as self._directory:
             try:
                 while not self.stopped.is_set():
+                    # Before the import, so that an edit during it is noticed afterwards.
                     seen = take_snapshot(self.function.source)
                     described = self._start(seen)
                     if described is not None and not is_announced:

@@ -259,7 +259,7 @@ class GatewayApp:
         if route.version and not router.serves(route.version):
             return NOT_FOUND
         if route.kind is RouteKind.MODEL_READY:
-            return _model_ready(router)
+            return _readiness_reply(router)
         return await describe_function(self._handler, request, route)
 
     async def _answer_call(
@@ -331,7 +331,7 @@ def _apply_timeout(request: RoutedRequest, router: FunctionRouter) -> None:
     request.deadline_seconds = request.admitted_seconds + (request.timeout_seconds or declared_seconds)
 
 
-def _model_ready(router: FunctionRouter) -> Reply:
+def _readiness_reply(router: FunctionRouter) -> Reply:
     """Report readiness: a cold function is ready, since its next call starts it."""
     is_ready = router.start_refusal() is None
     state = "hot" if any(load.hot for load in router.loads.values()) else "cold" if is_ready else "failed"

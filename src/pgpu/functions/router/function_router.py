@@ -106,6 +106,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
                 self._redirect(load)
         for number in self.loads:
             self.refuse_waiting(number)
+        # Access and the limits of bodies are checked before a version is chosen: the first one with traffic decides.
         newest = function.traffic[0].version if function.traffic else function.versions[-1].number
         self.declaration = self.loads[newest].declaration
 
@@ -190,6 +191,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def close(self) -> None:
         """Refuse all requests: the function was removed."""
+        # First: requests of the replicas that are removed below are then refused instead of queued again.
         self.is_closed = True
         for load in self.loads.values():
             self._refuse_queue(load, GONE)
@@ -353,6 +355,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
     def _late_refusal(self, request: RoutedRequest) -> Refusal:
         if request.replica is not None:
             return LATE_ANSWER
+        # What its replicas wait for now is the best known reason.
         phases = {replica.phase for replica in self.replicas.values() if replica.version == request.version}
         if Phase.HOT in phases:
             return LATE_TURN
@@ -425,6 +428,7 @@ class RouterTable:
         return router if router is not None and router.function.identity == identity else None
 
     def __iter__(self) -> Iterator[FunctionRouter]:
+        # A copy: functions may be added and removed while a task iterates and awaits.
         return iter([*self._routers.values()])
 
     def adopt(self, functions: Iterable[Function]) -> None:

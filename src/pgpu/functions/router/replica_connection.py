@@ -260,6 +260,7 @@ class ReplicaConnection:
 
     def send(self, request: RoutedRequest) -> None:
         assert self._channel is not None  # noqa: S101 - it is hot
+        # Never reused on a connection: a late reply to a cancelled request cannot reach another one.
         self._numbers += 1
         number = request.number = self._numbers
         request.replica, request.attempts = self, request.attempts + 1

@@ -230,6 +230,7 @@ def excess_parked(values: Mapping[str, float], *, is_host_short: bool, most: int
         is_host_short: Whether the host is short of memory: then one more ends at each call.
         most: How many may stay, 0 or more.
     """
+    # One at a time: the next measurement of the host shows whether that was enough.
     count = max(len(values) - most, int(is_host_short and bool(values)))
     return sorted(values, key=lambda job_id: (values[job_id], job_id))[: max(0, count)]
 
@@ -247,6 +248,7 @@ def wanted_replicas(
         maximum: Upper bound, 1 or more; it overrides the floor.
         running: Replicas that serve now: an unknown duration never reduces them while load grows.
     """
+    # With one slot for each request, none would wait: more replicas than that are never useful.
     each_one = math.ceil(busy / slots)
     if not busy:
         needed = 0
