@@ -59,4 +59,4 @@ def test_words_that_it_does_not_know_are_an_error_that_is_told(ncu: str) -> None
         [ncu, "--no-such-word", "true"], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
     assert done.returncode != 0
-    assert (refusal(done.stdout) or "").startswith("ncu says: ")
+    assert (refusal(done.stdout) or "").startswith("ncu: ")

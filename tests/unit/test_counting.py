@@ -60,5 +60,5 @@ def test_where_there_is_no_table_nothing_was_counted() -> None:
 def test_a_refusal_is_one_line() -> None:
     assert "administrators" in str(refusal("a\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"))
     assert refusal("==ERROR== The application returned an error code (1).\n") == (
-        "ncu says: The application returned an error code (1)."
+        "ncu: The application returned an error code (1)."
     )

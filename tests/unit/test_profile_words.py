@@ -255,7 +255,7 @@ def test_what_ncu_counts_stands_beside_the_profile_and_is_remembered(
     ("said", "why"),
     [
         (b"==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access", "for administrators"),
-        (b"==ERROR== Failed to create the shim\n", "ncu says: Failed to create the shim"),
+        (b"==ERROR== Failed to create the shim\n", "ncu: Failed to create the shim"),
         (b"loss 0.1\n", "counted no kernel"),
     ],
 )

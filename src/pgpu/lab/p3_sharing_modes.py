@@ -92,8 +92,6 @@ _SPARE_BYTES = 1024 * MIB
 
 @dataclass(frozen=True, slots=True)
 class SharingPlan:
-    """What to run."""
-
     sizes: tuple[int, ...] = tuple(sorted({cell.size for cell in P3_TABLE}))
     seconds: float = 1.0
     """Of each run."""

@@ -113,7 +113,7 @@ def _rows(trials: _Trials) -> Iterator[tuple[Cell, ...]]:
     held = [
         None if trial is None else f"{int(_result_field(_hog(trial), 'held_bytes') or 0) // MIB:,} MiB" for trial in ran
     ]
-    yield ("the hog holds", "all it wants", "its share", *held)
+    yield ("the hog holds", "all it requests", "its share", *held)
     fates = [None if trial is None else _fate_of_neighbours(trial) for trial in ran]
     yield ("its neighbours", "locked out", "unharmed", *fates)
     yield ("their mean time", None, None, *(_mean_text(trial) for trial in ran))

@@ -102,7 +102,7 @@ def refusal(output: str) -> str | None:
             "the driver keeps its counters for administrators: run it as root, or see NVIDIA's page on ERR_NVGPUCTRPERM"
         )
     found = _ERROR.search(output)
-    return None if found is None else f"{PROGRAM} says: {found[1].strip()}"
+    return None if found is None else f"{PROGRAM}: {found[1].strip()}"
 
 
 def demands_of(counters: Iterable[KernelCounters]) -> tuple[Demand, ...]:

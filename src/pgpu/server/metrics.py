@@ -181,7 +181,7 @@ def _slice_metrics(reports: Sequence[JobReport]) -> Iterator[Metric]:
 
 def _time_metrics(reports: Sequence[JobReport]) -> Iterator[Metric]:
     """GPU time that jobs measure themselves, and the shares granted to them."""
-    asked = GaugeMetricFamily("pgpu_slice_compute_share", "Share of the GPU's time granted.", labels=_SLICE_LABELS)
+    share = GaugeMetricFamily("pgpu_slice_compute_share", "Share of the GPU's time granted.", labels=_SLICE_LABELS)
     used = CounterMetricFamily("pgpu_slice_gpu_time_seconds", "GPU time used.", labels=_SLICE_LABELS)
     waited = CounterMetricFamily(
         "pgpu_slice_gpu_time_waited_seconds", "Time that launches were held back.", labels=_SLICE_LABELS
@@ -190,13 +190,13 @@ def _time_metrics(reports: Sequence[JobReport]) -> Iterator[Metric]:
     for report in reports:
         for part in () if report.job.lease is None else report.job.lease.slices:
             if part.compute_share is not None and report.use:
-                asked.add_metric(_slice_labels(report.job, part.gpu_uuid), part.compute_share)
+                share.add_metric(_slice_labels(report.job, part.gpu_uuid), part.compute_share)
         for each in report.time:
             labels = _slice_labels(report.job, each.gpu_uuid)
             used.add_metric(labels, each.used_seconds)
             waited.add_metric(labels, each.waited_seconds)
             launches.add_metric(labels, each.launches)
-    yield from (asked, used, waited, launches)
+    yield from (share, used, waited, launches)
 
 
 def _slice_labels(job: Job, gpu_uuid: str) -> tuple[str, str, str, str]:

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
             description=purpose,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        chosen.add_argument("--start-line", action="store_true", help="say `ready`, then start at a line on stdin")
+        chosen.add_argument("--start-line", action="store_true", help="print `ready`, then start at a line on stdin")
         chosen.add_argument(
             "--start-at", type=float, default=0.0, metavar="SECONDS", help="start no earlier; seconds since the epoch"
         )

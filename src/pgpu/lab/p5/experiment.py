@@ -278,13 +278,13 @@ def _measure(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
         return _times(lambda: caller.seconds_of(image), plan)
 
 
-def _times(ask: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
+def _times(send: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
     for _ in range(WARM_REQUESTS):
-        ask()
+        send()
     seconds = []
     for _ in range(plan.requests):
         _NEVER.wait(plan.rest_seconds)
-        seconds.append(ask())
+        seconds.append(send())
     return tuple(seconds)
 
 

@@ -302,7 +302,7 @@ class _Writer:
         self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
         self._node("Transpose", ["image_scaled"], "image_planes", perm=[0, 3, 1, 2])
         features = self._trunk(shape)
-        self._answers(shape, [self._convolve(head, features[i]) for i, (head, _) in enumerate(shape.heads())])
+        self._add_outputs(shape, [self._convolve(head, features[i]) for i, (head, _) in enumerate(shape.heads())])
         image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, shape.pixels, shape.pixels, 3])
         outputs = [
             helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [None, 4]),
@@ -348,7 +348,7 @@ class _Writer:
             group=groups,
         )
 
-    def _answers(self, shape: DetectorShape, heads: list[str]) -> None:
+    def _add_outputs(self, shape: DetectorShape, heads: list[str]) -> None:
         """Convert the heads' outputs to boxes, scores and detections."""
         rows = []
         for head in heads:  # Each output becomes a row for each default box.

@@ -130,9 +130,7 @@ class MemoryAntagonist:
     block_threads: int
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--size-mib", type=float, help="buffer, in MiB (what the name says, of this GPU's L2 cache)"
-        )
+        parser.add_argument("--size-mib", type=float, help="buffer, in MiB (by the size of this GPU's L2 cache)")
         add_usual_arguments(parser, usual_percent=10)
 
     def run(self, arguments: argparse.Namespace) -> int:
