@@ -66,8 +66,14 @@ class OciPlace:
         return found
 
     def job(self, name: str) -> dict[str, Any]:
-        """Return the newest job of a container."""
-        return [job for job in self.jobs() if job["name"] == name][-1]
+        """Return the newest job of a container, once it is listed: `docker run --detach` may return before."""
+
+        def newest() -> dict[str, Any] | None:
+            return next((job for job in reversed(self.jobs()) if job["name"] == name), None)
+
+        found = until(newest)
+        assert found is not None
+        return found
 
     def is_empty(self) -> bool:
         """Whether no memory is granted and no slice's files are left."""
