@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgpu.app.oci.container_slice import Rootfs, View, lay_out, put_in_slice, refuse_covered, take_away
-from pgpu.app.oci.create import _record
+from pgpu.app.oci.create import _make_record
 from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
 from pgpu.app.oci.runc_call import RefusedError, RuncCall
 from pgpu.enforcement import meter
@@ -253,7 +253,7 @@ def test_creating_a_container_loads_the_standard_library_alone() -> None:
 def test_the_record_of_a_container_is_read_as_it_was_written(tmp_path: Path) -> None:
     words = RuncCall(["--pgpu-engine=unix:///e", *_CREATE])
     ask = _asked("PGPU_MEMORY=4GiB")
-    record = _record(words, {"process": {"user": {"uid": 5, "gid": 6}}}, ask, ["train"])
+    record = _make_record(words, {"process": {"user": {"uid": 5, "gid": 6}}}, ask, ["train"])
     record.update(image_id="i", image="n", name="c", glibc=True)
     (tmp_path / RECORD).write_text(json.dumps(record))
     container = container_of(tmp_path)

@@ -24,7 +24,7 @@ def open_client(settings: Settings) -> Client:
         PgpuError: This machine lacks something that the settings name.
     """
     # Imports of either branch stay in it: the engine takes longer to import than a request to a server takes.
-    server = _server(settings)
+    server = _server_transport(settings)
     if server is not None:
         from pgpu.client.http_client import HttpClient
 
@@ -41,7 +41,7 @@ def open_administration(settings: Settings) -> "AdministrationService":
     Raises:
         PgpuError: This machine lacks something that the settings name.
     """
-    server = _server(settings)
+    server = _server_transport(settings)
     if server is not None:
         from pgpu.client.remote_service import HttpAdministration
 
@@ -59,7 +59,7 @@ def open_functions(settings: Settings) -> "HttpFunctions":
     Raises:
         RequestError: There is no server; an engine in this process would be gone when a call arrives.
     """
-    server = _server(settings)
+    server = _server_transport(settings)
     if server is None:
         raise RequestError(
             "functions are served by a server, and there is none",
@@ -80,10 +80,10 @@ def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
     from pgpu.client.http_transport import HttpTransport
 
     named = None if url is None else address_of(url, settings.token, settings.tls_certificate)
-    return HttpTransport(named or gateway_of(_address(settings)))
+    return HttpTransport(named or gateway_of(_server_address(settings)))
 
 
-def _address(settings: Settings) -> "Address | None":
+def _server_address(settings: Settings) -> "Address | None":
     from pgpu.client.address import address_of, installed_server
 
     # Without the setting, the socket of this machine's server decides; `embedded` as a host reads as no address.
@@ -92,8 +92,8 @@ def _address(settings: Settings) -> "Address | None":
     return address_of(settings.host, settings.token, settings.tls_certificate)
 
 
-def _server(settings: Settings) -> "HttpTransport | None":
-    address = _address(settings)
+def _server_transport(settings: Settings) -> "HttpTransport | None":
+    address = _server_address(settings)
     if address is None:
         return None
     from pgpu.client.http_transport import HttpTransport

@@ -72,10 +72,10 @@ def make_engine(settings: Settings) -> Engine:
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
     # The driver is looked up at the first measurement, so that a machine without one can still list jobs.
-    context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
+    context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _find_cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
     driver = DriverEnforcer(shim, source.limit_cgroup)
-    runtimes = _runtimes(settings, runtime_path, simulated, driver.limit_cgroup)
+    runtimes = _make_runtimes(settings, runtime_path, simulated, driver.limit_cgroup)
     mps = _make_mps(runtime_path, directory, ledger, runtimes)
     enforcers = (shim, driver, MigEnforcer(runtime_path, context_bytes, directory))
     may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
@@ -83,7 +83,7 @@ def make_engine(settings: Settings) -> Engine:
         replace(_engine_settings(settings, runtime_path, simulated), has_mps=mps is not None),
         ledger,
         source,
-        _select_enforcer(enforcers, source, _self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
+        _select_enforcer(enforcers, source, _make_self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
         runtimes,
         supervisor_command(settings),
         keeper_command(settings),
@@ -92,7 +92,7 @@ def make_engine(settings: Settings) -> Engine:
     if settings.checkpoints == "on":
         from pgpu.enforcement.checkpoints import Checkpoints
 
-        engine.checkpoints = Checkpoints(lambda: _cuda_library(simulated), directory)
+        engine.checkpoints = Checkpoints(lambda: _find_cuda_library(simulated), directory)
     return engine
 
 
@@ -180,7 +180,7 @@ class Runtimes(Mapping[str, Runtime]):
         return len(self._makers)
 
 
-def _runtimes(
+def _make_runtimes(
     settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
 ) -> Runtimes:
     def process() -> Runtime:
@@ -195,7 +195,9 @@ def _runtimes(
         from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 
         _check_libraries(simulated)
-        return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_staging(runtime_path))
+        return DockerRuntime(
+            settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_make_staging(runtime_path)
+        )
 
     def oci() -> Runtime:
         from pgpu.runtimes.oci_runtime import OciRuntime
@@ -251,7 +253,7 @@ def _make_mps(
     return MpsSharing(MpsDaemons(runtime_path, program, simulated_directory), ledger, proof)
 
 
-def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
+def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
     from pgpu.app.throwaway_jobs import try_throwaway
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import shims_id
@@ -293,13 +295,13 @@ def _select_enforcer(
     return EnforcerSelector(candidates, source.gpus, self_test)
 
 
-def _cuda_library(simulated: SimulatedGpus | None) -> Path:
+def _find_cuda_library(simulated: SimulatedGpus | None) -> Path:
     from pgpu.enforcement.driver_library import find_driver
 
     return library_path(SIMULATED_CUDA) if simulated else find_driver().cuda
 
 
-def _staging(runtime_path: Path) -> "Staging":
+def _make_staging(runtime_path: Path) -> "Staging":
     from pgpu.runtimes.docker.staging import Staging
 
     return Staging(runtime_path / "volumes")
@@ -307,7 +309,7 @@ def _staging(runtime_path: Path) -> "Staging":
 
 def sweep_volumes(settings: Settings) -> None:
     """Remove volumes that killed processes of this state directory left mounted; needs the extra `docker`."""
-    _staging(runtime_directory(settings.runtime_dir, settings.state_dir)).sweep()
+    _make_staging(runtime_directory(settings.runtime_dir, settings.state_dir)).sweep()
 
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:

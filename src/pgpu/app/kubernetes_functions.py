@@ -79,14 +79,14 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
     from pgpu.functions.api import dump_declaration
     from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, Workload
 
-    _check(declaration, packaging)
+    _check_limits(declaration, packaging)
     lanes = declaration.concurrency
     return Workload(
         name=name,
         image=packaging.image,
         app=place.app,
         declaration=json.dumps(dump_declaration(declaration)),
-        source=() if packaging.source_in_image else tuple(_source(place.source)),
+        source=() if packaging.source_in_image else tuple(_source_files(place.source)),
         source_directory=packaging.source_in_image or "/function",
         namespace=packaging.namespace,
         share=ReplicaSlice(declaration.gpus, declaration.memory_bytes, declaration.compute_share)
@@ -120,7 +120,7 @@ def differences(declaration: "Declaration", packaging: Packaging, platform: "Pla
         yield "calls need no token: every pod that can reach its Service may call it"
 
 
-def _check(declaration: "Declaration", packaging: Packaging) -> None:
+def _check_limits(declaration: "Declaration", packaging: Packaging) -> None:
     if declaration.gpus > _MOST_GPUS:
         raise RequestError(
             f"a claim has {_MOST_GPUS} GPUs at most, not {declaration.gpus}", hint=f"--gpus {_MOST_GPUS}"
@@ -132,7 +132,7 @@ def _check(declaration: "Declaration", packaging: Packaging) -> None:
         raise RequestError("--autoscale needs a maximum above the minimum", hint="--max 4")
 
 
-def _source(root: Path) -> "Iterator[SourceFile]":
+def _source_files(root: Path) -> "Iterator[SourceFile]":
     """Yield the files of a function's source: the same that a server would get."""
     from pgpu.functions.deploy.source_bundle import pack_tree
     from pgpu.kubernetes.deploy import SourceFile

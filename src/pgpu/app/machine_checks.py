@@ -67,8 +67,8 @@ _TIMEOUT_SECONDS = 20.0
 
 def driver(settings: Settings) -> Iterator[Finding]:
     """List the real GPUs, and compare their driver's CUDA version with the shim's."""
-    listing = _listing()
-    found = _gpus(listing)
+    listing = _list_gpus()
+    found = _parse_gpus(listing)
     for gpu in found:
         memory = format_memory(gpu.memory_bytes)
         yield fine("driver", f"GPU {gpu.place}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
@@ -122,10 +122,10 @@ def real_gpus() -> Sequence[Gpu]:
     Raises:
         NodeError: There is a driver that does not answer.
     """
-    return _gpus(_listing())
+    return _parse_gpus(_list_gpus())
 
 
-def _gpus(listing: dict[str, Any]) -> Sequence[Gpu]:
+def _parse_gpus(listing: dict[str, Any]) -> Sequence[Gpu]:
     return [Gpu(**gpu) for gpu in listing["gpus"]]
 
 
@@ -133,7 +133,7 @@ def _format_version(cuda_version: int) -> str:
     return f"{cuda_version // 1000}.{cuda_version % 1000 // 10}"
 
 
-def _listing() -> dict[str, Any]:
+def _list_gpus() -> dict[str, Any]:
     """Run this module as a program, which prints the driver's version and its GPUs."""
     # In another process and with a time limit: a broken driver library may crash or block its caller.
     done = subprocess.run(
@@ -222,7 +222,7 @@ def libraries(_settings: Settings) -> Iterator[Finding]:
 def private_views(_settings: Settings) -> Iterator[Finding]:
     """Try a private mount namespace, which each process job needs."""
     # An unprivileged mount namespace needs a user namespace. Debian's kernel can forbid that by a sysctl, Ubuntu's by
-    # AppArmor, a container engine by its seccomp profile: only a trial finds out.
+    # AppArmor, a container engine by its seccomp profile: only a trial shows it.
     reason = why_no_private_view()
     if reason is None:
         yield fine("private views", "a process keeps its limit even if it drops its environment")
@@ -315,7 +315,7 @@ def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[
         own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
         runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
         try:
-            yield _try(name, open_client(own), image)
+            yield _try_slice(name, open_client(own), image)
         finally:
             # The state directory is temporary, but its folder on the tmpfs is not below it.
             shutil.rmtree(runtime_path, ignore_errors=True)
@@ -326,12 +326,12 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
     if not real_gpus():
         return
     try:
-        yield _try("trial on a GPU", open_client(replace(settings, simulate=None)))
+        yield _try_slice("trial on a GPU", open_client(replace(settings, simulate=None)))
     except WaitTimeoutError as exc:
         yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
 
 
-def _try(name: str, client: Client, image: str | None = None) -> Finding:
+def _try_slice(name: str, client: Client, image: str | None = None) -> Finding:
     # Two jobs, since one refused allocation must not be able to spoil the other result. The second asks for as much as the
     # slice: with the CUDA context on top, that never fits.
     inside, job = _allocate(client, _FITTING_BYTES, image)

@@ -32,28 +32,28 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
         NodeError: No directory is on a tmpfs, or the directory is not this user's alone.
     """
     if chosen is not None:
-        return _folder(chosen, state_directory)
+        return _make_folder(chosen, state_directory)
     link = state_directory / _LINK_NAME
     if _exists(link) and is_usable(link):
         folder = link.resolve()
-        _make_ours(folder, forbidden=0o077)
+        _make_private(folder, forbidden=0o077)
         return folder
     parent = _first_on_tmpfs(environment)
-    _make_ours(parent, forbidden=0o022)
+    _make_private(parent, forbidden=0o022)
     if os.geteuid() == 0:
         # Other users pass through root's directory to the server's socket.
         parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)
-    return _link_folder(link, _folder(parent, state_directory))
+    return _link_folder(link, _make_folder(parent, state_directory))
 
 
-def _folder(parent: Path, state_directory: Path) -> Path:
+def _make_folder(parent: Path, state_directory: Path) -> Path:
     if not is_usable(parent):
         raise NodeError(
             f"{parent} is not on a tmpfs that allows programs",
             hint="set runtime_dir to a directory below /dev/shm or /run",
         )
     folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
-    _make_ours(folder, forbidden=0o077)
+    _make_private(folder, forbidden=0o077)
     return folder
 
 
@@ -128,7 +128,7 @@ def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
     )
 
 
-def _make_ours(path: Path, forbidden: int) -> None:
+def _make_private(path: Path, forbidden: int) -> None:
     """Create a directory, and check that it is this user's and has no forbidden mode bits."""
     try:
         # lstat after mkdir: a link or a directory that another user made first is found here, and refused.

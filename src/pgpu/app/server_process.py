@@ -137,7 +137,7 @@ class GatewaySupervisor:
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._keep, name="gateway", daemon=True)
+        self._thread = threading.Thread(target=self._keep_running, name="gateway", daemon=True)
         # Both ends are close-on-exec: only the gateway inherits the reading end, by `pass_fds`, and no other child the
         # writing one. If this process is killed, the kernel closes the writing end and the gateway reads the end of file.
         self._life, self._held = os.pipe()
@@ -160,7 +160,7 @@ class GatewaySupervisor:
         self._thread.join()
         os.close(self._life)
 
-    def _keep(self) -> None:
+    def _keep_running(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while not self._ending.is_set():
             began = time.monotonic()

@@ -37,10 +37,10 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         put_into_slice(words)
     except RefusedError as exc:
-        _explain(words, f"pgpu: {exc}")
+        _report_error(words, f"pgpu: {exc}")
         sys.exit(1)
     except Exception as exc:  # noqa: BLE001 - the edge: the engine shows a line of its log, and no traceback
-        _explain(words, f"pgpu: this is a bug of pgpu: {exc!r}")
+        _report_error(words, f"pgpu: this is a bug of pgpu: {exc!r}")
         sys.exit(1)
     # In this process: the engine waits for this PID and reads its streams.
     os.execvp(words.runc, [words.runc, *words.runcs])
@@ -77,7 +77,7 @@ def put_into_slice(words: RuncCall) -> None:
     job_id = os.urandom(6).hex()
     view = view_of(configuration, words.bundle)
     home = lay_out(prepared, job_id, view.preload_lines)
-    record = _record(words, configuration, request, command)
+    record = _make_record(words, configuration, request, command)
     found = seen[0] if seen else None
     record.update(image_id=found.id if found else "", glibc=view.has_glibc)
     record.update(image=found.name if found else "", name=found.container_name if found else "")
@@ -93,7 +93,9 @@ def put_into_slice(words: RuncCall) -> None:
     _hand_over(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
-def _record(words: RuncCall, configuration: dict[str, Any], request: GpuRequest, command: list[str]) -> dict[str, Any]:
+def _make_record(
+    words: RuncCall, configuration: dict[str, Any], request: GpuRequest, command: list[str]
+) -> dict[str, Any]:
     user = configuration["process"].get("user") or {}
     return {
         "container_id": words.container_id,
@@ -174,7 +176,7 @@ def _become_nursery(words: RuncCall, address: str, job_id: str) -> None:
     os.execvpe(words.python, command, clean_environment())
 
 
-def _explain(words: RuncCall, message: str) -> None:
+def _report_error(words: RuncCall, message: str) -> None:
     """Write an error to runc's log, in its format, and to standard error; the engine reads both."""
     sys.stderr.write(f"{message}\n")
     if "log" in words.flags:

@@ -111,12 +111,12 @@ def plan_install(path: Path, installation: Installation) -> Change:
     Raises:
         NodeError: The file is no JSON object, or this machine cannot be a host of such containers.
     """
-    before, content = _read(path)
+    before, content = _read_configuration(path)
     runtimes = content.setdefault("runtimes", {})
     if not isinstance(runtimes, dict):
         raise NodeError(f"{path}: `runtimes` is not an object", hint="mend it first; nothing was changed")
     runtimes[installation.name] = installation.entry()
-    return _change(path, before, content)
+    return _make_change(path, before, content)
 
 
 def plan_uninstall(path: Path, name: str) -> Change:
@@ -125,17 +125,17 @@ def plan_uninstall(path: Path, name: str) -> Change:
     Raises:
         NodeError: The file is no JSON object.
     """
-    before, content = _read(path)
+    before, content = _read_configuration(path)
     runtimes = content.get("runtimes")
     if not isinstance(runtimes, dict) or name not in runtimes:
         return Change(path, before, before)
     del runtimes[name]
     if not runtimes:
         del content["runtimes"]
-    return _change(path, before, content)
+    return _make_change(path, before, content)
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_configuration(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         content = json.loads(text) if text.strip() else {}
@@ -146,7 +146,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     return text, content
 
 
-def _change(path: Path, before: str, content: dict[str, Any]) -> Change:
+def _make_change(path: Path, before: str, content: dict[str, Any]) -> Change:
     # An unchanged content keeps its formatting.
     is_same = bool(before.strip()) and json.loads(before) == content
     return Change(

@@ -78,7 +78,7 @@ class BundleStore:
         self._most_layers_bytes = most_layers_bytes
         # Held while an entry's time is checked or renewed, so that `sweep` does not remove what `has` has just confirmed.
         self._guard = threading.Lock()
-        self._sending: Counter[int] = Counter()
+        self._uploads: Counter[int] = Counter()
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether this user has a bundle; renews it, so that it stays for the deployment that follows."""
@@ -142,7 +142,7 @@ class BundleStore:
                     hint="pgpu function undeploy NAME",
                 )
             # The file has no name, so the kernel frees it even if the server is killed.
-            with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=directory) as file:
+            with self._limit_uploads(owner_uid), tempfile.TemporaryFile(dir=directory) as file:
                 yield IncomingBundle(directory, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:
             raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror or exc}") from exc
@@ -171,16 +171,16 @@ class BundleStore:
         return None
 
     @contextlib.contextmanager
-    def _one_of_few(self, owner_uid: int) -> Iterator[None]:
+    def _limit_uploads(self, owner_uid: int) -> Iterator[None]:
         with self._guard:
-            if self._sending[owner_uid] >= _MOST_AT_ONCE:
+            if self._uploads[owner_uid] >= _MOST_AT_ONCE:
                 raise CapacityError(f"{_MOST_AT_ONCE} bundles of yours are being sent already", hint="wait for one")
-            self._sending[owner_uid] += 1
+            self._uploads[owner_uid] += 1
         try:
             yield
         finally:
             with self._guard:
-                self._sending[owner_uid] -= 1
+                self._uploads[owner_uid] -= 1
 
     def _bundle(self, owner_uid: int, digest: str) -> Path:
         return self._directory / "bundles" / str(owner_uid) / _check_digest(digest)

@@ -106,7 +106,7 @@ class Deployer:
     def trial_job(self, deployment: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve it, so that the engine can check whether it could ever start."""
         source = self.store.tree(owner_uid, deployment.bundle)
-        places = ReplicaPaths(source, self.sockets, own=tuple(_own()), user=_own_user(owner_uid))
+        places = ReplicaPaths(source, self.sockets, own=tuple(_own_packages()), user=_container_user(owner_uid))
         return Submission(replica_spec(deployment, places), replica_request(declaration_of(deployment)))
 
     def has(self, owner_uid: int, digest: str) -> bool:
@@ -120,7 +120,7 @@ class Deployer:
         """Remove the bundles and layers that none of a user's versions uses."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
-        layers |= {_build_directory(version) for version in kept}
+        layers |= {_build_directory_name(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
@@ -132,8 +132,8 @@ class Deployer:
         """
         # The directory has the job's id, which exists before the job: so leftovers of a crash are found by name.
         sockets = self.sockets / job_id
-        places = self._places(version, sockets)
-        _make_for(sockets, account, is_capped=version.runtime == "docker")
+        places = self._replica_paths(version, sockets)
+        _make_directory(sockets, account, is_capped=version.runtime == "docker")
         return Submission(replica_spec(version, places), replica_request(declaration_of(version))), str(sockets)
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:
@@ -148,8 +148,8 @@ class Deployer:
         digest = bytecode_digest(version)
         if digest is None or (directory := self.store.layer(version.owner_uid, digest)).exists():
             return None
-        places = self._places(version, self.sockets)
-        _make_for(directory, account)
+        places = self._replica_paths(version, self.sockets)
+        _make_directory(directory, account)
         return Submission(bytecode_spec(version, directory, places), Request(0, 0))
 
     def forget(self, job_id: str) -> None:
@@ -177,16 +177,18 @@ class Deployer:
             NodeError: The directory cannot be created.
         """
         # A build that was interrupted may have left a directory with a part of the packages.
-        directory = self._beside_layers(version)
+        directory = self._build_directory(version)
         self.forget_build(version)
-        _make_for(directory, account)
+        _make_directory(directory, account)
         (directory / LOCK_NAME).write_text(version.requirements or "", "utf-8")
         (directory / LOCK_NAME).chmod(0o644)
-        return Submission(build_spec(version, directory, tuple(_own()), _own_user(version.owner_uid)), Request(0, 0))
+        return Submission(
+            build_spec(version, directory, tuple(_own_packages()), _container_user(version.owner_uid)), Request(0, 0)
+        )
 
     def build_name(self, version: Version) -> str:
         """Return a name of the job that installs a version's packages, unique among all builds."""
-        return f"{version.owner_uid}/{_build_directory(version)}"
+        return f"{version.owner_uid}/{_build_directory_name(version)}"
 
     def output_names(self, version: Version) -> Collection[str]:
         """Return the names of the output directories of a version's jobs: its packages, and byte code."""
@@ -206,7 +208,7 @@ class Deployer:
         digest = layer_digest(version)
         if digest is None or self.is_built(version):
             return
-        made = self._beside_layers(version)
+        made = self._build_directory(version)
         try:
             packages = made / "packages"
             # The owner made this path, and the engine, as root, would follow a link.
@@ -223,28 +225,30 @@ class Deployer:
     def forget_build(self, version: Version) -> None:
         """Remove the directory of a build."""
         if version.requirements is not None:
-            remove_tree(self._beside_layers(version))
+            remove_tree(self._build_directory(version))
 
-    def _places(self, version: Version, sockets: Path) -> ReplicaPaths:
+    def _replica_paths(self, version: Version, sockets: Path) -> ReplicaPaths:
         owner_uid = version.owner_uid
         digest, made = layer_digest(version), bytecode_digest(version)
         if digest is not None and not self.store.has_layer(owner_uid, digest):
             raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
         packages = None if digest is None else self.store.layer(owner_uid, digest)
         bytecode = self.store.layer(owner_uid, made) if made and self.store.has_layer(owner_uid, made) else None
-        source, own = self.store.tree(owner_uid, version.bundle), tuple(_own())
-        return ReplicaPaths(source, sockets, packages, own, _own_user(owner_uid), bytecode)
+        source, own = self.store.tree(owner_uid, version.bundle), tuple(_own_packages())
+        return ReplicaPaths(source, sockets, packages, own, _container_user(owner_uid), bytecode)
 
-    def _beside_layers(self, version: Version) -> Path:
-        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_build_directory(version))
+    def _build_directory(self, version: Version) -> Path:
+        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(
+            _build_directory_name(version)
+        )
 
 
-def _build_directory(version: Version) -> str:
+def _build_directory_name(version: Version) -> str:
     """Return the directory name of a version's build; never a digest, and unique among versions."""
     return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
 
 
-def _own() -> Iterator[Path]:
+def _own_packages() -> Iterator[Path]:
     """Find the directories of pgpu's own packages on the server, without importing them."""
     for name in _OWN:
         spec = importlib.util.find_spec(name)
@@ -252,12 +256,12 @@ def _own() -> Iterator[Path]:
         yield from (Path(place) for place in list(places)[:1])
 
 
-def _own_user(owner_uid: int) -> str | None:
+def _container_user(owner_uid: int) -> str | None:
     # The server's own user is the same user in its containers; for other users the runtime decides.
     return f"{os.geteuid()}:{os.getegid()}" if owner_uid == os.geteuid() else None
 
 
-def _make_for(directory: Path, account: Account | None, *, is_capped: bool = False) -> None:
+def _make_directory(directory: Path, account: Account | None, *, is_capped: bool = False) -> None:
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)

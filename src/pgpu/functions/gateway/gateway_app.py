@@ -79,7 +79,7 @@ def default_budget_bytes() -> int:
 
 
 class BodyBudget:
-    """The budget of one gateway."""
+    """The bytes of bodies that one gateway holds, by account; on the event loop only."""
 
     def __init__(self, most_bytes: int, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._most_bytes, self.patience_seconds = most_bytes, patience_seconds

@@ -281,7 +281,7 @@ class ReplicaConnection:
     def cancel(self, request: RoutedRequest) -> None:
         """Cancel a request. Its slot counts as free at once; the replica has its own limit."""
         if self.sent.get(request.number) is request:
-            self._done(request.number)
+            self._finish(request.number)
             if self._channel is not None:
                 self._channel.send(encode_frame(FrameKind.CANCEL, request.number))
 
@@ -334,30 +334,30 @@ class ReplicaConnection:
         reply: Reply = decode_message(frame)
         request = self.sent.get(frame.number)
         if request is None:
-            close_file(self._file_of(frame))
+            close_file(self._take_file(frame))
             return
         # Checked before the descriptor is taken: it is closed with the connection if the reply is invalid.
         check_reply(reply, has_file=frame.has_file)
         if request.is_streaming or request.command:
             raise MalformedFrameError("a second reply, or a reply to a command")
-        file = self._file_of(frame)
+        file = self._take_file(frame)
         request.is_streaming = not reply.is_last
         if reply.is_last:
-            self._done(frame.number)
+            self._finish(frame.number)
         self._listener.on_reply(self, request, reply, file)
 
     def _on_chunk(self, frame: CallFrame) -> None:
         chunk: Chunk = decode_message(frame)
         request = self.sent.get(frame.number)
         if request is None or request.sink is None:
-            close_file(self._file_of(frame))
+            close_file(self._take_file(frame))
             return
         request.undelivered += 1
         if not request.is_streaming or request.undelivered > _MOST_UNDELIVERED:
             raise MalformedFrameError("a chunk without a stream, or one without credit")
-        request.sink.chunk(chunk, self._file_of(frame))
+        request.sink.chunk(chunk, self._take_file(frame))
         if chunk.is_last:
-            self._done(frame.number)
+            self._finish(frame.number)
             self._listener.on_stream_end(request)
 
     def _on_notification(self, frame: CallFrame) -> None:
@@ -366,7 +366,7 @@ class ReplicaConnection:
             self._on_status(read_status(notification))
         elif (request := self.sent.get(frame.number)) is not None and request.command:
             answer = Reply(_OK, read_pages(notification))
-            self._done(frame.number)
+            self._finish(frame.number)
             self._listener.on_reply(self, request, answer, None)
 
     def _on_status(self, status: ReplicaStatus) -> None:
@@ -382,7 +382,7 @@ class ReplicaConnection:
             self.is_woken = False
         self.become(phase)
 
-    def _done(self, number: int) -> None:
+    def _finish(self, number: int) -> None:
         self.sent.pop(number, None)
         self._note_idle()
 
@@ -390,7 +390,7 @@ class ReplicaConnection:
         if not self.sent:
             self.idle_since_seconds = time.monotonic()
 
-    def _file_of(self, frame: CallFrame) -> int | None:
+    def _take_file(self, frame: CallFrame) -> int | None:
         # Descriptors arrive in the order of the frames that have one, so one must be taken for each such frame, also for a late
         # reply; else the next frame would get the wrong body.
         return self._channel.next_file() if frame.has_file and self._channel is not None else None

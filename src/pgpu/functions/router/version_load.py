@@ -61,7 +61,7 @@ class LearnedLoad(NamedTuple):
 
 
 class VersionLoad:
-    """The state of one version."""
+    """The state of one version; on the event loop only."""
 
     def __init__(self, version: Version) -> None:
         self.version, self.number = version, version.number
@@ -199,7 +199,7 @@ LearnedLoads = Mapping[tuple[str, int], LearnedLoad]
 
 
 class LoadHistory:
-    """The file."""
+    """The database file of learned loads, in the gateway's state directory."""
 
     def __init__(self, path: Path, most: int = _MOST) -> None:
         self._path, self._most = path, most
