@@ -332,8 +332,8 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
 
 
 def _try_slice(name: str, client: Client, image: str | None = None) -> Finding:
-    # Two jobs, since one refused allocation must not be able to spoil the other result. The second asks for as much as the
-    # slice: with the CUDA context on top, that never fits.
+    # Two jobs, so that a refused allocation cannot affect the other one. The second allocates the size of the slice, which
+    # with the CUDA context on top never fits.
     inside, job = _allocate(client, _FITTING_BYTES, image)
     past, _ = _allocate(client, _SLICE_BYTES, image)
     if inside != _CUDA_SUCCESS:

@@ -161,7 +161,7 @@ def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: st
 
 
 class _GrantWait:
-    """What the wait for a grant knows of its container: its first process, and what its log contains."""
+    """State of the wait for a grant: the container's first process, and the last reason in its log."""
 
     def __init__(self, container: Container, gate: Gate, job_id: str) -> None:
         self._container = container

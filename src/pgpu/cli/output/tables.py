@@ -371,10 +371,10 @@ def of_users(found: Sequence[Waste]) -> Table:
     """Lay out each user's memory over time, one on each line."""
     table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_USAGE_ONE_LINE)
     for uid in sorted({each.owner_uid for each in found}):
-        theirs = [each for each in found if each.owner_uid == uid]
-        reserved, used = gib_hours(theirs)
+        own = [each for each in found if each.owner_uid == uid]
+        reserved, used = gib_hours(own)
         times = f"{reserved / used:.1f}x" if used else ""
-        table.add_row(user_name(uid), str(len(theirs)), f"{reserved:.2f} GiB h", f"{used:.2f} GiB h", times)
+        table.add_row(user_name(uid), str(len(own)), f"{reserved:.2f} GiB h", f"{used:.2f} GiB h", times)
     return table
 
 

@@ -137,7 +137,7 @@ def _deploy_to_server(
     from pgpu.model import Deployment
     from pgpu.units import format_memory
 
-    # Server and requirements first: importing the user's code may take a minute, and would be in vain.
+    # Server and requirements first: importing the user's code may take a minute.
     functions = invocation.functions()
     lock = None if requirements is None else _read_text(requirements)
     source, function_name, declaration = read_declaration(app, name, flags)

@@ -247,7 +247,7 @@ def _replica_job(replica: Replica, job: Job | None) -> ReplicaJob:
     if job is None:
         return ReplicaJob(*fields, JobState.FAILED, reason="its job is not known")
     granted = None if job.lease is None else job.lease.granted_at_seconds
-    # A parked job that wants its slice back runs, but its replica waits as a new one does.
+    # A parked job that requested its slice again runs, but its replica waits as a new one does.
     state = job.state if job.wanted_at_seconds is None else JobState.WAITING
     if job.state is JobState.EXITED:
         reason: str | None = f"it ended with exit code {job.exit_code}: pgpu logs {job.id}"

@@ -84,14 +84,14 @@ class ConnectionRelay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with self._open(writer):
             try:
-                theirs, ours = await asyncio.open_unix_connection(str(self.target or ""))
+                replica_reader, replica_writer = await asyncio.open_unix_connection(str(self.target or ""))
             except OSError:
                 await self._refuse(reader, writer)
                 return
-            with self._open(ours):
-                up = asyncio.ensure_future(_copy(reader, ours))
+            with self._open(replica_writer):
+                up = asyncio.ensure_future(_copy(reader, replica_writer))
                 # A client that closes its sending half first still gets its response: only the replica ends a connection.
-                await _copy(theirs, writer)
+                await _copy(replica_reader, writer)
                 up.cancel()  # the replica closed the connection: what the caller still sends is dropped
                 await asyncio.wait((up,))
 

@@ -42,7 +42,7 @@ _MOST_START_FAILURES = 5
 """Failed starts in a row after which requests of a version without replicas are refused at once."""
 
 _ANSWER_GRACE_SECONDS = 1.0
-"""A replica watches the deadlines of its own requests and knows more about the cause: the gateway answers only after this."""
+"""A replica checks the deadlines of its own requests and reports the cause: the gateway answers only after this."""
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
                 self.loads[version.number] = VersionLoad(version)
             self.loads[version.number].version = version
         if self._split.percents != percents:
-            # A new split starts its sequence anew; an unchanged one keeps it, so that small shares get their calls.
+            # A new split starts its sequence again; an unchanged one keeps it, so that small shares get their calls.
             self._split = TrafficSplit(percents)
             for load in self.loads.values():
                 self._redirect(load)

@@ -163,7 +163,7 @@ class VersionLoad:
 
     def restore(self, learned: LearnedLoad, epoch_seconds: float) -> None:
         """Continue from an earlier gateway's state."""
-        # Stored since the epoch, since the monotonic clock begins anew at each boot.
+        # Stored since the epoch, since the monotonic clock starts at zero at each boot.
         last = learned.called_at_seconds - epoch_seconds
         self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
         self.arrivals, self.cold_seconds = ArrivalHistory(learned.arrivals), learned.cold_seconds
