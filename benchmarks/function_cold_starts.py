@@ -35,7 +35,7 @@ from tests.clearing import clear
 from tests.served import ServerProcess, serving
 from tests.system.functions.replicas import JSON, Connection, answer_of
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.deploy.source_bundle import pack_tree

@@ -33,7 +33,7 @@ from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.clearing import clear
 from tests.served import ServerProcess, serving
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.address import address_of
 from pgpu.client.http_client import HttpClient

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import load_settings
 from pgpu.client import Client

@@ -30,8 +30,8 @@ NO_PROSE = re.compile(r"#\s*(?:noqa|type:|pragma|ruff:|!|fmt:)")
 C_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 LONG_FUNCTION_LINES, TINY_MODULE_LINES, LONG_MODULE_LINES = 40, 60, 400
 JOB_VERBS = ("submit", "stop", "cancel", "resize", "set_priority", "prioritise", "wait", "jobs", "job")
-NOT_JOBS = {"Timer", "Mover"}
-"""Classes of which `cancel` and `wait` are about a timer and a thread."""
+NOT_JOBS = {"Timer", "Mover", "Maintenance", "_Subscriber"}
+"""Classes of which `cancel`, `stop` and `wait` are about a timer, a thread or a computation."""
 
 
 @dataclass

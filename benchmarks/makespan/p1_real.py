@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.makespan.p1 import ALONE_SECONDS, BEST_SECONDS, JOB_BYTES, JOBS, LONGEST_SECONDS
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.settings import load_settings
 from pgpu.client import Client
 from pgpu.model import Array, JobSpec, Request, Submission

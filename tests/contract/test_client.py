@@ -14,7 +14,7 @@ from tests.served import serving
 from tests.waiting import until
 
 from pgpu.advising.contention import Constants
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeoutError

@@ -18,7 +18,7 @@ from tests.clearing import clear
 from tests.served import ServerProcess, serving
 from tests.waiting import until
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import FunctionNotFoundError, RequestError

@@ -57,7 +57,7 @@ class FakeClaims:
 
     def lock(self, uid: str) -> AbstractContextManager[None]:
         """See `Claims.lock`."""
-        return self._locks.held(uid)
+        return self._locks.hold(uid)
 
     def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """See `Claims.hold`."""

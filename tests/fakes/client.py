@@ -229,7 +229,7 @@ class FakeClient(Client):
 
     def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
         found = self.profiled(id_or_name)
-        profile = findings.added_to(found.profile)
+        profile = findings.merge_into(found.profile)
         self.profiles[found.job_id] = replace(found, profile=profile)
         return profile
 

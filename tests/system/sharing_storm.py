@@ -29,7 +29,7 @@ from tests.unit.test_advising import PROFILE
 from tests.waiting import until
 
 from pgpu.advising.verification import Verdict, Way
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.client import Client

@@ -16,7 +16,7 @@ from tests.served import ServerProcess, serving
 from tests.unit.test_cli import validate
 from tests.waiting import until
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
 from pgpu.cli.verbs.jobs import function_logs

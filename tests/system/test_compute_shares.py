@@ -8,7 +8,7 @@ import pytest
 from tests.system.conftest import Place, served_place
 from tests.waiting import until
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client, GpuTime
 from pgpu.client.address import parse_host

@@ -10,7 +10,7 @@ from tests.system.engine_worlds import World, kill, world
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.watch.turn_arbiter import GpuTurn, turns_now
+from pgpu.engine.watch.turn_arbiter import GpuTurn, read_turns
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, ProcessHolder, Request
 from pgpu.units import GIB
@@ -61,7 +61,7 @@ def until_it_runs_again(machine: World, job: Job) -> None:
 
 
 def turn(machine: World) -> GpuTurn | None:
-    return next(iter(turns_now(machine.engine.settings, [GPU])), None)
+    return next(iter(read_turns(machine.engine.settings, [GPU])), None)
 
 
 def until_turn_of(machine: World, job: Job) -> None:

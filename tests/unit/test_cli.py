@@ -339,7 +339,7 @@ def test_a_signal_while_the_request_is_written_reaches_a_job_that_runs_by_then(r
 def test_neither_the_words_of_the_command_line_nor_a_servers_client_load_the_engine(
     module: str, more: set[str]
 ) -> None:
-    code = f"import sys, pgpu.app.clients, {module}; print(*sys.modules)"
+    code = f"import sys, pgpu.app.client_factory, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {
         "pgpu.engine.engine",

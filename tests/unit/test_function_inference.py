@@ -19,7 +19,7 @@ from tests.function_calls import asked, called, reply, told
 from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.protocols import ParsedCall, Refusal
 from pgpu.functions.protocols.inference_request import HEADER_LENGTH
-from pgpu.functions.protocols.tensors import DATATYPES, Tensor, nested
+from pgpu.functions.protocols.tensors import DATATYPES, Tensor, nest
 
 PATH = "/v2/models/it/infer"
 
@@ -276,8 +276,8 @@ def test_a_tensor_goes_through_unchanged_in_every_form(
 
 @given(arrays.arrays("<i4", arrays.array_shapes(min_side=1, max_dims=4, max_side=3)))
 def test_elements_nest_like_their_shape(array: npt.NDArray[np.int32]) -> None:
-    assert nested(array.ravel().tolist(), array.shape) == array.tolist()
-    assert Tensor("it", "INT32", array.shape, json.dumps(array.tolist()).encode()).nested() == array.tolist()
+    assert nest(array.ravel().tolist(), array.shape) == array.tolist()
+    assert Tensor("it", "INT32", array.shape, json.dumps(array.tolist()).encode()).as_lists() == array.tolist()
 
 
 small = st.recursive(

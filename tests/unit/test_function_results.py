@@ -137,7 +137,7 @@ async def tells() -> AsyncIterator[str]:
 def streaming(handler: Callable[..., Any], accept: str) -> StreamWriter | None:
     form = plain_writer(signature_of(handler), accept)
     assert form is not None
-    return form.streaming
+    return form.stream_writer
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_pieces_are_written_as_the_caller_accepts_them(
 def test_a_caller_that_accepts_only_json_gets_all_pieces_in_one_list() -> None:
     found = asked(counts, b"", accepting("application/json"))
     assert isinstance(found, ParsedCall)
-    assert found.form.streaming is None
+    assert found.form.stream_writer is None
     answer = found.form.write(list(counts()))
     assert isinstance(answer, msgspec.Struct)
     assert bytes(answer.body) == b"[0,1]"  # type: ignore[union-attr]

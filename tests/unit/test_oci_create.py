@@ -11,7 +11,7 @@ import pytest
 from pgpu.app.oci.container_slice import Rootfs, View, lay_out, put_in_slice, refuse_covered, take_away
 from pgpu.app.oci.create import _make_record
 from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
-from pgpu.app.oci.runc_call import RefusedError, RuncCall
+from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall
 from pgpu.enforcement import meter
 from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE
@@ -70,7 +70,7 @@ def test_a_share_of_compute_and_a_mode_are_asked_for_in_the_same_way() -> None:
     ],
 )
 def test_a_share_or_a_mode_that_cannot_be_is_refused_with_a_hint(words: tuple[str, ...]) -> None:
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(ContainerRefusedError) as refusal:
         _asked("PGPU_MEMORY=4GiB", *words)
     assert "(" in str(refusal.value)
 
@@ -86,7 +86,7 @@ def test_a_container_whose_users_are_mapped_to_others_is_refused_mps() -> None:
         "annotations": {"pgpu.sharing": "mps", "pgpu.memory": "1GiB"},
         "linux": {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]},
     }
-    with pytest.raises(RefusedError, match="userns=host"):
+    with pytest.raises(ContainerRefusedError, match="userns=host"):
         parse_gpu_request(configuration, list, images_may_ask=False)
 
 
@@ -121,7 +121,7 @@ def test_what_stands_in_the_image_asks_for_nothing_unless_it_may() -> None:
 
 @pytest.mark.parametrize("word", ["PGPU_MEMORY=4G", "PGPU_MEMORY=-1", "PGPU_MEMORY=0"])
 def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
-    with pytest.raises(RefusedError, match=r"memory|ambiguous|MiB"):
+    with pytest.raises(ContainerRefusedError, match=r"memory|ambiguous|MiB"):
         _asked(word)
 
 
@@ -133,13 +133,13 @@ def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
     ],
 )
 def test_gpus_of_docker_beside_a_slice_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(RefusedError, match="were both requested"):
+    with pytest.raises(ContainerRefusedError, match="were both requested"):
         parse_gpu_request({"process": {"env": ["PGPU_MEMORY=4GiB"]}, **other}, list, images_may_ask=True)
 
 
 @pytest.mark.parametrize("target", ["/.pgpu", "/.pgpu/x", "//.pgpu/", "/etc/ld.so.preload", "/x/libcuda.so.1"])
 def test_volumes_over_the_slice_are_refused(target: str) -> None:
-    with pytest.raises(RefusedError, match="a volume lies"):
+    with pytest.raises(ContainerRefusedError, match="a volume lies"):
         refuse_covered({"mounts": [{"destination": target, "source": "/tmp", "type": "bind"}]})
 
 

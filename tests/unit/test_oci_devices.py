@@ -9,7 +9,7 @@ import pytest
 
 from pgpu.app.oci.cdi import gpu_edits, parse_block_yaml
 from pgpu.app.oci.container_slice import add_devices
-from pgpu.app.oci.runc_call import RefusedError
+from pgpu.app.oci.runc_call import ContainerRefusedError
 from pgpu.errors import NodeError
 
 _YAML = """---
@@ -109,5 +109,5 @@ def test_devices_mounts_hooks_and_variables_reach_the_configuration(tmp_path: Pa
 def test_a_device_that_is_gone_is_refused(tmp_path: Path) -> None:
     edits = _edits(tmp_path)
     edits["deviceNodes"].append({"path": "/dev/nvidia-none"})
-    with pytest.raises(RefusedError, match="/dev/nvidia-none is not there"):
+    with pytest.raises(ContainerRefusedError, match="/dev/nvidia-none is not there"):
         add_devices({"process": {"env": []}}, edits)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.watch.turn_arbiter import load_turns, save_turns, turn_paths, turns_now
+from pgpu.engine.watch.turn_arbiter import load_turns, read_turns, save_turns, turn_paths
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 
 GB = 10**9
@@ -43,7 +43,7 @@ def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
         place = turn_paths(settings, uuid).state
         place.parent.mkdir(exist_ok=True)
         save_turns(place, turns)
-    shown = turns_now(settings, ["GPU-0", "GPU-1", "GPU-2"])
+    shown = read_turns(settings, ["GPU-0", "GPU-1", "GPU-2"])
     assert [(turn.gpu_uuid, turn.holders, turn.waiting) for turn in shown] == [("GPU-0", ("a",), ("b",))]
     assert shown[0].since_seconds is not None
     assert shown[0].until_seconds is not None

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.composition import gpu_source, open_ledger
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings

@@ -15,7 +15,7 @@ COMMANDS = "Commands"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """Where a command is defined, and how it is listed."""
 
     target: str
@@ -27,7 +27,7 @@ class Entry:
     takes_command: bool = False
     """Whether a job's command follows: options after its first word are then the job's own."""
 
-    entries: "Mapping[str, Entry] | None" = None
+    entries: "Mapping[str, CommandEntry] | None" = None
     """The commands of a group that has no module of its own."""
 
     help: str | None = None
@@ -61,7 +61,7 @@ class Entry:
 class _LazyCommands(Mapping[str, Any]):
     """The commands of a group by name; `[]` imports one, iterating over names imports none."""
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, CommandEntry]) -> None:
         self._entries = entries
         self._loaded: dict[str, Any] = {}
 
@@ -101,7 +101,7 @@ class Group(TyperGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in rows])
 
 
-def group_of(entries: Mapping[str, Entry]) -> type[Group]:
+def group_of(entries: Mapping[str, CommandEntry]) -> type[Group]:
     """Return the class of a group with these commands, for `cls` of `typer.Typer`."""
 
     class TableGroup(Group):

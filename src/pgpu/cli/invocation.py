@@ -20,13 +20,13 @@ FunctionsFactory = Callable[["Settings"], "HttpFunctions"]
 
 def _open_client(settings: "Settings") -> "Client":
     # Imported at the first use of a client: `pgpu version` would pay for the engine's modules otherwise.
-    from pgpu.app.clients import open_client
+    from pgpu.app.client_factory import open_client
 
     return open_client(settings)
 
 
 def _open_functions(settings: "Settings") -> "HttpFunctions":
-    from pgpu.app.clients import open_functions
+    from pgpu.app.client_factory import open_functions
 
     return open_functions(settings)
 

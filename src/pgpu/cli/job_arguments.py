@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions, Kind
+from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions, OptionKind
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
@@ -370,12 +370,12 @@ def _read_variables(value: object) -> tuple[str, ...]:
         raise _WrongValueError("a table of texts and numbers, or a list of KEY=VALUE") from exc
 
 
-_READERS: Mapping[Kind, Callable[[object], Any]] = {
-    Kind.TEXT: _read_text,
-    Kind.QUANTITY: _read_quantity,
-    Kind.NUMBER: _read_number,
-    Kind.FLAG: _read_flag,
-    Kind.TEXTS: _read_texts,
-    Kind.VARIABLES: _read_variables,
-    Kind.COMMAND: _read_command,
+_READERS: Mapping[OptionKind, Callable[[object], Any]] = {
+    OptionKind.TEXT: _read_text,
+    OptionKind.QUANTITY: _read_quantity,
+    OptionKind.NUMBER: _read_number,
+    OptionKind.FLAG: _read_flag,
+    OptionKind.TEXTS: _read_texts,
+    OptionKind.VARIABLES: _read_variables,
+    OptionKind.COMMAND: _read_command,
 }

@@ -18,7 +18,7 @@ _ALL = (RUN, SUBMIT, PROFILE, FILE)
 _QUEUED = (RUN, SUBMIT, FILE)
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """The type of an option's value."""
 
     TEXT = auto()
@@ -37,7 +37,7 @@ class Kind(Enum):
     """The words behind the options; not an option itself."""
 
 
-LISTS = {Kind.TEXTS, Kind.VARIABLES}
+LISTS = {OptionKind.TEXTS, OptionKind.VARIABLES}
 """Kinds of options that can be given several times."""
 
 
@@ -48,7 +48,7 @@ class JobOption:
     name: str
     """The field of `JobOptions`."""
 
-    kind: Kind
+    kind: OptionKind
     flags: tuple[str, ...]
     """The long flag first; none for the command."""
 
@@ -67,7 +67,7 @@ class JobOption:
 
 
 def _option(
-    kind: Kind,
+    kind: OptionKind,
     *flags: str,
     help: str = "",  # noqa: A002 - as Typer calls it
     metavar: str | None = None,
@@ -83,57 +83,57 @@ def _option(
 class JobOptions:
     """Everything that was given for one job, unread: text as typed, None for what was left out."""
 
-    command: tuple[str, ...] = _option(Kind.COMMAND, used_by=(FILE,), default=())
+    command: tuple[str, ...] = _option(OptionKind.COMMAND, used_by=(FILE,), default=())
     memory: str | None = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--memory",
         "-m",
         metavar="AMOUNT",
         help="GPU memory of the slice, CUDA context included, such as 2GiB; auto uses the peak of earlier runs.",
     )
     gpus: int = _option(
-        Kind.NUMBER, "--gpus", metavar="N", default=1, help="Number of GPUs, with one slice on each; 0 for none."
+        OptionKind.NUMBER, "--gpus", metavar="N", default=1, help="Number of GPUs, with one slice on each; 0 for none."
     )
     compute: str | None = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--compute",
         metavar="SHARE",
         used_by=_QUEUED,
         help="Guaranteed share of each GPU's time, such as 30%; idle time comes on top.",
     )
     strict: bool = _option(
-        Kind.FLAG, "--strict", used_by=_QUEUED, default=False, help="Never exceed --compute, even on an idle GPU."
+        OptionKind.FLAG, "--strict", used_by=_QUEUED, default=False, help="Never exceed --compute, even on an idle GPU."
     )
     sharing: str | None = _option(
-        Kind.TEXT,
+        OptionKind.TEXT,
         "--sharing",
         metavar="MODE",
         variable="PGPU_SHARING",
         help="How to share the GPU: time-slice, mps, exclusive or auto.",
     )
     oversubscribe: bool = _option(
-        Kind.FLAG,
+        OptionKind.FLAG,
         "--oversubscribe",
         used_by=_QUEUED,
         default=False,
         help="Let its memory move to the host while other jobs use the GPU; slices may then exceed the GPU's memory.",
     )
     preempt: bool = _option(
-        Kind.FLAG,
+        OptionKind.FLAG,
         "--preempt",
         used_by=_QUEUED,
         default=False,
         help="Suspend running jobs of lower priority if there is no room otherwise.",
     )
     priority: str = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--priority",
         metavar="P",
         default="normal",
         help="Order in the queue and share of idle GPU time: low, normal, high, or -100 to 100.",
     )
     after: tuple[str, ...] = _option(
-        Kind.TEXTS,
+        OptionKind.TEXTS,
         "--after",
         metavar="JOB",
         used_by=_QUEUED,
@@ -141,36 +141,36 @@ class JobOptions:
         help="Start once this job or array ended with exit code 0; cancel if it fails.",
     )
     array: str | None = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--array",
         metavar="INDICES[%N]",
         used_by=(SUBMIT, FILE),
         help="One job for each index (0-9, 0-9:2, 1,3,7), set in PGPU_ARRAY_INDEX; at most N at a time.",
     )
     retry_oom: bool = _option(
-        Kind.FLAG,
+        OptionKind.FLAG,
         "--retry-oom",
         used_by=_QUEUED,
         default=False,
         help="Queue it again with a larger slice, up to twice, if it fails at its own limit.",
     )
     no_wait: bool = _option(
-        Kind.FLAG,
+        OptionKind.FLAG,
         "--no-wait",
         used_by=(RUN,),
         default=False,
         help="Give up with exit code 124 unless it can start now.",
     )
     wait_timeout: str | None = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--wait-timeout",
         metavar="TIME",
         variable="PGPU_WAIT_TIMEOUT",
         help="Give up with exit code 124 after this long in the queue, such as 30s or 5m.",
     )
-    image: str | None = _option(Kind.TEXT, "--image", metavar="IMAGE", help="Run in a container of this image.")
+    image: str | None = _option(OptionKind.TEXT, "--image", metavar="IMAGE", help="Run in a container of this image.")
     environment: tuple[str, ...] = _option(
-        Kind.VARIABLES,
+        OptionKind.VARIABLES,
         "--env",
         "-e",
         metavar="KEY[=VALUE]",
@@ -178,10 +178,10 @@ class JobOptions:
         help="Set an environment variable; KEY alone passes on yours.",
     )
     environment_files: tuple[str, ...] = _option(
-        Kind.TEXTS, "--env-file", metavar="FILE", default=(), help="Read environment variables from a file."
+        OptionKind.TEXTS, "--env-file", metavar="FILE", default=(), help="Read environment variables from a file."
     )
     volumes: tuple[str, ...] = _option(
-        Kind.TEXTS,
+        OptionKind.TEXTS,
         "--volume",
         "-v",
         metavar="HOST:CONTAINER[:OPTIONS]",
@@ -189,24 +189,37 @@ class JobOptions:
         help="Mount a host path or a named volume into the container.",
     )
     working_directory: str | None = _option(
-        Kind.TEXT, "--workdir", "-w", metavar="PATH", help="Start the command in this directory."
+        OptionKind.TEXT, "--workdir", "-w", metavar="PATH", help="Start the command in this directory."
     )
-    user: str | None = _option(Kind.TEXT, "--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image.")
+    user: str | None = _option(
+        OptionKind.TEXT, "--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image."
+    )
     name: str | None = _option(
-        Kind.TEXT, "--name", metavar="NAME", used_by=(RUN, SUBMIT, PROFILE), help="Name the job and its container."
+        OptionKind.TEXT,
+        "--name",
+        metavar="NAME",
+        used_by=(RUN, SUBMIT, PROFILE),
+        help="Name the job and its container.",
     )
     detach: bool = _option(
-        Kind.FLAG, "--detach", "-d", used_by=(RUN,), default=False, help="Print the job's id and return at once."
+        OptionKind.FLAG, "--detach", "-d", used_by=(RUN,), default=False, help="Print the job's id and return at once."
     )
     interactive: bool = _option(
-        Kind.FLAG, "--interactive", "-i", used_by=(RUN,), default=False, help="Pass standard input to the command."
+        OptionKind.FLAG,
+        "--interactive",
+        "-i",
+        used_by=(RUN,),
+        default=False,
+        help="Pass standard input to the command.",
     )
-    tty: bool = _option(Kind.FLAG, "--tty", "-t", used_by=(RUN,), default=False, help="Give the command a terminal.")
+    tty: bool = _option(
+        OptionKind.FLAG, "--tty", "-t", used_by=(RUN,), default=False, help="Give the command a terminal."
+    )
     remove: bool = _option(
-        Kind.FLAG, "--rm/--keep", default=True, help="Remove the container after its end, or keep it."
+        OptionKind.FLAG, "--rm/--keep", default=True, help="Remove the container after its end, or keep it."
     )
     wait_for_memory: str = _option(
-        Kind.QUANTITY,
+        OptionKind.QUANTITY,
         "--wait-for-memory",
         metavar="TIME",
         default="0s",

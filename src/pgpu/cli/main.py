@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from pgpu.cli import exits
-from pgpu.cli.command_group import Entry, group_of
+from pgpu.cli.command_group import CommandEntry, group_of
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import console
 from pgpu.errors import NodeError, PgpuError, RequestError
@@ -27,52 +27,52 @@ QUEUE, LEARNING, FUNCTIONS, SERVING, CLUSTER, LAB, ADMIN = (
 )
 
 FUNCTION_VERBS = {
-    "deploy": Entry("function_versions:deploy"),
-    "ls": Entry("function_versions:functions"),
-    "invoke": Entry("function_calls:invoke"),
-    "logs": Entry("jobs:logs_of_function"),
-    "rollout": Entry("function_versions:rollout"),
-    "rollback": Entry("function_versions:rollback"),
-    "undeploy": Entry("function_versions:undeploy"),
-    "token": Entry("function_versions:token"),
-    "dev": Entry("function_calls:dev"),
+    "deploy": CommandEntry("function_versions:deploy"),
+    "ls": CommandEntry("function_versions:functions"),
+    "invoke": CommandEntry("function_calls:invoke"),
+    "logs": CommandEntry("jobs:logs_of_function"),
+    "rollout": CommandEntry("function_versions:rollout"),
+    "rollback": CommandEntry("function_versions:rollback"),
+    "undeploy": CommandEntry("function_versions:undeploy"),
+    "token": CommandEntry("function_versions:token"),
+    "dev": CommandEntry("function_calls:dev"),
 }
 
 VERBS = {
-    "run": Entry("run:run", takes_command=True),
-    "submit": Entry("run:submit", takes_command=True),
-    "ps": Entry("jobs:ps"),
-    "logs": Entry("jobs:logs"),
-    "stop": Entry("jobs:stop"),
-    "top": Entry("machine:top"),
-    "gpus": Entry("machine:gpus"),
-    "doctor": Entry("machine:doctor"),
-    "queue": Entry("jobs:queue", QUEUE),
-    "cancel": Entry("jobs:cancel", QUEUE),
-    "wait": Entry("jobs:wait", QUEUE),
-    "resize": Entry("jobs:resize", QUEUE),
-    "history": Entry("learning:history", LEARNING),
-    "waste": Entry("learning:waste", LEARNING),
-    "profile": Entry("learning:profile", LEARNING, takes_command=True),
-    "advise": Entry("learning:advise", LEARNING),
-    "calibrate": Entry("learning:calibrate", LEARNING),
-    "function": Entry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
-    "serve": Entry("serve:serve", SERVING),
-    "install-runtime": Entry("serve:install_runtime", SERVING),
-    "kubernetes": Entry("kubernetes:verbs", CLUSTER),
-    "lab": Entry("lab:verbs", LAB),
-    "admin": Entry("admin:verbs", ADMIN),
-    "version": Entry("machine:version", ADMIN),
+    "run": CommandEntry("run:run", takes_command=True),
+    "submit": CommandEntry("run:submit", takes_command=True),
+    "ps": CommandEntry("jobs:ps"),
+    "logs": CommandEntry("jobs:logs"),
+    "stop": CommandEntry("jobs:stop"),
+    "top": CommandEntry("machine:top"),
+    "gpus": CommandEntry("machine:gpus"),
+    "doctor": CommandEntry("machine:doctor"),
+    "queue": CommandEntry("jobs:queue", QUEUE),
+    "cancel": CommandEntry("jobs:cancel", QUEUE),
+    "wait": CommandEntry("jobs:wait", QUEUE),
+    "resize": CommandEntry("jobs:resize", QUEUE),
+    "history": CommandEntry("learning:history", LEARNING),
+    "waste": CommandEntry("learning:waste", LEARNING),
+    "profile": CommandEntry("learning:profile", LEARNING, takes_command=True),
+    "advise": CommandEntry("learning:advise", LEARNING),
+    "calibrate": CommandEntry("learning:calibrate", LEARNING),
+    "function": CommandEntry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
+    "serve": CommandEntry("serve:serve", SERVING),
+    "install-runtime": CommandEntry("serve:install_runtime", SERVING),
+    "kubernetes": CommandEntry("kubernetes:verbs", CLUSTER),
+    "lab": CommandEntry("lab:verbs", LAB),
+    "admin": CommandEntry("admin:verbs", ADMIN),
+    "version": CommandEntry("machine:version", ADMIN),
     # Hidden: earlier spellings of `pgpu lab` and `pgpu function …`.
-    "experiment": Entry("lab:verbs", None),
-    "dev": Entry("function_calls:dev", None),
-    "deploy": Entry("function_versions:deploy", None),
-    "functions": Entry("function_versions:functions", None),
-    "rollout": Entry("function_versions:rollout", None),
-    "rollback": Entry("function_versions:rollback", None),
-    "undeploy": Entry("function_versions:undeploy", None),
-    "token": Entry("function_versions:token", None),
-    "invoke": Entry("function_calls:invoke", None),
+    "experiment": CommandEntry("lab:verbs", None),
+    "dev": CommandEntry("function_calls:dev", None),
+    "deploy": CommandEntry("function_versions:deploy", None),
+    "functions": CommandEntry("function_versions:functions", None),
+    "rollout": CommandEntry("function_versions:rollout", None),
+    "rollback": CommandEntry("function_versions:rollback", None),
+    "undeploy": CommandEntry("function_versions:undeploy", None),
+    "token": CommandEntry("function_versions:token", None),
+    "invoke": CommandEntry("function_calls:invoke", None),
 }
 """Every verb, in the order of `pgpu --help`."""
 

@@ -101,12 +101,12 @@ def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., Non
 
 
 def _parameter(row: "JobOption", default: Any) -> inspect.Parameter:
-    from pgpu.cli.job_options import LISTS, Kind
+    from pgpu.cli.job_options import LISTS, OptionKind
 
     text = row.help if row.variable is None else f"{row.help[:-1]} ({row.variable})."
     option = typer.Option(*row.flags, metavar=row.metavar, help=text)
     # Quantities stay text: Typer's own conversions know no units, and their errors do not name the remedy.
-    kind: Any = {Kind.NUMBER: int, Kind.FLAG: bool}.get(row.kind, str)
+    kind: Any = {OptionKind.NUMBER: int, OptionKind.FLAG: bool}.get(row.kind, str)
     if row.kind in LISTS:
         kind, default = list[str] | None, None
     elif default is None:

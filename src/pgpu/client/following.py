@@ -56,7 +56,7 @@ class Follower(JobStream):
             connection = self._connected()
             if connection is not None:
                 with connection:
-                    if (yield from self.heard(partial(self._receive, connection))):
+                    if (yield from self.read_connection(partial(self._receive, connection))):
                         return
             elif was_final:
                 yield from self.stored_records()

@@ -99,13 +99,13 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
         """Wait for a job's grant; see `Client.still_waits`."""
         if job_id not in self._watches:
-            self._watches[job_id] = GrantWatch(partial(self._granted, job_id))
+            self._watches[job_id] = GrantWatch(partial(self._poll_grant, job_id))
         reason = self._watches[job_id].still_waits(timeout_seconds)
         if reason is None:
             del self._watches[job_id]
         return reason
 
-    def _granted(self, job_id: str, timeout_seconds: float, wants_reason: bool) -> Job:  # noqa: FBT001 - see `GrantWatch`
+    def _poll_grant(self, job_id: str, timeout_seconds: float, wants_reason: bool) -> Job:  # noqa: FBT001 - see `GrantWatch`
         query = urlencode({"timeout_seconds": timeout_seconds, "wants_reason": str(wants_reason).lower()})
         return wire.decode(Job, self._transport.ask("GET", job_path(job_id, f"/granted?{query}")))
 
@@ -125,7 +125,7 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
         stream = HttpJobStream(self._transport, job_id)
         if tail_lines is not None or not follow:
             query = "" if tail_lines is None else f"?tail_lines={tail_lines}"
-            with self._transport.streaming(job_path(job_id, f"/logs{query}")) as answer:
+            with self._transport.open_stream(job_path(job_id, f"/logs{query}")) as answer:
                 # `follow` continues at the offset at which the stored lines end: nothing is missed or repeated.
                 stream.reading.jump(int(answer.header(END_HEADER) or 0))
                 while len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
@@ -216,23 +216,23 @@ class HttpJobStream(JobStream):
             ServerUnavailableError: The server has been away too long; the job continues.
         """
         while True:
-            channel = self._connected()
+            channel = self._open_channel()
             try:
-                if (yield from self.heard(partial(self._receive, channel))):
+                if (yield from self.read_connection(partial(self._receive, channel))):
                     return
             finally:
                 channel.close()
             self.rest(_RECONNECT_SECONDS)
 
-    def _connected(self) -> "WebSocketChannel":
-        deadline = self._transport.away()
+    def _open_channel(self) -> "WebSocketChannel":
+        deadline = self._transport.retry_deadline()
         while True:
             try:
-                return self._connected_once()
+                return self._open_channel_once()
             except ServerUnavailableError as exc:
-                deadline.endure(exc, self.rest)
+                deadline.pause_or_raise(exc, self.rest)
 
-    def _connected_once(self) -> "WebSocketChannel":
+    def _open_channel_once(self) -> "WebSocketChannel":
         from pgpu.client.websocket import WebSocketChannel  # noqa: PLC0415 - most commands open no WebSocket
 
         connection = self._transport.connect()
@@ -245,7 +245,7 @@ class HttpJobStream(JobStream):
         except BaseException:  # KeyboardInterrupt, too: no other reference would close it.
             connection.close()
             raise
-        self._transport.has_answered()
+        self._transport.note_answer()
         self.on_connected(channel)
         return channel
 

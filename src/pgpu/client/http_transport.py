@@ -55,11 +55,11 @@ class HttpTransport:
             ServerUnavailableError: There is no answer, or this user has no access.
         """
         try:
-            return self._connected()
+            return self._open_socket()
         except OSError as exc:
             raise server_unavailable(self.address, exc) from exc
 
-    def _connected(self) -> socket.socket:
+    def _open_socket(self) -> socket.socket:
         if isinstance(self.address, UnixAddress):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -118,7 +118,7 @@ class HttpTransport:
             yield wire.parse(data)
 
     @contextmanager
-    def streaming(self, path: str) -> Iterator["StreamedResponse"]:
+    def open_stream(self, path: str) -> Iterator["StreamedResponse"]:
         """Hold a streamed answer open.
 
         Raises:
@@ -127,11 +127,11 @@ class HttpTransport:
         with self._answer("GET", path, None, is_repeatable=True) as response:
             yield StreamedResponse(response, self.address)
 
-    def away(self) -> "RetryDeadline":
+    def retry_deadline(self) -> "RetryDeadline":
         """Return the deadline for retries that begin now: none if the server has never answered."""
         return RetryDeadline(self._patience_seconds if self._has_answered else 0.0)
 
-    def has_answered(self) -> None:
+    def note_answer(self) -> None:
         """Record an answer, which permits later retries."""
         self._has_answered = True
 
@@ -140,11 +140,11 @@ class HttpTransport:
         data = None if body is None else wire.encode(body)
         connection = self._request(method, path, data, is_repeatable=is_repeatable)
         with contextlib.closing(connection):
-            self.has_answered()
+            self.note_answer()
             yield connection.answer
 
     def _request(self, method: str, path: str, data: bytes | None, *, is_repeatable: bool) -> "_Connection":
-        deadline = self.away()
+        deadline = self.retry_deadline()
         while True:
             try:
                 return self._request_once(method, path, data)
@@ -152,11 +152,11 @@ class HttpTransport:
                 if not is_repeatable:
                     raise
                 if not self._has_answered:  # It accepted the connection, so it is there.
-                    self.has_answered()
-                    deadline = self.away()
-                deadline.endure(exc)
+                    self.note_answer()
+                    deadline = self.retry_deadline()
+                deadline.pause_or_raise(exc)
             except ServerUnavailableError as exc:  # Also a full server's refusal: it has not read the request.
-                deadline.endure(exc)
+                deadline.pause_or_raise(exc)
 
     def _request_once(self, method: str, path: str, data: bytes | BinaryIO | None) -> "_Connection":
         connection = _Connection(self.connect())
@@ -248,7 +248,7 @@ class RetryDeadline:
     def __init__(self, patience_seconds: float) -> None:
         self._deadline_seconds = time.monotonic() + patience_seconds
 
-    def endure(self, error: ServerUnavailableError, pause: Callable[[float], object] | None = None) -> None:
+    def pause_or_raise(self, error: ServerUnavailableError, pause: Callable[[float], object] | None = None) -> None:
         """Pause before a retry.
 
         Args:

@@ -70,7 +70,7 @@ class JobStream(ABC):
         """Return the first frame of each new connection."""
         return encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin))
 
-    def heard(self, receive: Callable[[], Sequence[bytes] | None]) -> Generator[Record, None, bool]:
+    def read_connection(self, receive: Callable[[], Sequence[bytes] | None]) -> Generator[Record, None, bool]:
         """Yield the records of one connection; return whether the supervisor sent the end of the output.
 
         Args:

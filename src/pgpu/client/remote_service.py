@@ -97,7 +97,7 @@ class HttpFunctions(RemoteService, FunctionOperations, routes=FUNCTION_ROUTES):
 
     def events(self) -> Iterator[Event | None]:
         """Yield events as they happen, until the server ends; None once the subscription is complete."""
-        with self._transport.streaming("/v1/events") as answer:
+        with self._transport.open_stream("/v1/events") as answer:
             for line in answer.lines():
                 if line.startswith(_EVENT_DATA):
                     yield wire.decode(Event, wire.parse(line.removeprefix(_EVENT_DATA)))

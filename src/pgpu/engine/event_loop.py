@@ -117,7 +117,7 @@ class ProcessWatcher:
             descriptor = open_pidfd(holder)
             if descriptor is not None:
                 self._descriptors[holder] = descriptor
-                self._loop.watch(descriptor, READABLE, self._died(holder))
+                self._loop.watch(descriptor, READABLE, self._death_callback(holder))
             else:
                 self._dead.add(holder)
                 # By a timer, since `on_death` usually calls this method again.
@@ -130,7 +130,7 @@ class ProcessWatcher:
         self._pending = None
         self._on_death()
 
-    def _died(self, holder: ProcessHolder) -> Callable[[int], None]:
+    def _death_callback(self, holder: ProcessHolder) -> Callable[[int], None]:
         def call(_events: int) -> None:
             # A pidfd stays readable: it is unregistered first, or the loop would call this again.
             self._drop(holder)

@@ -272,7 +272,7 @@ def _store(
         if entry.wait_deadline_seconds is not None and entry.wait_deadline_seconds <= entry.job.created_at_seconds
     ]
     undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
-    with admissions.arriving(len(entries), impatient, undecided) as decision:
+    with admissions.open_submission(len(entries), impatient, undecided) as decision:
         refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
         decision.put_gpus(gpus, time.time())
         for entry in entries:

@@ -70,7 +70,7 @@ def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Acco
     return Account(named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], limits, tuple(environment))
 
 
-def take_on(text: str | None) -> None:
+def apply_inheritance(text: str | None) -> None:
     """Apply to this process what `inheritance` returned in another; None, in ledgers of older versions, changes nothing.
 
     A limit above this process's hard limit becomes the hard limit.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client
 from pgpu.distribution import require_modules

@@ -57,7 +57,7 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
         )
     total_bytes = inherited_bytes if spec.runtime == "process" else 0
     for place, word in _words(spec):
-        total_bytes += _checked_bytes(spec.runtime, place, word)
+        total_bytes += _measure_word(spec.runtime, place, word)
     if total_bytes > _MOST_BYTES:
         raise RequestError("arguments and environment are longer than 2 MiB together", hint="put them into a file")
 
@@ -74,7 +74,7 @@ def check_environment(environment: Sequence[tuple[str, str]]) -> int:
     for name, _ in environment:
         if "=" in name:
             raise RequestError(f"{name[:40]!r} is not a valid variable name", hint="letters, digits and _")
-    return sum(_checked_bytes("process", "a variable of yours", f"{name}={value}") for name, value in environment)
+    return sum(_measure_word("process", "a variable of yours", f"{name}={value}") for name, value in environment)
 
 
 def check_request(request: Request) -> None:
@@ -150,7 +150,7 @@ def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield from ((place, word) for place, word in named.items() if word is not None)
 
 
-def _checked_bytes(runtime: str, place: str, word: str) -> int:
+def _measure_word(runtime: str, place: str, word: str) -> int:
     # A process accepts any bytes without a zero byte; a container engine accepts UTF-8 only.
     if not is_bytes(word):
         raise RequestError(f"{place} holds a zero byte, or half of a character: {word[:40]!r}")

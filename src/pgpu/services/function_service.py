@@ -146,16 +146,16 @@ class FunctionHost:
                 self.end_jobs(sorted(left))
                 for job_id in left:
                     self.store.forget(job_id)
-            wanted = self.filled_for(functions.all(None))
-            self.end_jobs([job.id for name, job in self.filling() if name not in wanted], 0.0)
+            wanted = self.directories_of(functions.all(None))
+            self.end_jobs([job.id for name, job in self.filling_jobs() if name not in wanted], 0.0)
 
-    def filled_for(self, functions: Sequence[Function]) -> set[str]:
+    def directories_of(self, functions: Sequence[Function]) -> set[str]:
         """Return the names of the directories that jobs fill for any version of these functions."""
         if self.store is None:
             return set()
         return {name for each in functions for version in each.versions for name in self.store.output_names(version)}
 
-    def filling(self) -> Iterator[tuple[str, Job]]:
+    def filling_jobs(self) -> Iterator[tuple[str, Job]]:
         """Yield (directory name, job) for each live job that fills a directory and was not requested to stop."""
         for entry in self.engine.ledger.entries(include_final=False) if self.store is not None else ():
             name = None if self.store is None else self.store.output_name(entry.job.spec)
@@ -246,8 +246,8 @@ class FunctionService:
         # The ledger first: a server that is killed from here on ends the leftovers at its next start.
         self._functions.remove(name, found.identity)
         host.end_jobs(job_ids)
-        unwanted = host.filled_for([found]) - host.filled_for(self._functions.all(found.owner_uid))
-        host.end_jobs([job.id for name, job in host.filling() if name in unwanted], 0.0)
+        unwanted = host.directories_of([found]) - host.directories_of(self._functions.all(found.owner_uid))
+        host.end_jobs([job.id for name, job in host.filling_jobs() if name in unwanted], 0.0)
         for job_id in job_ids if host.store is not None else ():
             self._forget(job_id)  # The function's removal was the last reference to them.
         self._sweep(found.owner_uid)
@@ -334,7 +334,7 @@ class FunctionService:
         version, inherited = self._functions.version_to_start(ask.function, ask.version)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
-        if (running := dict(self._host.filling()).get(self._store.build_name(version))) is not None:
+        if (running := dict(self._host.filling_jobs()).get(self._store.build_name(version))) is not None:
             return running
         owner = Submitter(version.owner_uid, (), inherited)
         job = self._engine.submit_all([self._store.build(version, owner.account)], owner)[0]

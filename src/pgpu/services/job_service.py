@@ -24,7 +24,7 @@ from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
-from pgpu.engine.watch.turn_arbiter import turns_now
+from pgpu.engine.watch.turn_arbiter import read_turns
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
@@ -74,18 +74,18 @@ class JobService:
         # Ids are made from the key, so a repeated request meets the jobs of the first one.
         if ask.key is None:
             return engine.submit_all(ask.submissions, submitter, new_job_id)
-        if accepted := self._accepted(ask, ask.key):
+        if accepted := self._jobs_of_key(ask, ask.key):
             return accepted
         ids = self._ids_of(ask.key)
         try:
             return engine.submit_all(ask.submissions, submitter, lambda: next(ids))
         except (RequestError, CapacityError):
             # A request with the same key may have been accepted meanwhile: it took the ids, or the caller's quota.
-            if accepted := self._accepted(ask, ask.key):
+            if accepted := self._jobs_of_key(ask, ask.key):
                 return accepted
             raise
 
-    def _accepted(self, ask: Ask, key: str) -> Sequence[Job]:
+    def _jobs_of_key(self, ask: Ask, key: str) -> Sequence[Job]:
         """Return the caller's jobs of a key; ids are short enough that another user's job may have one of them."""
         most = sum(1 if each.array is None else 1 + len(each.array.indices) for each in ask.submissions)
         found: list[Job] = []
@@ -328,7 +328,7 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
 
 def _add_turn(settings: EngineSettings, job_id: str, time: GpuTime) -> GpuTime:
     """Add the turn that the arbiter published, which is newer than the last sample."""
-    for turn in turns_now(settings, [time.gpu_uuid]):
+    for turn in read_turns(settings, [time.gpu_uuid]):
         has_turn = job_id in turn.holders
         since_seconds, until_seconds = (turn.since_seconds, turn.until_seconds) if has_turn else (None, None)
         return replace(time, is_held=not has_turn, turn_since_seconds=since_seconds, turn_until_seconds=until_seconds)

@@ -16,7 +16,7 @@ from tests.system.docker.function_world import as_user, asked
 from tests.system.user_world import Answer, User, UserWorld, opened_world
 from tests.waiting import DEADLINE_SECONDS, until
 
-from pgpu.app.clients import open_client
+from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.model import Version, VersionState
 

@@ -11,7 +11,7 @@ from tests.system.docker.conftest import docker
 from tests.system.docker.function_world import as_user, ask, asked, ends, started
 from tests.system.user_world import UserWorld, opened_world
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError

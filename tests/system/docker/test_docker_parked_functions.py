@@ -13,7 +13,7 @@ from tests.system.docker.function_world import as_user, ask, asked, ends, is_rea
 from tests.system.user_world import UserWorld, opened_world
 from tests.waiting import until
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.services.messages import ReplicaAsk
 

@@ -16,7 +16,7 @@ from tests.system.functions.gateways import function, version
 from tests.system.functions.replicas import Connection
 from tests.waiting import until
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.api import dump_declaration, parse_declaration

@@ -14,7 +14,7 @@ from tests.system.functions.replicas import JSON, Connection, answer_of
 from tests.system.functions.test_control_planes import deploy_as
 from tests.waiting import until
 
-from pgpu.app.clients import open_client, open_functions
+from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.model import Job, JobSpec, JobState, Request

@@ -14,7 +14,7 @@ from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
 from tests.system.functions.test_control_planes import NAME, deploy
 from tests.waiting import until
 
-from pgpu.app.clients import open_functions
+from pgpu.app.client_factory import open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 

@@ -14,7 +14,7 @@ import stat
 from typing import Any
 
 from pgpu import tmpfs
-from pgpu.app.oci.runc_call import RefusedError
+from pgpu.app.oci.runc_call import ContainerRefusedError
 from pgpu.tmpfs import mount_capped, unmount
 
 JOB_DIRECTORY = "/.pgpu"
@@ -145,14 +145,14 @@ def refuse_covered(configuration: dict[str, Any]) -> None:
     """Check that no volume of the user covers a path of the slice.
 
     Raises:
-        RefusedError: One does.
+        ContainerRefusedError: One does.
     """
     # Later mounts cover earlier ones: ours are appended, so they would hide the user's volume without a message.
     for mount in configuration.get("mounts") or ():
         target = normalize_path(mount["destination"])
         is_ours = target in {JOB_DIRECTORY, PRELOAD} or target.startswith(f"{JOB_DIRECTORY}/")
         if is_ours or posixpath.basename(target) in _SHADOWED:
-            raise RefusedError(f"a volume lies where pgpu mounts the slice: {target}", hint="leave it out")
+            raise ContainerRefusedError(f"a volume lies where pgpu mounts the slice: {target}", hint="leave it out")
 
 
 def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared: dict[str, Any], job_id: str) -> None:
@@ -166,7 +166,7 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
         job_id: The job that will be granted the slice.
 
     Raises:
-        RefusedError: A device of the GPU is not there.
+        ContainerRefusedError: A device of the GPU is not there.
     """
     process = configuration["process"]
     # The hold becomes process 1 of the container, waits at the gate, and then executes the original command in its place.
@@ -224,7 +224,7 @@ def add_devices(configuration: dict[str, Any], edits: dict[str, list[Any]]) -> N
         edits: As `cdi.gpu_edits` returns them.
 
     Raises:
-        RefusedError: A device is not there.
+        ContainerRefusedError: A device is not there.
     """
     process = configuration["process"]
     process["env"] += edits["env"]
@@ -257,10 +257,14 @@ def _device(node: dict[str, Any]) -> dict[str, Any]:
     try:
         found = os.stat(path)
     except OSError as exc:
-        raise RefusedError(f"the GPU's device {path} is not there: {exc.strerror}", hint="pgpu doctor") from exc
+        raise ContainerRefusedError(
+            f"the GPU's device {path} is not there: {exc.strerror}", hint="pgpu doctor"
+        ) from exc
     kind = node.get("type") or _TYPES.get(stat.S_IFMT(found.st_mode))
     if kind is None:
-        raise RefusedError(f"{path} is not a device", hint="nvidia-ctk cdi generate describes this machine anew")
+        raise ContainerRefusedError(
+            f"{path} is not a device", hint="nvidia-ctk cdi generate describes this machine anew"
+        )
     device = {
         "path": node["path"],
         "type": kind,

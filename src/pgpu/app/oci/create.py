@@ -25,7 +25,7 @@ from pgpu.app.oci.container_slice import (
     write_record,
 )
 from pgpu.app.oci.gpu_request import ContainerImage, GpuRequest, find_image, parse_gpu_request
-from pgpu.app.oci.runc_call import RefusedError, RuncCall, clean_environment, load_prepared
+from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall, clean_environment, load_prepared
 
 _DESCRIPTORS = 65536
 _PATIENCE_SECONDS = 2.0
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> NoReturn:
     words = RuncCall(arguments)
     try:
         put_into_slice(words)
-    except RefusedError as exc:
+    except ContainerRefusedError as exc:
         _report_error(words, f"pgpu: {exc}")
         sys.exit(1)
     except Exception as exc:  # noqa: BLE001 - the edge: the engine shows a line of its log, and no traceback
@@ -50,7 +50,7 @@ def put_into_slice(words: RuncCall) -> None:
     """Change the bundle, lay out the slice and hand the container to an attendant.
 
     Raises:
-        RefusedError: The container cannot be created; the bundle is unchanged.
+        ContainerRefusedError: The container cannot be created; the bundle is unchanged.
     """
     path = f"{words.bundle}/config.json"
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -68,7 +68,7 @@ def put_into_slice(words: RuncCall) -> None:
     if request is None:
         return
     if words.command != "create":
-        raise RefusedError(
+        raise ContainerRefusedError(
             f"a container with PGPU_MEMORY cannot be made by `{words.command}`", hint="use create and start"
         )
     refuse_covered(configuration)
@@ -83,7 +83,7 @@ def put_into_slice(words: RuncCall) -> None:
     record.update(image=found.name if found else "", name=found.container_name if found else "")
     try:
         put_in_slice(configuration, home, view, prepared, job_id)
-    except RefusedError:
+    except ContainerRefusedError:
         take_away(home)
         raise
     # After a crash from here on, `attendant.remove_orphans` finds the slice by its record and removes it.

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from pgpu.app.oci.runc_call import RefusedError
+from pgpu.app.oci.runc_call import ContainerRefusedError
 from pgpu.errors import PgpuError
 from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
@@ -88,7 +88,7 @@ def parse_gpu_request(
         images_may_ask: Whether variables of images count.
 
     Raises:
-        RefusedError: The request cannot be read, or whole GPUs are requested as well.
+        ContainerRefusedError: The request cannot be read, or whole GPUs are requested as well.
     """
     annotations = configuration.get("annotations") or {}
     words = {key: annotations[f"pgpu.{key}"] for key in _NAMES if f"pgpu.{key}" in annotations}
@@ -109,9 +109,9 @@ def parse_gpu_request(
     has_other_users = bool((configuration.get("linux") or {}).get("uidMappings"))
     if request.sharing == _MPS:
         if request.gpu_count > 1:
-            raise RefusedError("MPS is for containers on one GPU", hint="leave PGPU_GPUS or PGPU_SHARING out")
+            raise ContainerRefusedError("MPS is for containers on one GPU", hint="leave PGPU_GPUS or PGPU_SHARING out")
         if has_other_users:
-            raise RefusedError(
+            raise ContainerRefusedError(
                 "under MPS a container's users must be this machine's, and the engine maps them to others",
                 hint="start it with --userns=host, or leave PGPU_SHARING out",
             )
@@ -125,10 +125,12 @@ def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
     # `docker run --gpus` adds a hook of NVIDIA's container toolkit, `--device` adds device nodes: both give whole GPUs.
     for stage in (configuration.get("hooks") or {}).values():
         if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
-            raise RefusedError("PGPU_MEMORY and --gpus were both requested", hint=_OWN_GPUS_HINT)
+            raise ContainerRefusedError("PGPU_MEMORY and --gpus were both requested", hint=_OWN_GPUS_HINT)
     for device in (configuration.get("linux") or {}).get("devices") or ():
         if str(device.get("path", "")).startswith("/dev/nvidia"):
-            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both requested", hint=_OWN_GPUS_HINT)
+            raise ContainerRefusedError(
+                f"PGPU_MEMORY and the device {device['path']} were both requested", hint=_OWN_GPUS_HINT
+            )
 
 
 def _read(words: dict[str, str]) -> GpuRequest:
@@ -137,7 +139,9 @@ def _read(words: dict[str, str]) -> GpuRequest:
         memory_bytes = parse_memory_bytes(words["memory"])
         # The length first: int() raises an error above 4,300 digits.
         if not (count.isdecimal() and len(count) <= _MOST_DIGITS and 1 <= int(count) <= _MOST_GPUS):
-            raise RefusedError(f"PGPU_GPUS={quoted(count)} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
+            raise ContainerRefusedError(
+                f"PGPU_GPUS={quoted(count)} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}"
+            )
         return GpuRequest(
             memory_bytes,
             int(count),
@@ -146,21 +150,23 @@ def _read(words: dict[str, str]) -> GpuRequest:
             **_read_compute(words),
         )
     except PgpuError as exc:
-        raise RefusedError(str(exc), hint=exc.hint) from exc
+        raise ContainerRefusedError(str(exc), hint=exc.hint) from exc
 
 
 def _read_compute(words: dict[str, str]) -> dict[str, Any]:
     share, strict, sharing = words.get("compute"), words.get("strict", "0"), words.get("sharing") or MODES[0]
     if strict not in {"", "0", "1"}:
-        raise RefusedError(f"PGPU_STRICT={strict!r} is neither 0 nor 1", hint="write PGPU_STRICT=1")
+        raise ContainerRefusedError(f"PGPU_STRICT={strict!r} is neither 0 nor 1", hint="write PGPU_STRICT=1")
     if sharing not in MODES:
-        raise RefusedError(
+        raise ContainerRefusedError(
             f"PGPU_SHARING={sharing!r} is no sharing mode", hint=f"write {', '.join(MODES[:-1])} or {MODES[-1]}"
         )
     if strict == "1" and not share:
-        raise RefusedError("PGPU_STRICT needs a share that it holds to", hint="add PGPU_COMPUTE=30%")
+        raise ContainerRefusedError("PGPU_STRICT needs a share that it holds to", hint="add PGPU_COMPUTE=30%")
     if sharing == _EXCLUSIVE and share:
-        raise RefusedError("PGPU_COMPUTE and PGPU_SHARING=exclusive were both requested", hint="leave one of them out")
+        raise ContainerRefusedError(
+            "PGPU_COMPUTE and PGPU_SHARING=exclusive were both requested", hint="leave one of them out"
+        )
     return {
         "compute_share": parse_compute_share(share) if share else None,
         "is_strict": strict == "1",
@@ -172,13 +178,13 @@ def find_image(engine: str, container_id: str) -> ContainerImage:
     """Return the image of a container that is being created.
 
     Raises:
-        RefusedError: The engine does not answer, or has no such container.
+        ContainerRefusedError: The engine does not answer, or has no such container.
     """
     # {"id":["CONTAINER"]}, percent-encoded by hand: urllib takes milliseconds to import.
     filters = "%7B%22id%22%3A%5B%22" + container_id + "%22%5D%7D"
     found = _get(engine, f"/containers/json?all=1&filters={filters}")
     if not found:
-        raise RefusedError(f"the engine at {engine} knows no container {container_id[:12]}", hint=_ENGINE_HINT)
+        raise ContainerRefusedError(f"the engine at {engine} knows no container {container_id[:12]}", hint=_ENGINE_HINT)
     image = _get(engine, f"/images/{found[0]['ImageID']}/json")
     names = found[0].get("Names") or [""]
     environment = (image.get("Config") or {}).get("Env") or []
@@ -191,7 +197,9 @@ def _get(engine: str, path: str) -> Any:
     try:
         return json.loads(_get_body(engine, path))
     except (OSError, ValueError) as exc:
-        raise RefusedError(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT) from exc
+        raise ContainerRefusedError(
+            f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT
+        ) from exc
 
 
 def _get_body(engine: str, path: str) -> bytes:

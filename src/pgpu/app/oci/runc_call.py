@@ -26,7 +26,7 @@ _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "cons
 _SHORT = {"b": "bundle"}
 
 
-class RefusedError(Exception):
+class ContainerRefusedError(Exception):
     """The container cannot be created; nothing was changed. The engine shows its one line to its user."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -73,7 +73,7 @@ def load_prepared(words: RuncCall) -> dict[str, Any]:
     """Return the facts, gathered again by another process if they are stale.
 
     Raises:
-        RefusedError: They cannot be gathered; the message is the last line of that process.
+        ContainerRefusedError: They cannot be gathered; the message is the last line of that process.
     """
     # Checked by stat(2) alone, which takes microseconds; gathering the facts needs a process with all of pgpu.
     found = _load(words.state_dir)
@@ -85,7 +85,7 @@ def load_prepared(words: RuncCall) -> dict[str, Any]:
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
     found = _load(words.state_dir) if done.returncode == 0 else None
     if found is None:
-        raise RefusedError((done.stderr.strip().splitlines() or ["this machine cannot be prepared"])[-1])
+        raise ContainerRefusedError((done.stderr.strip().splitlines() or ["this machine cannot be prepared"])[-1])
     return found
 
 

@@ -185,7 +185,7 @@ def revoke_token(
 
 
 def _open_administration(context: typer.Context) -> "AdministrationService":
-    from pgpu.app.clients import open_administration
+    from pgpu.app.client_factory import open_administration
 
     return open_administration(invocation_of(context).settings())
 

@@ -80,7 +80,7 @@ def invoke(
 
     Exits with 1 if the function failed, and with 2 if it refused the request.
     """
-    from pgpu.app.clients import open_gateway
+    from pgpu.app.client_factory import open_gateway
     from pgpu.units import parse_duration_seconds
 
     if result is not None and (body is not None or file is not None or is_async):

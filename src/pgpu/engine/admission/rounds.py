@@ -46,7 +46,7 @@ class RoundOutcome:
         """Whether there is anything to write."""
         if self.admission is None:
             return False
-        return bool(self._gone) or self.admission.reservation != self.situation.precedence.reservation
+        return bool(self._leaving_ids) or self.admission.reservation != self.situation.precedence.reservation
 
     @property
     def moved_ids(self) -> tuple[str, ...]:
@@ -65,16 +65,16 @@ class RoundOutcome:
     def waiting_ids(self) -> frozenset[str]:
         """Ids of the jobs that still wait, for any reason."""
         queued = {candidate.job_id for candidate in self.situation.queue}
-        return frozenset(queued - self._gone).union(self.situation.hindered)
+        return frozenset(queued - self._leaving_ids).union(self.situation.hindered)
 
     @property
     def deadlines_seconds(self) -> Mapping[str, float]:
         """Deadlines of the jobs that still wait, in seconds since the epoch by id."""
         deadlines = self.situation.deadlines_seconds
-        return {job_id: seconds for job_id, seconds in deadlines.items() if job_id not in self._gone}
+        return {job_id: seconds for job_id, seconds in deadlines.items() if job_id not in self._leaving_ids}
 
     @cached_property
-    def _gone(self) -> set[str]:
+    def _leaving_ids(self) -> set[str]:
         if self.admission is None:
             return set()
         found = self.admission
@@ -125,7 +125,7 @@ class Admissions:
         context = self._context
         snapshot = context.snapshot_or_blind()
         with context.ledger.view() as view:
-            is_unsettled, version = has_to_settle(view, gives_up), view.version()
+            is_unsettled, version = has_unsettled_jobs(view, gives_up), view.version()
             outcome = self._round(view, snapshot, gives_up)
         # Computing a reading takes tenths of a second, so it is outside of every transaction.
         self._auto_sharing.readings.keep(context.ledger.facts)
@@ -142,7 +142,7 @@ class Admissions:
         return outcome
 
     @contextmanager
-    def arriving(
+    def open_submission(
         self, count: int, gives_up: Collection[str] = (), undecided: Collection[Call] = ()
     ) -> Iterator[Decision]:
         """Open the transaction that stores new jobs; a single job in front of an empty queue is granted in it, if it fits.
@@ -240,7 +240,7 @@ class Admissions:
 
     def _round(self, view: LedgerView, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
         now_seconds = time.time()
-        situation = self.reader.situation(view, snapshot).giving_up(gives_up, now_seconds)
+        situation = self.reader.situation(view, snapshot).with_expired_waits(gives_up, now_seconds)
         return RoundOutcome(situation, situation.decide(now_seconds))
 
     def _settle_and_commit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
@@ -342,20 +342,22 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     before = {peer.job_id: peer.reason for peer in waiting}
     decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
-    decision.mark_eligible(_released(waiting, found), now_seconds)
+    decision.mark_eligible(_released_ids(waiting, found), now_seconds)
     return list(found.doomed)
 
 
-def has_to_settle(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
+def has_unsettled_jobs(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
     """Whether `settle` would write anything."""
     waiting = view.conditional()
     found = judge(view, waiting)
     reasons = {peer.job_id: peer.reason for peer in waiting}
-    is_stale = any(reasons[held_id] != why for held_id, why in found.held.items()) or bool(_released(waiting, found))
+    is_stale = any(reasons[held_id] != why for held_id, why in found.held.items()) or bool(
+        _released_ids(waiting, found)
+    )
     return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
 
 
-def _released(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
+def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
     # In the ledger only held jobs have a reason.
     return [
         peer.job_id

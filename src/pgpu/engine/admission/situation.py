@@ -73,7 +73,7 @@ class Situation:
     most_without_gpu: int = MOST_AT_ONCE
     """How many jobs without a GPU of this queue may run at a time."""
 
-    def giving_up(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
+    def with_expired_waits(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
         """Return the same situation with the wait of these jobs run out."""
         if not job_ids:
             return self
@@ -105,7 +105,7 @@ class Situation:
     def admission(self, now_seconds: float) -> Admission:
         """Decide the round, with a reason for each job that goes on waiting."""
 
-        def play(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
+        def admit_with(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
             return admit(
                 rooms,
                 queue,
@@ -118,10 +118,12 @@ class Situation:
                 most_without_gpu=self.most_without_gpu,
             )
 
-        found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, play)
+        found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, admit_with)
         victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
         admission = preempt(found.admission, self.queue, found.rooms, victims, now_seconds)
-        others = jobs_to_restart_elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
+        others = jobs_to_restart_elsewhere(
+            admission, self.queue, lambda queue: admit_with(self.rooms, queue, self.held)
+        )
         return replace(admission, elsewhere=others)
 
 
@@ -182,7 +184,7 @@ class SituationReader:
             rooms=open_rooms,
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
             queue=self._queue(waiting, hindered, lasting),
-            held=tuple(_held(entry, lasting) for entry in holding),
+            held=tuple(_make_held(entry, lasting) for entry in holding),
             quotas=quotas,
             hindered=hindered,
             plan=self.planned(),
@@ -308,7 +310,7 @@ def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
 
 
-def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
+def _make_held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
     job = entry.job
     lease = job.lease
     return Held(

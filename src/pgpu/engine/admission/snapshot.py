@@ -138,10 +138,10 @@ def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgro
         machine_bytes = next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         return 0
-    return max(0, min([machine_bytes, *_left_of_cgroups(cgroups, own_cgroup)]) - KEPT_BYTES)
+    return max(0, min([machine_bytes, *_free_bytes_of_cgroups(cgroups, own_cgroup)]) - KEPT_BYTES)
 
 
-def _left_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
+def _free_bytes_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
     """Return what the limit of each cgroup above this process leaves; cgroup v1 is not read."""
     try:
         line = next(line for line in own_cgroup.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))

@@ -78,7 +78,7 @@ class KeyedLocks:
         self._users: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def held(self, name: str) -> Iterator[None]:
+    def hold(self, name: str) -> Iterator[None]:
         """Hold the lock of a name for the block; the same thread may enter again."""
         # Counted before the lock is taken: it must not be deleted under a thread that waits for it.
         with self._guard:
@@ -139,17 +139,17 @@ class EngineClaims:
 
     def lock(self, uid: str) -> contextlib.AbstractContextManager[None]:
         """See `Claims.lock`."""
-        return self._locks.held(uid)
+        return self._locks.hold(uid)
 
     def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
-        with self._locks.held(claim.uid):
+        with self._locks.hold(claim.uid):
             return self._hold(claim, gpus.snapshot if isinstance(gpus, _GpusOfSnapshot) else None)
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
-        with self._locks.held(uid):
+        with self._locks.hold(uid):
             with self._engine.ledger.decision() as decision:
                 record = decision.held_claims.get(uid)
                 if record is None:
@@ -175,7 +175,7 @@ class EngineClaims:
         for record in self.records().values():
             claim = record.claim
             try:
-                with self._locks.held(claim.uid):
+                with self._locks.hold(claim.uid):
                     with self._engine.ledger.view() as view:
                         current = view.held_claims.get(claim.uid)
                     if current is not None and not current.is_freed:  # else freed since
@@ -235,7 +235,7 @@ class EngineClaims:
             check_room(claim, rooms, factor, holding)
             check_host_room(claim, factor, holding, engine.rounds.host_memory())
             decision.put_gpus(snapshot.gpus, time.time())
-            job_id = put_granted(decision, claim, factor, engine.settings.gpu_model)
+            job_id = put_granted_job(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
         # After the commit: a crash here leaves a granted job without a supervisor, which recovery starts.
         engine.keepers.ensure(engine.settings.gpu_model)
@@ -369,7 +369,7 @@ def _holders_text(gpu_uuid: str, holders: Sequence[Entry]) -> str:
     return f" ({', '.join(names)})" if names else ""
 
 
-def put_granted(decision: Decision, claim: Claim, factor: float, gpu_model: str | None) -> str:
+def put_granted_job(decision: Decision, claim: Claim, factor: float, gpu_model: str | None) -> str:
     """Write the job that stands for a claim, granted and not started, and return its id."""
     now_seconds = time.time()
     job_id = new_job_id()

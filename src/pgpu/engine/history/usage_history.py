@@ -161,6 +161,6 @@ def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Pro
         profile = decision.profiles.of_job(job_id)
         if profile is None:
             raise RequestError(f"job {job_id} was not profiled")
-        profile = findings.added_to(profile)
+        profile = findings.merge_into(profile)
         decision.profiles.add(profile, job_id)
     return profile

@@ -19,7 +19,7 @@ class Findings:
     demands: tuple[Demand, ...] = ()
     """Replace those of the profile for the same resources."""
 
-    def added_to(self, profile: Profile) -> Profile:
+    def merge_into(self, profile: Profile) -> Profile:
         """Return a profile completed by these results."""
         measured = {demand.resource for demand in self.demands}
         kept = tuple(demand for demand in profile.demands if demand.resource not in measured)

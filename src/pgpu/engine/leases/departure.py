@@ -82,7 +82,7 @@ class Departure:
         if not self.context.can_leave(job):
             return self._wait_until_quiet(job, parking, by)
         # Checked each time: a running job may have allocated managed memory since.
-        if self._cannot_be_moved(job):
+        if self._has_unmovable_memory(job):
             return self._refuse(by)
         known = () if parking is None else parking.travellers
         there = self.find_travellers(job, known)
@@ -116,7 +116,7 @@ class Departure:
         if self._mover is not None and self._mover.is_moving:
             return False
         if parking is None:
-            if self._cannot_be_moved(job):
+            if self._has_unmovable_memory(job):
                 self._refuse("")
             return True
         if parking.travellers:
@@ -134,7 +134,7 @@ class Departure:
     def _path(self) -> Path:
         return self.context.places(self.job_id).parking
 
-    def _cannot_be_moved(self, job: Job) -> bool:
+    def _has_unmovable_memory(self, job: Job) -> bool:
         # Some drivers corrupt managed memory and memory shared with another process when they move it, so it is never moved.
         return job.lease is not None and any(use.stays for use in self.context.enforcer.use(job.lease))
 
@@ -275,7 +275,7 @@ class Mover:
         except CheckpointError as exc:
             self._log_once(str(exc))
             # All or none: a job with some of its processes on the GPU could not be suspended or run.
-            left = self._bring_back(parking.travellers)
+            left = self._restore_all(parking.travellers)
             save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
 
     def _take_away(self, traveller: Traveller, until_seconds: float) -> None:
@@ -289,7 +289,7 @@ class Mover:
                 return
 
     def _come_back(self, parking: Parking) -> None:
-        left = self._bring_back(parking.travellers)
+        left = self._restore_all(parking.travellers)
         if left:
             save_parking(self.path, replace(parking, travellers=left))
         elif parking.stage is Stage.REFUSED:
@@ -297,12 +297,12 @@ class Mover:
         else:
             self.path.unlink(missing_ok=True)
 
-    def _bring_back(self, travellers: Sequence[Traveller]) -> tuple[Traveller, ...]:
+    def _restore_all(self, travellers: Sequence[Traveller]) -> tuple[Traveller, ...]:
         left: list[Traveller] = []
         why = None
         for each in travellers:
             try:
-                self._bring_one_back(each)
+                self._restore(each)
             except CheckpointError as exc:
                 self._log_once(str(exc))
                 why = str(exc)
@@ -311,7 +311,7 @@ class Mover:
         self.trouble = why if self._failures >= TROUBLE_COUNT else None
         return tuple(left)
 
-    def _bring_one_back(self, traveller: Traveller) -> None:
+    def _restore(self, traveller: Traveller) -> None:
         if not is_alive(traveller.process):
             return
         # Without enough free memory it is not tried: NVIDIA's r580 never restores a process that found none once.

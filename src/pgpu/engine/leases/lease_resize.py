@@ -105,9 +105,9 @@ class LimitChange:
 
     def revert(self, entry: Entry) -> None:
         """Undo `give` as far as possible, before the ledger is written: to the old limits, or to those of a later resize."""
-        self._restore(self.before.job if self.is_as_it_was_put(entry) else entry.job, self._larger_limits())
+        self._restore(self.before.job if self.is_unchanged(entry) else entry.job, self._larger_limits())
 
-    def is_as_it_was_put(self, entry: Entry) -> bool:
+    def is_unchanged(self, entry: Entry) -> bool:
         """Whether no other resize has changed the job's slices since."""
         return (entry.job.request, entry.job.lease) == (self.after.job.request, self.after.job.lease)
 
@@ -200,7 +200,7 @@ def _give_or_undo(context: EngineContext, limits: LimitChange) -> None:
         with context.ledger.decision() as decision:
             entry = decision.entry(limits.after.job.id)
             limits.revert(entry)
-            if is_unchanged := limits.is_as_it_was_put(entry):
+            if is_unchanged := limits.is_unchanged(entry):
                 request, lease = limits.before.job.request, limits.before.job.lease
                 decision.put(replace(entry, job=replace(entry.job, request=request, lease=lease)))
         if is_unchanged:

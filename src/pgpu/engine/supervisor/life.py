@@ -19,7 +19,7 @@ from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.submitter import take_on
+from pgpu.engine.submitter import apply_inheritance
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
@@ -73,7 +73,7 @@ def supervise(engine: Engine, job_id: str) -> None:
     entry = claim(engine, job_id)
     if entry is not None:
         if engine.account(job_id) is None:
-            take_on(engine.ledger.inherited(job_id))
+            apply_inheritance(engine.ledger.inherited(job_id))
         supervisor = _Supervisor(engine, entry)
         try:
             supervisor.run()

@@ -120,7 +120,7 @@ def load_turns(path: Path) -> TurnState:
         return NO_TURNS
 
 
-def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
+def read_turns(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
     """Return the turns on these GPUs; without those on which all jobs run."""
     # Turns are measured by the monotonic clock, reports show wall time.
     offset_seconds = time.time() - time.monotonic()
@@ -163,7 +163,7 @@ class Arbiter:
         context = self._context
         if not context.settings.has_turns:
             for each in self._gpus:
-                each.release_left(self._job)
+                each.release_leftover(self._job)
             return
         owned = [each for each in self._gpus if each.take_lock()]
         if not owned:
@@ -242,7 +242,7 @@ class _GpuTurns:
             self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.state)
         return self._lock is not None
 
-    def release_left(self, job: Job) -> None:
+    def release_leftover(self, job: Job) -> None:
         """Release a job that turns held before they were switched off, unless another process still runs them.
 
         Raises:

@@ -104,7 +104,7 @@ def load(app: str, source: Path) -> Loaded:
     if str(source) not in sys.path:
         sys.path.insert(0, str(source))
     module = _import_file(Path(place), source) if place.endswith(".py") else _import_module(place)
-    attribute = attribute or _only_declared(module, place)
+    attribute = attribute or _find_declared_name(module, place)
     target = _attribute(module, attribute, place)
     if not callable(target):
         raise RequestError(f"{attribute} in {place} is not callable", hint="name a class with __call__ or a function")
@@ -167,7 +167,7 @@ def _import_file(file: Path, source: Path) -> ModuleType:
     return module
 
 
-def _only_declared(module: ModuleType, place: str) -> str:
+def _find_declared_name(module: ModuleType, place: str) -> str:
     own = [
         name
         for name, value in vars(module).items()

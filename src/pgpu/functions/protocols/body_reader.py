@@ -60,7 +60,7 @@ class BodyReader:
         }
 
     @property
-    def taken_types(self) -> tuple[str, ...]:
+    def content_types(self) -> tuple[str, ...]:
         """Accepted media types, the preferred one first; `*/*` for a handler that takes any bytes."""
         keyed = () if self._is_raw_alone else (JSON, MSGPACK)
         text = (TEXT,) if self._text is not None else ()
@@ -115,7 +115,7 @@ class BodyReader:
             return self._read_raw
         if media.essence == TEXT and self._text is not None:
             return self._read_text
-        taken = ", ".join(self.taken_types)
+        taken = ", ".join(self.content_types)
         error = f"this function does not take the body's Content-Type; it takes {taken}"
         raise refusal_error(415, "bad_content_type", error, accept=taken)
 

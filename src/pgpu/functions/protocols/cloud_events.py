@@ -57,7 +57,7 @@ def find_event(body: Buffer, headers: Mapping[str, str]) -> CloudEvent | None:
         return None
     missing = [f"ce-{name}" for name in _REQUIRED if not headers.get(f"ce-{name}")]
     if missing:
-        raise _bad(f"the event lacks {', '.join(missing)}")
+        raise _bad_event(f"the event lacks {', '.join(missing)}")
     _check_version(headers["ce-specversion"])
     return CloudEvent(body, headers.get("content-type"), {})
 
@@ -71,16 +71,16 @@ def _parse_structured(body: Buffer, content_type: str) -> CloudEvent:
         parts = _decode_parts(body)
         attributes = {name: msgspec.json.decode(raw) for name, raw in parts.items() if name not in _DATA}
     except msgspec.ValidationError as error:
-        raise _bad(f"this is no CloudEvent: {error}") from error
+        raise _bad_event(f"this is no CloudEvent: {error}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise refusal_error(400, "bad_json", "the event is not JSON") from error
     _check_version(envelope.specversion)
     if not (envelope.id and envelope.source and envelope.type):
-        raise _bad("the event's id, source or type is empty")
+        raise _bad_event("the event's id, source or type is empty")
     plain = {f"ce-{name}": str(value) for name, value in attributes.items() if isinstance(value, (str, int, bool))}
     if envelope.data_base64 is not None:
         if envelope.data is not msgspec.UNSET:
-            raise _bad("the event has both data and data_base64")
+            raise _bad_event("the event has both data and data_base64")
         return CloudEvent(envelope.data_base64, envelope.datacontenttype, plain)
     data_type = envelope.datacontenttype or JSON
     if isinstance(envelope.data, msgspec.UnsetType):
@@ -97,13 +97,13 @@ def _decode_data(raw: msgspec.Raw, content_type: str) -> tuple[Buffer, str]:
     except msgspec.ValidationError:
         return bytes(raw), JSON
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise _bad(f"the event's data is no text, as {TEXT} would be") from error
+        raise _bad_event(f"the event's data is no text, as {TEXT} would be") from error
 
 
 def _check_version(version: str) -> None:
     if version != "1.0":
-        raise _bad("the event is not of CloudEvents 1.0")
+        raise _bad_event("the event is not of CloudEvents 1.0")
 
 
-def _bad(error: str) -> RefusedError:
+def _bad_event(error: str) -> RefusedError:
     return refusal_error(400, "bad_event", error)

@@ -87,19 +87,19 @@ def read_request(body: Buffer, headers: Mapping[str, str]) -> InferenceRequest:
     elif length.isascii() and length.isdigit() and len(length) <= 19 and int(length) <= len(body):  # noqa: PLR2004 - 64 bits
         head_bytes = int(length)
     else:
-        raise _bad("Inference-Header-Content-Length is not a length within the body")
+        raise _bad_inference("Inference-Header-Content-Length is not a length within the body")
     # A view, so that binary tensors share the memory of the body instead of being copied.
     view = memoryview(body)
     try:
         head = _decode(view[:head_bytes])
     except msgspec.ValidationError as error:
-        raise _bad(f"this is no request of V2: {error}") from error
+        raise _bad_inference(f"this is no request of V2: {error}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise refusal_error(400, "bad_json", "the request is not JSON") from error
     is_binary = _flag(head.parameters, "binary_data_output", otherwise=False)
     for each in head.outputs:
         if each.parameters.get("classification") or any(n.startswith("shared_memory") for n in each.parameters):
-            raise _bad(f"output {quoted(each.name)}: classification and shared memory are not supported")
+            raise _bad_inference(f"output {quoted(each.name)}: classification and shared memory are not supported")
     return InferenceRequest(
         id=head.id,
         parameters=head.parameters,
@@ -111,7 +111,7 @@ def read_request(body: Buffer, headers: Mapping[str, str]) -> InferenceRequest:
 
 def _read_tensors(inputs: list[_Input], rest: memoryview) -> tuple[Tensor, ...]:
     if len({each.name for each in inputs}) != len(inputs):
-        raise _bad("two inputs have one name")
+        raise _bad_inference("two inputs have one name")
     tensors, at = [], 0
     for each in inputs:
         # Binary tensors follow one another in the order of the inputs.
@@ -119,30 +119,30 @@ def _read_tensors(inputs: list[_Input], rest: memoryview) -> tuple[Tensor, ...]:
         tensors.append(_read_tensor(each, None if size_bytes is None else rest[at : at + size_bytes]))
         at += size_bytes or 0
     if at != rest.nbytes:
-        raise _bad(f"the inputs have {at} bytes of binary data, the body {rest.nbytes}")
+        raise _bad_inference(f"the inputs have {at} bytes of binary data, the body {rest.nbytes}")
     return tuple(tensors)
 
 
 def _binary_bytes(given: _Input) -> int | None:
     if any(name.startswith("shared_memory") for name in given.parameters):
-        raise _bad("tensors in shared memory are not supported")
+        raise _bad_inference("tensors in shared memory are not supported")
     size_bytes = given.parameters.get("binary_data_size")
     if size_bytes is None:
         return None
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 0:
-        raise _bad(f"binary_data_size of input {quoted(given.name)} is no number of bytes")
+        raise _bad_inference(f"binary_data_size of input {quoted(given.name)} is no number of bytes")
     return size_bytes
 
 
 def _read_tensor(given: _Input, binary: memoryview | None) -> Tensor:
     if given.datatype not in DATATYPES:
-        raise _bad(f"input {quoted(given.name)} has a datatype that is not in V2")
+        raise _bad_inference(f"input {quoted(given.name)} has a datatype that is not in V2")
     if not all(given.shape) and math.prod(filter(None, given.shape)) > _MOST_EMPTY:
-        raise _bad(f"input {quoted(given.name)} has no elements and a shape of more than {_MOST_EMPTY} rows")
+        raise _bad_inference(f"input {quoted(given.name)} has no elements and a shape of more than {_MOST_EMPTY} rows")
     if binary is None and isinstance(given.data, msgspec.UnsetType):
-        raise _bad(f"input {quoted(given.name)} has no data")
+        raise _bad_inference(f"input {quoted(given.name)} has no data")
     if binary is not None and given.data is not msgspec.UNSET:
-        raise _bad(f"input {quoted(given.name)} has data twice")
+        raise _bad_inference(f"input {quoted(given.name)} has data twice")
     data = b"" if isinstance(given.data, msgspec.UnsetType) else bytes(given.data)
     return Tensor(given.name, given.datatype, tuple(given.shape), data, binary)
 
@@ -150,11 +150,11 @@ def _read_tensor(given: _Input, binary: memoryview | None) -> Tensor:
 def _flag(parameters: Mapping[str, Any], name: str, *, otherwise: bool) -> bool:
     value = parameters.get(name, otherwise)
     if not isinstance(value, bool):
-        raise _bad(f"{name} is neither true nor false")
+        raise _bad_inference(f"{name} is neither true nor false")
     return value
 
 
-def _bad(error: str) -> RefusedError:
+def _bad_inference(error: str) -> RefusedError:
     return refusal_error(400, "bad_inference", error)
 
 
@@ -179,7 +179,9 @@ class TensorReader:
         plain = {name: value for name, value in request.parameters.items() if name not in _RESERVED}
         unknown = sorted((by_name.keys() | plain.keys()) - self._names)
         if unknown and not self._signature.takes_others:
-            raise _wrong(f"the function has no input {quoted(unknown[0])}; it has: {', '.join(sorted(self._names))}")
+            raise _bad_input(
+                f"the function has no input {quoted(unknown[0])}; it has: {', '.join(sorted(self._names))}"
+            )
         values = tuple(self._read_argument(each, by_name, plain) for each in parameters)
         if not self._signature.takes_others:
             return values
@@ -196,7 +198,7 @@ class TensorReader:
         if parameter.name in plain:
             return _bind_plain(parameter.name, parameter.annotation, plain[parameter.name])
         if parameter.default is REQUIRED:
-            raise _wrong(f"input {quoted(parameter.name)} is missing")
+            raise _bad_input(f"input {quoted(parameter.name)} is missing")
         return parameter.default
 
 
@@ -204,7 +206,7 @@ def _bind_plain(name: str, kind: Any, plain: Any) -> Any:
     try:
         return _convert(plain, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _wrong(f"parameter {quoted(name)}: {error}") from error
+        raise _bad_input(f"parameter {quoted(name)}: {error}") from error
 
 
 def _bind(name: str, kind: Any, tensor: Tensor) -> Any:
@@ -220,11 +222,11 @@ def _bind(name: str, kind: Any, tensor: Tensor) -> Any:
                 wrong = error
         raise wrong or ValueError("its data does not fit")
     except msgspec.ValidationError as error:
-        raise _wrong(f"input {quoted(name)}: {error}") from error
+        raise _bad_input(f"input {quoted(name)}: {error}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise refusal_error(400, "bad_json", f"the data of input {quoted(name)} is not JSON") from error
     except ValueError as error:
-        raise _wrong(f"input {quoted(name)}: {error}") from error
+        raise _bad_input(f"input {quoted(name)}: {error}") from error
 
 
 def _cast_array(tensor: Tensor, dtype: Any) -> Any:
@@ -237,7 +239,7 @@ def _cast_array(tensor: Tensor, dtype: Any) -> Any:
 
 
 def _interpretations(kind: Any, tensor: Tensor) -> Iterator[Callable[[], Any]]:
-    nested = tensor.nested()
+    nested = tensor.as_lists()
     yield lambda: _convert(nested, kind)
     is_one = nested is not None and all(length == 1 for length in tensor.shape)
     only = tensor.elements()[0] if is_one else None
@@ -267,5 +269,5 @@ def _as_text(value: Any) -> Any:
         return value
 
 
-def _wrong(error: str) -> RefusedError:
+def _bad_input(error: str) -> RefusedError:
     return refusal_error(422, "bad_input", error)

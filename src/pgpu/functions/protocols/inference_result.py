@@ -80,7 +80,7 @@ class InferenceWriter(msgspec.Struct, frozen=True):
     request: InferenceRequest
 
     @property
-    def streaming(self) -> StreamWriter | None:
+    def stream_writer(self) -> StreamWriter | None:
         """None: V2 has no streams, so items are collected."""
         return None
 

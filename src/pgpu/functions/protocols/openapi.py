@@ -89,7 +89,7 @@ class JsonSchemas:
         schema: dict[str, Any] = found[0]
         return schema
 
-    def keyed(self, signature: Signature) -> dict[str, Any]:
+    def object_schema(self, signature: Signature) -> dict[str, Any]:
         """Return the schema of an object with a key for each parameter."""
         return {
             "type": "object",
@@ -140,7 +140,7 @@ def pages(name: str, signature: Signature, declaration: Declaration, version: st
 def example_body(signature: Signature) -> Any:
     """Return an example body of JSON values with only the required arguments; its types are right, its values arbitrary."""
     schemas = JsonSchemas()
-    return _example_of(schemas.keyed(signature), schemas.components)
+    return _example_of(schemas.object_schema(signature), schemas.components)
 
 
 def _example_of(schema: dict[str, Any], components: dict[str, Any]) -> Any:
@@ -210,11 +210,11 @@ def _call(signature: Signature, schemas: JsonSchemas) -> dict[str, Any]:
         for index, each in enumerate(signature.parameters)
         if reader.whole_index is not None and index != reader.whole_index
     ]
-    keyed = schemas.keyed(signature)
+    keyed = schemas.object_schema(signature)
     if len(signature.parameters) == 1 and not signature.takes_others:
         keyed = {"anyOf": [keyed, schemas.of(signature.parameters[0].annotation)]}
     bodies = {JSON: keyed, MSGPACK: keyed, TEXT: {"type": "string"}}
-    content = {media: {"schema": bodies.get(media, {})} for media in reader.taken_types}
+    content = {media: {"schema": bodies.get(media, {})} for media in reader.content_types}
     schema = schemas.of(signature.result)
     whole = {"type": "array", "items": schema} if signature.is_stream else schema
     results = {JSON: whole, MSGPACK: whole, TEXT: {"type": "string"}}

@@ -63,7 +63,7 @@ class ResultWriter(Protocol):
     """How a result is written."""
 
     @property
-    def streaming(self) -> StreamWriter | None:
+    def stream_writer(self) -> StreamWriter | None:
         """How items are written; None: the caller takes no stream, so they are collected into one list."""
 
     def write(self, result: Any) -> Reply | Refusal:
@@ -77,7 +77,7 @@ class PlainWriter:
     for_values: str | None
     for_text: str | None
     for_bytes: str | None
-    streaming: StreamWriter | None
+    stream_writer: StreamWriter | None
 
     def write(self, result: Any) -> Reply | Refusal:
         """Write a result in the media type for its Python type."""
@@ -105,13 +105,13 @@ def plain_writer(signature: Signature, accept: str | None) -> PlainWriter | None
         for_values=negotiate(accept, _VALUES),
         for_text=negotiate(accept, _TEXTS),
         for_bytes=negotiate(accept, (_bytes_type(signature), JSON, MSGPACK)),
-        streaming=_STREAMS.get(media) if media else None,
+        stream_writer=_STREAMS.get(media) if media else None,
     )
     choices: tuple[object, ...]
     if signature.is_stream:
-        choices = (writer.streaming, writer.for_values)
+        choices = (writer.stream_writer, writer.for_values)
     elif kind in {Any, object}:
-        choices = (writer.for_values, writer.for_text, writer.for_bytes, writer.streaming)
+        choices = (writer.for_values, writer.for_text, writer.for_bytes, writer.stream_writer)
     else:
         choices = (writer.for_bytes if gives_bytes else writer.for_text if kind is str else writer.for_values,)
     return writer if any(choices) else None

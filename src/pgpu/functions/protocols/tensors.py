@@ -95,14 +95,14 @@ class Tensor(msgspec.Struct, frozen=True):
         # bfloat16 is the upper half of a float32.
         return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}I", *(n << 16 for n in numbers))))
 
-    def nested(self) -> Any:
+    def as_lists(self) -> Any:
         """Return the elements as lists nested like the shape.
 
         Raises:
             ValueError: The data does not fit type and shape.
             msgspec.DecodeError: The JSON is malformed.
         """
-        return nested(self.elements(), self.shape)
+        return nest(self.elements(), self.shape)
 
     def array(self) -> Any:
         """Return a writable NumPy array; it shares the request's memory where alignment allows.
@@ -185,7 +185,7 @@ def _flatten(lists: list[Any], shape: Sequence[int]) -> list[Any]:
     return level
 
 
-def nested(flat: Sequence[Any], shape: Sequence[int]) -> Any:
+def nest(flat: Sequence[Any], shape: Sequence[int]) -> Any:
     """Nest elements like a shape; the shape of a scalar gives the element itself."""
     if not shape:
         return flat[0]

@@ -159,7 +159,7 @@ class AsgiExecutor(AsyncExecutor):
     async def _run_call(self, work: WorkItem) -> None:
         began = time.monotonic()
         if work.is_cancelled:
-            self._finish(work, self._codec.cancelled(work), began)
+            self._finish(work, self._codec.cancelled_reply(work), began)
             return
         self._mark.begin(max(work.number, self._mark.last_begun))
         exchange = AsgiExchange(self._channel, work, self._frames_read, partial(self._send_soon, work, began))
@@ -171,12 +171,12 @@ class AsgiExecutor(AsyncExecutor):
         try:
             await self._codec.handler.target(work.call, exchange.receive, exchange.send)
             if work.is_cancelled:
-                exchange.fail(self._codec.cancelled(work))
+                exchange.fail(self._codec.cancelled_reply(work))
             exchange.check_finished()
         except GoneError:
             raise
         except BaseException as error:  # noqa: BLE001 - any exception of the user's code ends only its call
-            exchange.fail(self._codec.failures([work], error)[0])
+            exchange.fail(self._codec.failure_replies([work], error)[0])
 
 
 class AsgiExchange:

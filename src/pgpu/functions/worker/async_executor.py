@@ -130,7 +130,7 @@ class AsyncExecutor:
         except GoneError:
             reply = None
         except BaseException as error:  # noqa: BLE001 - any exception of the user's code, a cancellation too, ends only its call
-            reply = self._codec.failures([work], error)[0]
+            reply = self._codec.failure_replies([work], error)[0]
         self._finish(work, reply, began)
 
     async def _answer(self, work: WorkItem, parsed: ParsedCall) -> Reply | None:
@@ -138,10 +138,10 @@ class AsyncExecutor:
         result = handler.call(parsed.values, self._codec.context(work, parsed, lambda: work.is_cancelled))
         if not handler.signature.is_stream:
             return self._codec.reply(work, parsed, await result)
-        if parsed.form.streaming is None:
+        if parsed.form.stream_writer is None:
             return self._codec.reply(work, parsed, [item async for item in result])
         async with contextlib.aclosing(result) as items:
-            await self._stream(work, parsed.form.streaming, items)
+            await self._stream(work, parsed.form.stream_writer, items)
         return None
 
     async def _stream(self, work: WorkItem, writer: StreamWriter, items: AsyncIterator[Any]) -> None:
@@ -201,4 +201,4 @@ class AsyncExecutor:
             results = list(await codec.handler.call_batch([parsed.values for _, parsed in valid], contexts))
             return codec.batch_replies(valid, results)
         except BaseException as error:  # noqa: BLE001 - as in _run_call()
-            return codec.failures([work for work, _ in valid], error)
+            return codec.failure_replies([work for work, _ in valid], error)

@@ -67,7 +67,7 @@ class CallCodec:
     def reply(self, work: WorkItem, asked: ParsedCall, result: Any) -> Reply:
         """Encode a result. In a batch a single result may be an exception, which fails that request alone."""
         if isinstance(result, Exception):
-            return self.failures([work], result)[0]
+            return self.failure_replies([work], result)[0]
         written = asked.form.write(result)
         if isinstance(written, Refusal):
             log(f"request {work.call.id}: {written.error}: {written.detail}")
@@ -84,11 +84,11 @@ class CallCodec:
             raise ValueError(f"the handler answered {len(read)} requests with {len(results)} results")
         return [self.reply(work, asked, result) for (work, asked), result in zip(read, results, strict=True)]
 
-    def cancelled(self, work: WorkItem) -> Reply:
+    def cancelled_reply(self, work: WorkItem) -> Reply:
         """Return the reply that ends a cancelled call."""
         return _CANCELLED.reply(work.call.id)
 
-    def failures(self, works: Sequence[WorkItem], error: BaseException) -> list[Reply]:
+    def failure_replies(self, works: Sequence[WorkItem], error: BaseException) -> list[Reply]:
         """Log an exception of the handler and return the callers' replies."""
         refusal = describe_failure(f"request {', '.join(work.call.id for work in works)}", error)
         return [refusal.reply(work.call.id) for work in works]

@@ -104,7 +104,7 @@ class SingleExecutor:
             result = codec.handler.call(parsed.values, self._context(work, parsed))
             return codec.reply(work, parsed, result)
         except BaseException as error:  # noqa: BLE001 - any exception of the user's code, SystemExit too, ends only its call
-            return codec.failures([work], error)[0]
+            return codec.failure_replies([work], error)[0]
 
     def _begin(self, work: WorkItem) -> None:
         self._mark.begin(work.number)
@@ -132,9 +132,9 @@ class SingleExecutor:
         try:
             items = self._codec.handler.call(parsed.values, self._context(work, parsed))
             try:
-                if parsed.form.streaming is None:
+                if parsed.form.stream_writer is None:
                     return self._collect(work, parsed, iter(items))
-                self._send_stream(work, parsed.form.streaming, iter(items))
+                self._send_stream(work, parsed.form.stream_writer, iter(items))
                 return None
             finally:
                 # A generator that is not exhausted runs its `finally` blocks now, not at a garbage collection.
@@ -144,7 +144,7 @@ class SingleExecutor:
         except GoneError:
             raise
         except BaseException as error:  # noqa: BLE001 - as in _answer()
-            return self._codec.failures([work], error)[0]
+            return self._codec.failure_replies([work], error)[0]
 
     def _collect(self, work: WorkItem, parsed: ParsedCall, items: Iterator[Any]) -> Reply:
         """Join all pieces in one reply; stop when the caller leaves, since a stream may have no end."""
@@ -153,7 +153,7 @@ class SingleExecutor:
             pieces.append(item)
             self._poll(time.monotonic())
             if work.is_cancelled:
-                return self._codec.cancelled(work)
+                return self._codec.cancelled_reply(work)
         return self._codec.reply(work, parsed, pieces)
 
     def _send_stream(self, work: WorkItem, writer: StreamWriter, items: Iterator[Any]) -> None:
@@ -318,4 +318,4 @@ class BatchExecutor(SingleExecutor):
             results = list(codec.handler.call_batch([parsed.values for _, parsed in valid], contexts))
             return codec.batch_replies(valid, results)
         except BaseException as error:  # noqa: BLE001 - any exception of the user's code ends only this batch
-            return codec.failures([work for work, _ in valid], error)
+            return codec.failure_replies([work for work, _ in valid], error)
