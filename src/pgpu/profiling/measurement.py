@@ -329,9 +329,16 @@ def direction_of(record: Record) -> Direction:
 def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: int | None) -> list[Demand]:
     """Return the use of the multiprocessors and of the PCIe link, each if it is known."""
     found = []
-    slots = _sm_fraction(log.shapes, sm_count)
-    if slots is not None:
-        found.append(Demand(Resource.SM, slots, Evidence.LAUNCHES))
+    # The fraction of the multiprocessors' room that the blocks of a kernel fill, weighted by time.
+    weights: defaultdict[float, int] = defaultdict(int)
+    for shape in log.shapes:
+        if shape is not None and sm_count and shape.blocks_per_sm and shape.total_ns:
+            blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
+            weights[min(1.0, blocks / (shape.blocks_per_sm * sm_count))] += shape.total_ns
+    total_ns = sum(weights.values())
+    if total_ns:
+        mean = sum(fraction * weight for fraction, weight in weights.items()) / total_ns
+        found.append(Demand(Resource.SM, mean, Evidence.LAUNCHES))
     if window[1] > window[0]:
         # Bytes over what the link can move. Durations of copies are not used: those of synchronous copies are too long.
         copies = [each for each in commands if each.kind is Kind.COPY and direction_of(each) in _OVER_PCIE]
@@ -341,14 +348,3 @@ def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: i
         fraction = min(1.0, sum(each.bytes for each in copies) / most_bytes)
         found.append(Demand(Resource.PCIE, fraction, Evidence.LAUNCHES))
     return found
-
-
-def _sm_fraction(shapes: Sequence[Shape | None], sm_count: int | None) -> float | None:
-    """Return the fraction of the multiprocessors' room that the blocks of kernels fill, weighted by time."""
-    weights: defaultdict[float, int] = defaultdict(int)
-    for shape in shapes:
-        if shape is not None and sm_count and shape.blocks_per_sm and shape.total_ns:
-            blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
-            weights[min(1.0, blocks / (shape.blocks_per_sm * sm_count))] += shape.total_ns
-    total_ns = sum(weights.values())
-    return sum(fraction * weight for fraction, weight in weights.items()) / total_ns if total_ns else None

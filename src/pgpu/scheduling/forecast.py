@@ -248,6 +248,8 @@ def expected_starts(
 
 
 class _Future:
+    """Simulated state: the jobs that wait, the ends of those that run, and what is left of each GPU."""
+
     def __init__(
         self,
         rooms: Sequence[GpuRoom],
@@ -280,6 +282,7 @@ class _Future:
             most_without_gpu=self.most_without_gpu,
         )
         known = {candidate.job_id: candidate for candidate in self.waiting}
+        # Reservations of overdue jobs pass from one simulated round to the next, as between rounds of the engine.
         self.precedence = self._precedence_after(admission, known)
         for grant in admission.grants:
             candidate = known.pop(grant.job_id)

@@ -97,6 +97,7 @@ class FairOrder:
             yield from self._by_share(equals)
 
     def _by_share(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield jobs of one priority: each time the most urgent job of the user with the smallest share by weight."""
         rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
         for place, (rank, candidate) in enumerate(zip(self._ranks(candidates), candidates, strict=True)):
             rows[candidate.owner_uid].append((-rank, place, candidate))

@@ -257,6 +257,7 @@ class _CpuQueue:
             yield from self._by_weighted_jobs(equals)
 
     def _by_weighted_jobs(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield jobs of one priority: each time the oldest job of the user with the fewest running jobs by weight."""
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))
