@@ -358,7 +358,13 @@ def _places(
     # Idle GPUs and those under MPS as they are now; those in time slices as they will be once empty, the soonest first.
     now, later = [], []
     for room in rooms:
-        there = [each for each in holding if _is_on(each, room.gpu.uuid)]
+        there = [
+            each
+            for each in holding
+            if each.is_lease_held
+            and each.job.lease is not None
+            and room.gpu.uuid in {part.gpu_uuid for part in each.job.lease.slices}
+        ]
         if room.tenancy.mode in {None, SharingMode.MPS}:
             tenants = tuple(_Tenant(each.job.signature, each.job.owner_uid) for each in there)
             now.append(_Place(room.gpu, room.free_bytes, tenants))
@@ -370,8 +376,3 @@ def _places(
 
 def _tenant(job: Waiting) -> _Tenant:
     return _Tenant(job.signature, job.owner_uid)
-
-
-def _is_on(entry: Entry, gpu_uuid: str) -> bool:
-    lease = entry.job.lease
-    return lease is not None and entry.is_lease_held and gpu_uuid in {part.gpu_uuid for part in lease.slices}

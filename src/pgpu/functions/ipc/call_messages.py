@@ -182,6 +182,7 @@ class Decoder:
             if length - start < size:
                 break
             offset = start + size
+            # A view, not a copy: payloads can be large, and the frame keeps `data` alive.
             frames.append(CallFrame(kind, number, view[start:offset], flags == HAS_FILE))
         self._rest = data[offset:] if offset < length else b""
         return frames

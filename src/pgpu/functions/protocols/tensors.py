@@ -168,6 +168,7 @@ def _decode_json(raw: bytes, datatype: str, shape: Sequence[int]) -> list[Any]:
     return flat
 
 
+# msgspec compiles a decoder for its type; without the cache each tensor would compile one again.
 @lru_cache(256)
 def _json_decoder(datatype: str, depth: int) -> "msgspec.json.Decoder[Any]":
     kind = DATATYPES[datatype].element

@@ -192,6 +192,7 @@ class RequestQueue(ABC, Generic[R]):
         if not request.is_streaming:
             self.refuse(request, refusal)
         elif request.sink is not None:
+            # The status was sent with the first piece: an incomplete body is the only way left to report the failure.
             sink, request.sink = request.sink, None
             self.count_answer(request, refusal.status, refusal.code)
             request.release_body()
