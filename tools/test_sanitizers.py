@@ -20,6 +20,7 @@ KINDS = {
 LEFT_OUT = {
     "test_cuda_facts.py": "reads tables; runs no C library",
     "test_nvml_layout.py": "compiles against NVIDIA's header; runs no C library",
+    "test_program_answers.py": "compiles the workloads' kernels for the host; runs no C library",
     "test_real_clients.py": "its clients are foreign programs; `make test` runs them",
     "test_shim_hooks.py": "reads tables and symbols; runs no C library",
     "test_shim_usage_file.py": "its process must die by SIGBUS, which a sanitizer reports",
