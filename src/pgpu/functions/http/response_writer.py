@@ -76,7 +76,6 @@ class ResponseWriter:
         """Write the response in a task of its own."""
         # The sink's methods must not block, so a response in pieces gets its own task.
         task = asyncio.get_running_loop().create_task(self.run(reply, file))
-        # The event loop has only a weak reference to a task: without this one it could be collected while it runs.
         _tasks.add(task)
         task.add_done_callback(self._on_done)
 
