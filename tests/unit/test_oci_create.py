@@ -128,7 +128,7 @@ def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
 @pytest.mark.parametrize("count", ["0", "17", "two", "9" * 5000])
 def test_a_number_of_gpus_that_cannot_be_is_refused(count: str) -> None:
     """A number of more than 4,300 digits is more than Python's int() reads."""
-    with pytest.raises(RefusedError, match="no number of GPUs"):
+    with pytest.raises(ContainerRefusedError, match="no number of GPUs"):
         _asked("PGPU_MEMORY=4GiB", f"PGPU_GPUS={count}")
 
 
