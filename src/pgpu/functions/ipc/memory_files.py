@@ -24,6 +24,7 @@ class GrowingFile:
 
     def add(self, piece: Body) -> None:
         view = memoryview(piece)
+        # write() takes at most about 2 GiB at once.
         while view:
             written = os.write(self.fd, view)
             view = view[written:]

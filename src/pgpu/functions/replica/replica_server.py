@@ -1,4 +1,8 @@
-"""Assembles a replica's process and runs it until it must exit.
+"""A replica's process: assembles its parts, serves HTTP, and exits on a signal.
+
+Direct calls go from an HTTP connection to the worker queue through `ReplicaRequestHandler`; `ReplicaApp` is the ASGI
+application for everything else: health, metrics, descriptions. All of it runs on one event loop in the main thread;
+a second thread waits for the slice signals and passes them to the loop.
 
 SIGTERM drains: readiness ends at once, admitted requests are served, new ones refused, then the worker closes its handler.
 A second SIGTERM exits at once. SIGTSTP means that the slice was taken, SIGCONT that there is one again.
@@ -8,30 +12,39 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from pgpu.functions.api import parse_declaration
+from pgpu.functions.http.asgi_calls import Receive, answer_call, send_reply
 from pgpu.functions.http.http_connection import HttpConnection, HttpServer
+from pgpu.functions.http.request_handler import BAD_TIMEOUT, NOT_FOUND, plain_headers, request_id, request_times
+from pgpu.functions.http.response_writer import Send
 from pgpu.functions.ipc.async_channel import CoalescingLoop
+from pgpu.functions.ipc.call_messages import Body, Reply
 from pgpu.functions.ipc.local_sockets import listening_socket
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.call_server import CallServer
-from pgpu.functions.replica.replica_app import ReplicaApp, ReplicaRequestHandler
 from pgpu.functions.replica.startup import SLICE_SIGNALS, ServedFunction, ZygoteProcess
 from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import ServingState, WorkerSupervisor
-from pgpu.functions.requests.request_queue import ReplicaMetrics
+from pgpu.functions.requests.request_queue import PendingRequest, ReplicaMetrics, ResponseSink
 from pgpu.functions.worker.child_processes import adopt_orphans
 
 HTTP_SOCKET = "http.sock"
 CALLS_SOCKET = "calls.sock"
 DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1", "connection": "close"})
 _BACKLOG = 1024
+_JSON = {"content-type": "application/json"}
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +142,99 @@ def _follow_slice_signals(
                 return
 
     threading.Thread(target=wait, name="slice-signals", daemon=True).start()
+
+
+class ReplicaRequestHandler:
+    """Passes the requests of HTTP connections to the worker queue; see `RequestHandler`."""
+
+    def __init__(self, name: str, queue: WorkerQueue, supervisor: WorkerSupervisor, metrics: ReplicaMetrics) -> None:
+        self.name, self.queue, self.supervisor, self.metrics = name, queue, supervisor, metrics
+        plain = re.escape(name)
+        infer = rf"/v2/models/{plain}(?:/versions/[^/]+)?/infer"
+        self._match_call = re.compile(rf"/|/functions/{plain}|{infer}").fullmatch
+
+    def is_call(self, path: str) -> bool:
+        return path == "/" or self._match_call(path) is not None
+
+    def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
+        """Begin a request; it is not admitted yet, but its deadline runs."""
+        times = request_times(headers, self.supervisor.declaration.timeout_seconds)
+        query = scope["query_string"].decode("latin-1")
+        return PendingRequest(
+            request_id(headers), scope["method"], scope["path"], query, headers, b"", None, *times, None
+        )
+
+    def abandon(self, request: PendingRequest) -> None:
+        self.queue.abandon(request)
+
+    def replica_of(self, _request: PendingRequest) -> WorkerQueue:
+        return self.queue
+
+    def submit(self, request: PendingRequest, body: Body, file: int | None, sink: ResponseSink) -> None:
+        request.body, request.file, request.sink = body, file, sink
+        if request.timeout_seconds:
+            self.queue.submit(request)
+        else:
+            request.release_body()
+            sink.reply(BAD_TIMEOUT.reply(request.request_id), None)
+
+
+class ReplicaApp:
+    """The ASGI application of a replica."""
+
+    def __init__(self, handler: ReplicaRequestHandler) -> None:
+        self._handler = handler
+        self._pages: dict[str, Callable[[], Reply]] = {
+            "/healthz": self._live,
+            "/v2/health/live": self._live,
+            "/readyz": self._ready,
+            "/v2/health/ready": self._ready,
+            f"/v2/models/{handler.name}/ready": self._ready,
+            "/metrics": self._metrics,
+        }
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        handler, path = self._handler, scope["path"]
+        request = handler.accept_direct(scope, plain_headers(scope["headers"]))
+        declaration = handler.supervisor.declaration
+        is_applications = declaration.is_asgi and path not in self._pages
+        if not (is_applications or (request.method == "POST" and handler.is_call(path))):
+            await send_reply(handler, request, self._page(request), send)
+        elif (refusal := handler.queue.refusal()) is not None:
+            await send_reply(handler, request, refusal.reply(request.request_id), send)
+        else:
+            await answer_call(handler, request, declaration.max_body_bytes, receive, send)
+
+    def _page(self, request: PendingRequest) -> Reply:
+        page = self._pages.get(request.path) or self._description(request.path)
+        if page is None and not self._handler.is_call(request.path):
+            return NOT_FOUND.reply(request.request_id)
+        if page is None or request.method not in {"GET", "HEAD"}:
+            allowed = "GET, HEAD" if page is not None else "POST"
+            refusal = Refusal(405, "bad_method", f"this path takes {allowed}", {"allow": allowed})
+            return refusal.reply(request.request_id)
+        return page()
+
+    def _live(self) -> Reply:
+        return self._health(200)
+
+    def _ready(self) -> Reply:
+        return self._health(200 if self._handler.supervisor.state is ServingState.HOT else 503)
+
+    def _health(self, status: int) -> Reply:
+        supervisor = self._handler.supervisor
+        body = {"state": supervisor.state, "reason": supervisor.reason, "restarts": supervisor.restarts}
+        return Reply(status, _JSON, _encode(body))
+
+    def _description(self, path: str) -> Callable[[], Reply] | None:
+        body = self._handler.supervisor.pages.get(path)
+        return None if body is None else lambda: Reply(200, _JSON, body)
+
+    def _metrics(self) -> Reply:
+        # Loaded at the first scrape: the library would take a tenth of a cold start.
+        from pgpu.functions.requests.prometheus_metrics import ReplicaMetricsCollector, metrics_text  # noqa: PLC0415
+
+        text = metrics_text(ReplicaMetricsCollector(self._handler.metrics))
+        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text)

@@ -108,6 +108,7 @@ def _construct(
         channel.send(encode_frame(FrameKind.NOTIFICATION, 0, Notification("failed", {"error": reason})))
         return None
     gc.freeze()  # weights and modules stay for the process's life: garbage collection need not visit them
+    # send() closes `mark_fd`; the worker's own mapping of the file stays valid.
     ready = Notification("ready", {"load_seconds": time.monotonic() - began})
     channel.send(encode_frame(FrameKind.NOTIFICATION, 0, ready, has_file=True), mark_fd)
     return handler

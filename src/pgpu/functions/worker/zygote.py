@@ -77,6 +77,7 @@ class Zygote:
         try:
             while not self._channel.is_ended:
                 select.select([self._control.fileno(), wakeup], [], [])
+                # Drained before waitpid(): a child that dies after this read writes to the pipe again.
                 with contextlib.suppress(BlockingIOError):
                     os.read(wakeup, 4096)
                 self._reap()
@@ -107,14 +108,17 @@ class Zygote:
             die_with_parent(zygote_pid)
             prefer_oom_kill()
             return run_worker(end, self._prepared)
+        # The socket ends with the worker only if the zygote keeps no copy of it.
         end.close()
         self._workers.add(pid)
         born = Notification("born", {"pid": pid})
         frame = encode_frame(FrameKind.NOTIFICATION, number, born, has_file=True)
+        # Only _reap() waits for workers, in this same thread: even if it is dead, its PID is not reused yet.
         self._channel.send(frame, os.pidfd_open(pid))
         return None
 
     def _reap(self) -> None:
+        # Signals coalesce: one SIGCHLD may stand for several dead children.
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
