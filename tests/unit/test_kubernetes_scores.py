@@ -17,7 +17,6 @@ from tests.unit.test_kubernetes_scoring import (
 )
 
 from pgpu.kubernetes.extender import scheduled_objects
-from pgpu.kubernetes.extender.pod_demand import FIRST_RATING, MOST_RECENT, DemandMix
 from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
     ClaimState,
@@ -27,7 +26,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PodState,
     SharedGpu,
 )
-from pgpu.kubernetes.extender.scorer import GIVE_UP_SECONDS, Scorer
+from pgpu.kubernetes.extender.scorer import FIRST_RATING, GIVE_UP_SECONDS, MOST_RECENT, DemandMix, Scorer
 from pgpu.scheduling.outlook import JobShape
 from pgpu.units import GIB
 

@@ -12,7 +12,6 @@ from lightkube.models import core_v1, resource_v1
 from pgpu.errors import RequestError
 from pgpu.kubernetes.extender import scheduled_objects
 from pgpu.kubernetes.extender.cluster_state import ClusterState
-from pgpu.kubernetes.extender.pod_demand import demand_of
 from pgpu.kubernetes.extender.scheduled_objects import (
     GIB_RESOURCE,
     ClaimKey,
@@ -26,6 +25,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PublishedSlice,
     SharedGpu,
 )
+from pgpu.kubernetes.extender.scorer import demand_of
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import JobShape
 from pgpu.units import GIB, MIB
