@@ -324,7 +324,7 @@ class Publisher:
         self._undone = self._undone + 1 if was_undone else max(0, self._undone - (not written.is_new))
         if not was_undone or self._undone <= _MOST_CONFLICTS:
             return 0.0
-        self._readiness.set_problem(SUBJECT, "somebody else writes this node's slices, too")
+        self._readiness.set_problem(SUBJECT, "another writer changes this node's slices, too")
         return self._pause_seconds(self._undone - _MOST_CONFLICTS)
 
     def _after_failure(self, why: str) -> float:
