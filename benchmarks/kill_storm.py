@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
+from tests.soak.server_storm import opened_storm
 from tests.system.engine_worlds import world
 from tests.system.keeper_storm import CAPACITY_GIB, Storm
-from tests.system.server_storm import opened_storm
 
 from pgpu.engine.leases.recovery import LOST
 from pgpu.ledger import Entry

@@ -3,7 +3,7 @@
 After each kill the ledger must agree with the processes, and every other process must go on or report its loss. In the end a
 job of each kind runs at once and no process is left. An assertion fails otherwise and prints the seed; the order of kills
 depends on the seed and on the machine's timing. `--seconds` bounds the duration. Writes one JSON file into benchmarks/results. `--control` leaves a recovery step
-out (tests/system/sharing_control) and fails unless that is noticed.
+out (tests/soak/sharing_control) and fails unless that is noticed.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.shim_overhead import RESULTS, circumstances
-from tests.system import sharing_storm
-from tests.system.sharing_kinds import KINDS
-from tests.system.sharing_storm import opened_sharing_storm
+from tests.soak import sharing_storm
+from tests.soak.sharing_kinds import KINDS
+from tests.soak.sharing_storm import opened_sharing_storm
 
 CONTROL = Path(sharing_storm.__file__).parent / "sharing_control"
 

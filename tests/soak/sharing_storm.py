@@ -21,9 +21,9 @@ from pathlib import Path
 
 from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
+from tests.soak.sharing_books import Member, SharingBooks, holder_of
+from tests.soak.sharing_kinds import LIGHT, SEASONS, VICTIMS, WEIGHTS, WORKER, WORKER_IN_CONTAINER, Kind
 from tests.system.conftest import Place, opened_place
-from tests.system.sharing_books import Member, SharingBooks, holder_of
-from tests.system.sharing_kinds import LIGHT, SEASONS, VICTIMS, WEIGHTS, WORKER, WORKER_IN_CONTAINER, Kind
 from tests.system.storm_victims import children, helpers, keeper, kill, main_process, processes_of, zygote
 from tests.unit.test_advising import PROFILE
 from tests.waiting import until

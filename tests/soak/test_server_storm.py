@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.served import serving
+from tests.soak.server_storm import opened_storm
 from tests.system.conftest import Place, opened_place
-from tests.system.server_storm import opened_storm
 
 
 @pytest.mark.soak

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.system.sharing_worker import PROGRESS, WHOLE, WORKS
+from tests.soak.sharing_worker import PROGRESS, WHOLE, WORKS
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine

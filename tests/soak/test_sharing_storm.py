@@ -1,8 +1,8 @@
 """Jobs that share GPUs in every way while everybody is killed at random; benchmarks/sharing_storm is the long form."""
 
 import pytest
-from tests.system.sharing_kinds import KINDS
-from tests.system.sharing_storm import opened_sharing_storm
+from tests.soak.sharing_kinds import KINDS
+from tests.soak.sharing_storm import opened_sharing_storm
 
 pytestmark = pytest.mark.userns
 
