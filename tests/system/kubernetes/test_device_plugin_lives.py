@@ -10,8 +10,8 @@ from tests.fakes.kubelet_pods import FakePod, UnexpectedAdmissionError
 from tests.system.kubernetes.plugin_world import CountingClaims, Make, edits, make, short_directory, until_looked
 from tests.waiting import until
 
+from pgpu.kubernetes.device_plugin.device_plugin import UnitInventory
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
-from pgpu.kubernetes.device_plugin.unit_inventory import UnitInventory
 from pgpu.kubernetes.device_plugin.unit_slices import UnitSlices
 from pgpu.kubernetes.unit_ids import unit_of
 from pgpu.units import GIB

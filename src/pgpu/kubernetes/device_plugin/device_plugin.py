@@ -1,23 +1,23 @@
-"""The device plugin of one node: its gRPC service, its registration with the kubelet, and the thread that keeps both up to date."""
+"""The device plugin of one node: its list of units, gRPC service, registration with the kubelet, and the thread that updates them."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from pgpu.engine.claims import Claims
+from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
-from pgpu.kubernetes.device_plugin.unit_inventory import OfferedUnit, UnitInventory
 from pgpu.kubernetes.device_plugin.unit_slices import GRACE_SECONDS, UnitSlices
 from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import SocketServer, add_service, method_caller, open_channel
-from pgpu.kubernetes.node_health import DriverReadiness, HealthSource
+from pgpu.kubernetes.node_health import DriverReadiness, HealthSource, HealthState
 from pgpu.kubernetes.pod_shares import PodResources
-from pgpu.kubernetes.unit_ids import RESOURCE, preferred
+from pgpu.kubernetes.unit_ids import RESOURCE, UNIT_BYTES, Unit, preferred
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,109 @@ _SERVICES = wire.DESCRIPTOR.services_by_name
 def plugin_options() -> wire.DevicePluginOptions:
     """Return which optional calls the kubelet shall make: the choice of units, and one before each container start."""
     return wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedUnit:
+    """One unit as it is listed to the kubelet."""
+
+    unit: Unit
+    is_healthy: bool
+
+
+class UnitInventory:
+    """The units that the kubelet may allocate now, from the GPUs' free memory and health. Thread-safe.
+
+    Each change of the list gets a new version, for which the open `ListAndWatch` streams wait.
+    """
+
+    def __init__(
+        self, claims: Claims, in_use: Callable[[], frozenset[Unit]], health: HealthSource | None = None
+    ) -> None:
+        """List nothing before `refresh`.
+
+        Args:
+            claims: Of this node.
+            in_use: Returns the units that containers have.
+            health: Fatal errors of GPUs; None: not watched.
+        """
+        self._claims = claims
+        self._in_use = in_use
+        self._health = health
+        self._most: dict[str, int] = {}
+        self._offered: tuple[OfferedUnit, ...] = ()
+        self._version = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def refresh(self) -> None:
+        """Read the GPUs, and wake the streams if the list has changed.
+
+        Raises:
+            NodeError: They cannot be read; until they can, all units are unhealthy.
+        """
+        before = self._in_use()
+        try:
+            offers = {each.gpu.uuid: each for each in self._claims.gpus()}
+        except NodeError:
+            self._publish(_list_units(self._most, {}, frozenset()))
+            raise
+        # Ids stay listed as long as this process lives: a GPU that shrinks has unhealthy units instead of fewer.
+        for uuid, offer in offers.items():
+            self._most[uuid] = max(self._most.get(uuid, 0), offer.memory_bytes // UNIT_BYTES)
+        known = {} if self._health is None else self._health.health()
+        for each in known.values():
+            if each.state is HealthState.UNHEALTHY:
+                offers.pop(each.gpu_uuid, None)
+        # Units allocated or freed during the reading count as in use: one healthy unit too few is corrected by the next
+        # refresh, but an unhealthy unit of a container could cost its pod the place on this node.
+        self._publish(_list_units(self._most, offers, before | self._in_use()))
+
+    def _publish(self, offered: tuple[OfferedUnit, ...]) -> None:
+        with self._changed:
+            if offered != self._offered:
+                self._offered = offered
+                self._version += 1
+                self._changed.notify_all()
+
+    def current(self) -> tuple[int, Sequence[OfferedUnit]]:
+        """Return the version and the list."""
+        with self._changed:
+            return self._version, self._offered
+
+    def wait_beyond(self, version: int, timeout_seconds: float) -> bool:
+        """Wait until the list has another version or the inventory is closed; returns False after the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._version != version or self._is_closed, timeout_seconds)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether streams shall end."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Wake and end all streams."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+def _list_units(
+    most: Mapping[str, int], offers: Mapping[str, ClaimableGpu], held: frozenset[Unit]
+) -> tuple[OfferedUnit, ...]:
+    """List the units of each GPU: those in use are healthy, and as many others as there is room for."""
+    listed: list[OfferedUnit] = []
+    for uuid, count in sorted(most.items()):
+        units = [Unit(uuid, number) for number in range(count)]
+        healthy: set[Unit] = set()
+        if (offer := offers.get(uuid)) is not None:
+            # A unit that a container has stays healthy: a restarting kubelet evicts pods with unhealthy devices.
+            healthy = {unit for unit in held if unit.gpu_uuid == uuid}
+            free_bytes = 0 if offer.is_closed else offer.memory_bytes - offer.held_bytes
+            others = [unit for unit in units if unit not in healthy]
+            healthy.update(others[: max(0, free_bytes // UNIT_BYTES)])
+        listed += (OfferedUnit(unit, unit in healthy) for unit in units)
+    return tuple(listed)
 
 
 class DevicePluginService:
@@ -153,8 +256,8 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
 class Registrar:
     """Keeps the plugin registered with the kubelet, which may restart at any time.
 
-    A starting kubelet removes every socket of its directory and has no plugin. It is told from the one before by device, inode
-    and change time of its socket, since inode numbers are reused.
+    A starting kubelet removes every socket of its directory and has no plugin. A new kubelet is recognized by device, inode and
+    change time of its socket, since inode numbers are reused.
     """
 
     def __init__(self, kubelet_directory: Path, server: SocketServer, has_listener: Callable[[], bool]) -> None:
