@@ -5,7 +5,7 @@ only if such a limit is requested. A container has a group already, which is onl
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import EnforcementError, RuntimeUnavailableError
@@ -48,18 +48,18 @@ def remove_leaf(leaf: Path) -> None:
 
 
 def _own_group() -> Path:
+    # Hierarchy 0 is the unified one; on hybrid machines the same file lists those of cgroup v1 as well.
     own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), None)
-    root = next(_unified_roots(), None)
-    if own is None or root is None:
-        raise RuntimeUnavailableError("this machine has no cgroup v2", hint="the driver's own limit needs it")
-    return root / own.lstrip("/")
-
-
-def _unified_roots() -> Iterator[Path]:
+    root = None
+    # proc_pid_mountinfo(5): the mount point is the fifth field; the type follows " - ", after a variable number of fields.
     for line in _lines("/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == _FILE_SYSTEM:
-            yield Path(before.split(" ")[4])
+            root = Path(before.split(" ")[4])
+            break
+    if own is None or root is None:
+        raise RuntimeUnavailableError("this machine has no cgroup v2", hint="the driver's own limit needs it")
+    return root / own.lstrip("/")
 
 
 def _lines(path: str) -> list[str]:
@@ -80,6 +80,7 @@ def leaf_cgroup(pid: int, proc: Path = Path("/proc")) -> Path:
     except OSError as error:
         raise EnforcementError(f"the container's control group cannot be read: {error.strerror}") from error
     entries = [line.split(":", 2) for line in lines]
+    # A controller is in one hierarchy only: if cgroup v1 has the one for memory, the unified hierarchy does not.
     for _number, controllers, path in entries:
         if "memory" in controllers.split(","):
             return _CGROUP_ROOT / "memory" / path.lstrip("/")

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Viewers:
     def owns(self, pid: int) -> bool:
         """True if a process of this machine has the slice at `/.pgpu`."""
         try:
+            # /proc/PID/root leads into the process's mount namespace; the same device and inode mean the same directory,
+            # whatever its path here.
             return (Path(f"/proc/{pid}/root") / _IN_CONTAINER).samefile(self._slice_directory)
         except OSError:
             return False
@@ -45,21 +47,16 @@ class Viewers:
     def kill(self) -> None:
         """Kill all of them. Each PID is checked again after its pidfd is open, so that a reused PID is not killed."""
         for pid in self.members():
-            with suppress(ProcessLookupError), _process(pid) as pidfd:
-                if self.owns(pid):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                try:
+                    if self.owns(pid):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                finally:
+                    os.close(pidfd)
 
     def close(self) -> None:
         """No effect: no descriptor is held."""
-
-
-@contextmanager
-def _process(pid: int) -> Iterator[int]:
-    pidfd = os.pidfd_open(pid)
-    try:
-        yield pidfd
-    finally:
-        os.close(pidfd)
 
 
 class ClaimRuntime:
@@ -106,7 +103,11 @@ class ClaimRuntime:
         holder = ClaimHolder(claim_uid(job.spec), str(delivery.slice_directory))
         # Announced first: after a crash in between, the ledger has a holder without a delivery file, which `adopt` rejects.
         announce(holder)
-        _write(delivery)
+        path = _path(delivery.slice_directory)
+        try:
+            write_atomically(path, json.dumps(asdict(delivery), default=str).encode(), 0o644)
+        except OSError as exc:
+            raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc
         return ClaimJob(holder)
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningJob | None:  # noqa: ARG002 - it has no streams
@@ -201,11 +202,3 @@ _PATHS = (
 
 def _path(slice_directory: Path) -> Path:
     return slice_directory.parent / _DELIVERY
-
-
-def _write(delivery: Delivery) -> None:
-    path = _path(delivery.slice_directory)
-    try:
-        write_atomically(path, json.dumps(asdict(delivery), default=str).encode(), 0o644)
-    except OSError as exc:
-        raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc

@@ -43,22 +43,17 @@ class HeldNamespace:
 
 def hold_mount_namespace(pid: int) -> HeldNamespace | None:
     """Open a process's mount namespace; None if it is gone, access is denied, or it is this process's own."""
-    descriptor = _open_mount_namespace(pid)
-    if descriptor is None:
-        return None
-    name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    if name != mount_namespace(os.getpid()):
-        return HeldNamespace(name, descriptor)
-    os.close(descriptor)
-    return None
-
-
-def _open_mount_namespace(pid: int) -> int | None:
     for directory in _places(pid):
         try:
-            return os.open(directory / "ns" / "mnt", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(directory / "ns" / "mnt", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
+        # The name is read from the open descriptor: the process may enter another namespace, or end, at any time.
+        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if name != mount_namespace(os.getpid()):
+            return HeldNamespace(name, descriptor)
+        os.close(descriptor)
+        return None
     return None
 
 
@@ -80,7 +75,13 @@ class Lineage:
 
     def owns(self, pid: int) -> bool:
         """True if a process or one of its ancestors has a mark of the job."""
-        return self._is_marked(pid) or any(self._is_marked(ancestor) for ancestor in _ancestors(pid))
+        while not self._is_marked(pid):
+            status = read_status(pid)
+            # PID 1 adopts orphans and is part of no job.
+            if status is None or status.parent_pid <= 1:
+                return False
+            pid = status.parent_pid
+        return True
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without zombies."""
@@ -117,12 +118,6 @@ def _descends(pid: int, marked: set[int], statuses: Mapping[int, ProcessStatus])
             break
         pid = statuses[pid].parent_pid
     return False
-
-
-def _ancestors(pid: int) -> Iterator[int]:
-    while (status := read_status(pid)) is not None and status.parent_pid > 1:
-        pid = status.parent_pid
-        yield pid
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -52,19 +52,17 @@ class AwaitedExit:
         if answer is not None:
             with contextlib.suppress(ValueError, KeyError):
                 return int(json.loads(answer)["StatusCode"])
-        return self._listed()
+        # The request was lost, such as in a restart of the engine. The list still has the code, as "Exited (1) 2 minutes ago".
+        filters = "%7B%22id%22%3A%5B%22" + self._id + "%22%5D%7D"  # {"id":["…"]}
+        answer = _receive(_send(self._engine, "GET", f"/containers/json?all=1&filters={filters}"))
+        found = _EXITED.search(answer or "")
+        return int(found[1]) if found else None
 
     def close(self) -> None:
         """Cancel the request."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _listed(self) -> int | None:
-        filters = "%7B%22id%22%3A%5B%22" + self._id + "%22%5D%7D"
-        answer = _receive(_send(self._engine, "GET", f"/containers/json?all=1&filters={filters}"))
-        found = _EXITED.search(answer or "")
-        return int(found[1]) if found else None
 
 
 def signal_container(engine: str, container_id: str, number: int) -> bool:
@@ -264,10 +262,13 @@ class OciRuntime:
         try:
             self._apply_cgroup_limits(holder, delivery)
             _bring_mps(running, delivery)
-            _write_settings(container, delivery)
+            # The environment is written before the holder is announced: an adopter then only has to release the container.
+            settings = b"".join(f"{name}={value}\0".encode() for name, value in delivery.environment)
+            write_atomically(container.gate.with_name(ENVIRONMENT), settings, 0o444)
             # Announced before the release: after a crash in between, `adopt` finds the holder and releases it.
             announce(holder)
-            _write_output_hint(stdio, container)
+            name = container.name or container.container_id[:12]
+            os.write(stdio.stderr, f"pgpu: the output of this job is its container's: docker logs {name}\n".encode())
             _release(container)
         except BaseException:  # includes KeyboardInterrupt; `running` is not returned, so it is closed here
             running.close()
@@ -307,11 +308,6 @@ def _open_job(container: Container, holder: ProcessHolder) -> OciJob | None:
     return OciJob(container, holder, pidfd, AwaitedExit(container.engine, container.container_id))
 
 
-def _write_output_hint(stdio: Stdio, container: Container) -> None:
-    line = f"pgpu: the output of this job is its container's: docker logs {container.name or container.container_id[:12]}\n"
-    os.write(stdio.stderr, line.encode())
-
-
 def _bring_mps(running: OciJob, delivery: Delivery) -> None:
     """Mount the MPS pipe directory into the container; at its creation the daemon was not known yet."""
     if delivery.mps_pipe_directory is None:
@@ -322,13 +318,6 @@ def _bring_mps(running: OciJob, delivery: Delivery) -> None:
     if done.returncode != 0:
         why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         raise EnforcementError(f"the pipes of MPS cannot be brought into the container: {why}")
-
-
-def _write_settings(container: Container, delivery: Delivery) -> None:
-    """Write the environment before the holder is announced, so that an adopter only has to release the container."""
-    settings = b"".join(f"{name}={value}\0".encode() for name, value in delivery.environment)
-    path = container.gate.with_name(ENVIRONMENT)
-    write_atomically(path, settings, 0o444)
 
 
 def _release(container: Container) -> None:

@@ -91,10 +91,14 @@ class ProcessRuntime:
         words = [*launcher_words(account), *_launcher_words(job.spec, delivery, is_private=is_private)]
         environment = _environment(job, delivery, account, is_private=is_private)
         if account is not None and switches(account):
-            _give(stdio, delivery, account, is_private=is_private)
+            if not is_private and delivery.has_slice:
+                raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
+            give_streams(stdio, account)
+            if delivery.has_slice:
+                give_usage(delivery, account)
         with launch(words, stdio) as launched:
             launched.hand_over(environment)
-            running = _take_charge(job, launched, stdio, is_private=is_private)
+            running = _attach(job, launched, stdio, is_private=is_private)
             self._let_go(running, delivery, launched, announce)
         return running
 
@@ -207,15 +211,6 @@ def append_host_preloads(slice_file: Path, host_file: Path) -> None:
     slice_file.write_text(f"{ours.rstrip()}\n{theirs}", encoding="utf-8", errors="surrogateescape")
 
 
-def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: bool) -> None:
-    """Transfer the ownership of the job's streams and files to the account."""
-    if not is_private and delivery.has_slice:
-        raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
-    give_streams(stdio, account)
-    if delivery.has_slice:
-        give_usage(delivery, account)
-
-
 def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:
     """Merge the user's environment (the supervisor's own without an account), the job's variables and the slice's."""
     theirs = dict(os.environ if account is None else account.environment)
@@ -227,20 +222,17 @@ def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_pr
     return environment
 
 
-def _take_charge(job: Job, launched: Launch, stdio: Stdio, *, is_private: bool) -> RunningProcess:
+def _attach(job: Job, launched: Launch, stdio: Stdio, *, is_private: bool) -> RunningProcess:
     holder = identify_unreaped(launched.pid)
     if holder is None:
         raise RuntimeUnavailableError("the job's process vanished before it was started")
     lineage = _lineage(job.id, holder, is_private=is_private)
-    return RunningProcess(holder, lineage, _open_pidfd(launched.pid), _terminal_path(job.spec, stdio))
-
-
-def _open_pidfd(pid: int) -> int:
     try:
-        return os.pidfd_open(pid)
+        pidfd = os.pidfd_open(launched.pid)
     except OSError as exc:
         hint = "pgpu needs Linux 5.4 or newer" if exc.errno == errno.ENOSYS else None
         raise RuntimeUnavailableError(f"the job's process cannot be watched: {exc.strerror}", hint=hint) from exc
+    return RunningProcess(holder, lineage, pidfd, _terminal_path(job.spec, stdio))
 
 
 def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
@@ -292,15 +284,12 @@ def _standard() -> Iterator[Path]:
 
 
 def _existing() -> Iterator[Path]:
-    yield from _in_linker_cache()
-    for pattern in _OTHER_DIRECTORIES:
-        for directory in glob.glob(pattern):  # noqa: PTH207 - patterns are absolute
-            yield from (path for name in _SHIM_OF if (path := Path(directory) / name).exists())
-
-
-def _in_linker_cache() -> Iterator[Path]:
+    # ldconfig lies outside the PATH of ordinary users; on some distributions in one of these only.
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         if Path(program).exists():
             listing = subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
             yield from (path for found in _CACHE_LINE.finditer(listing) if (path := Path(found["path"])).exists())
-            return
+            break
+    for pattern in _OTHER_DIRECTORIES:
+        for directory in glob.glob(pattern):  # noqa: PTH207 - patterns are absolute
+            yield from (path for name in _SHIM_OF if (path := Path(directory) / name).exists())

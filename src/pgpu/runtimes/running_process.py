@@ -11,7 +11,7 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pgpu.errors import RuntimeUnavailableError
@@ -104,8 +104,13 @@ class RunningProcess:
         """Set the terminal size in characters."""
         if self._terminal is None:
             return
-        with contextlib.suppress(OSError), _opened(self._terminal) as terminal:
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+        with contextlib.suppress(OSError):
+            # Open only briefly: while the slave side is open here, the master side gets no hang-up when the job closes it.
+            terminal = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+            finally:
+                os.close(terminal)
 
     def close(self) -> None:
         """Release the descriptors; a running job continues."""
@@ -115,16 +120,6 @@ class RunningProcess:
             os.close(self._pidfd)
             self._pidfd = -1
             self._lineage.close()
-
-
-@contextlib.contextmanager
-def _opened(terminal: Path) -> Iterator[int]:
-    """Open the slave side only briefly: while it is open here, the master side gets no hang-up when the job closes it."""
-    descriptor = os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _reap(pidfd: int) -> int | None:

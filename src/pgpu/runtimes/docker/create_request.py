@@ -106,6 +106,7 @@ def _seal(spec: JobSpec) -> dict[str, Any]:
         "ReadonlyRootfs": True,
         "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={scratch_bytes}"},  # noqa: S108 - the container's own
         "Memory": host_memory_bytes,
+        # Memory and swap together: the same value permits no swap.
         "MemorySwap": host_memory_bytes,
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
@@ -137,19 +138,16 @@ def _has_device(engine_information: Mapping[str, Any], name: str) -> bool:
     discovered = engine_information.get("DiscoveredDevices")
     if discovered is not None:
         return any(device.get("ID") == name for device in discovered)
-    # Engines before 28.3 report only the directories of their CDI specifications.
-    folders = engine_information.get("CDISpecDirs") or ()
-    return any(_names_device(text, name.partition("=")[2]) for folder in folders for text in _specifications(folder))
-
-
-def _specifications(folder: str) -> list[str]:
-    try:
-        paths = [path for path in Path(folder).iterdir() if path.suffix in _SPEC_SUFFIXES]
-        return [path.read_text(encoding="utf-8") for path in paths]
-    except OSError:
-        return []
-
-
-def _names_device(text: str, uuid: str) -> bool:
-    words = text.replace('"', " ").replace(",", " ").split()
-    return _CDI_KIND in words and uuid in words
+    # Engines before 28.3 report only the directories of their CDI specifications. These are JSON or YAML: both are split into
+    # words, since the core has no YAML parser and a UUID is unique.
+    uuid = name.partition("=")[2]
+    for folder in engine_information.get("CDISpecDirs") or ():
+        try:
+            texts = [path.read_text("utf-8") for path in Path(folder).iterdir() if path.suffix in _SPEC_SUFFIXES]
+        except OSError:
+            continue
+        for text in texts:
+            words = text.replace('"', " ").replace(",", " ").split()
+            if _CDI_KIND in words and uuid in words:
+                return True
+    return False

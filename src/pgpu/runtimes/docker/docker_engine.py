@@ -5,6 +5,7 @@ sockets. Engines on other machines are rejected, since a lease's files are bind-
 become pgpu's errors, each with the message of its call.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -206,15 +207,23 @@ def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) ->
 
     Source: `POST /containers/{id}/attach`, Docker Engine API 1.41.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as stack:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stack.callback(connection.close)
         connection.connect(str(Path(url.removeprefix("unix://"))))
         connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
-        _expect_acceptance(connection, _read_head(connection))
-    except BaseException:  # includes KeyboardInterrupt; the caller has no reference to the socket yet
-        connection.close()
-        raise
-    return connection
+        head = b""
+        # Byte by byte: a larger read could take the first bytes of the streams, and the SDK's own call loses them that way.
+        while not head.endswith(b"\r\n\r\n"):
+            byte = connection.recv(1)
+            if not byte or len(head) > _LARGEST_HEAD_BYTES:
+                raise ConnectionResetError("the container engine closed the connection")
+            head += byte
+        status = head.split(b" ", 2)[1:2]
+        if not status or status[0] not in _ACCEPTED:
+            raise AttachRefusedError(_read_reason(connection, head))
+        stack.pop_all()  # the connection stays open, and is the caller's from now on
+        return connection
 
 
 def _request(api_version: str, container_id: str, *, has_stdin: bool) -> bytes:
@@ -229,23 +238,6 @@ def _request(api_version: str, container_id: str, *, has_stdin: bool) -> bytes:
         "",
     )
     return "\r\n".join(lines).encode("ascii")
-
-
-def _read_head(connection: socket.socket) -> bytes:
-    head = b""
-    # Byte by byte: a larger read could take the first bytes of the streams, and the SDK's own call loses them that way.
-    while not head.endswith(b"\r\n\r\n"):
-        byte = connection.recv(1)
-        if not byte or len(head) > _LARGEST_HEAD_BYTES:
-            raise ConnectionResetError("the container engine closed the connection")
-        head += byte
-    return head
-
-
-def _expect_acceptance(connection: socket.socket, head: bytes) -> None:
-    status = head.split(b" ", 2)[1:2]
-    if not status or status[0] not in _ACCEPTED:
-        raise AttachRefusedError(_read_reason(connection, head))
 
 
 def _read_reason(connection: socket.socket, head: bytes) -> str:
@@ -274,8 +266,11 @@ def engine_url(environment: Mapping[str, str] = os.environ) -> str:
         EngineAwayError: No engine is configured and no socket exists.
         RuntimeUnavailableError: It is not on this machine.
     """
-    named = environment.get("DOCKER_HOST") or environment.get("CONTAINER_HOST") or _context_url(environment)
-    url = named or _first_socket_url(environment)
+    url = environment.get("DOCKER_HOST") or environment.get("CONTAINER_HOST") or _context_url(environment)
+    if not url:
+        user_directory = environment.get("XDG_RUNTIME_DIR")
+        own = [f"{user_directory}/{name}" for name in _USER_SOCKETS] if user_directory else []
+        url = next((f"unix://{path}" for path in (*_DEFAULT_SOCKETS, *own) if Path(path).is_socket()), None)
     if url is None:
         raise EngineAwayError(
             "no container engine was found",
@@ -310,12 +305,6 @@ def _read_json(path: Path) -> dict[str, dict[str, dict[str, str]]]:
     return content if isinstance(content, dict) else {}
 
 
-def _first_socket_url(environment: Mapping[str, str]) -> str | None:
-    user_directory = environment.get("XDG_RUNTIME_DIR")
-    own = [f"{user_directory}/{name}" for name in _USER_SOCKETS] if user_directory else []
-    return next((f"unix://{path}" for path in (*_DEFAULT_SOCKETS, *own) if Path(path).is_socket()), None)
-
-
 def describe_engine() -> str:
     """Return the engine's kind, version, address and its method to provide NVIDIA GPUs.
 
@@ -323,19 +312,15 @@ def describe_engine() -> str:
         RuntimeUnavailableError: No engine responds.
     """
     with DockerEngine(engine_url()) as engine:
-        return f"{_kind(engine.version())} at {engine.url}; {_gpu_support(engine.information())}"
-
-
-def _kind(version: Mapping[str, Any]) -> str:
+        version, information, url = engine.version(), engine.information(), engine.url
+    # Podman's Docker-compatible socket reports itself as a component only.
     names = [component.get("Name", "") for component in version.get("Components") or ()]
     name = "Podman" if any("Podman" in each for each in names) else "Docker"
-    return f"{name} {version.get('Version', 'of unknown version')}"
-
-
-def _gpu_support(information: Mapping[str, Any]) -> str:
     devices = [device.get("ID", "") for device in information.get("DiscoveredDevices") or ()]
     if any(device.startswith("nvidia.com/gpu") for device in devices):
-        return "real GPUs by CDI"
-    if "nvidia" in (information.get("Runtimes") or {}):
-        return "real GPUs by the NVIDIA Container Toolkit"
-    return "no NVIDIA Container Toolkit, so only simulated GPUs"
+        support = "real GPUs by CDI"
+    elif "nvidia" in (information.get("Runtimes") or {}):
+        support = "real GPUs by the NVIDIA Container Toolkit"
+    else:
+        support = "no NVIDIA Container Toolkit, so only simulated GPUs"
+    return f"{name} {version.get('Version', 'of unknown version')} at {url}; {support}"

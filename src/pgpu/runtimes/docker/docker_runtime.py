@@ -84,7 +84,12 @@ class DockerRuntime:
         with DockerEngine(engine_url()) as engine:
             image = engine.image(spec.image or "")
             refuse_bad_image(spec, image)
-            _refuse_taken_name(engine, spec)
+            taken = engine.container(spec.name) if spec.name else None
+            if taken is not None:
+                raise RequestError(
+                    f"the name {spec.name} is taken by the container {taken['Id'][:12]}",
+                    hint=f"docker rm {spec.name}, or use another --name",
+                )
             shims = [library_path(name) for name in _SHIMS]
             facts = load_image_facts(engine, image, [], self._cache)
             refuse_old_libc(spec, facts, _needed_glibc(shims))
@@ -236,15 +241,6 @@ class DockerRuntime:
 def _needed_glibc(shims: Iterable[Path]) -> tuple[int, int] | None:
     needs = (newest_glibc(shim.read_bytes()) for shim in shims)
     return max((need for need in needs if need is not None), default=None)
-
-
-def _refuse_taken_name(engine: DockerEngine, spec: JobSpec) -> None:
-    taken = engine.container(spec.name) if spec.name else None
-    if taken is not None:
-        raise RequestError(
-            f"the name {spec.name} is taken by the container {taken['Id'][:12]}",
-            hint=f"docker rm {spec.name}, or use another --name",
-        )
 
 
 def _attach(engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio) -> AttachedStreams:

@@ -99,38 +99,26 @@ def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[
         architecture: From its manifest, such as `amd64`.
         library_path: The directories of the image's own LD_LIBRARY_PATH.
     """
-    libc = _read_libc(files, architecture)
+    directories = (*_standard_directories(architecture), "/lib64", "/usr/lib", "/lib")
+    contents = (files.read(f"{directory}/libc.so.6") for directory in directories)
+    libc = next((content for content in contents if content is not None), None)
+    musl_loader = _MUSL_LOADERS.get(architecture)
+    has_musl = not libc and musl_loader is not None and files.resolve(musl_loader) is not None
     preload_path = files.resolve(PRELOAD_PATH)
-    preload = files.read(preload_path) if preload_path else None
+    preload = (files.read(preload_path) if preload_path else None) or b""
+    # A file above the limit is ignored: its copy would fill the slice's tmpfs.
+    preload_text = preload.decode(errors="replace") if len(preload) <= _LARGEST_PRELOAD_BYTES else ""
     return ImageFacts(
-        libc="glibc" if libc else _musl(files, architecture),
+        libc="glibc" if libc else "musl" if has_musl else None,
         glibc_version=newest_glibc(libc) if libc else None,
         preload_path=preload_path or PRELOAD_PATH,
-        preload_lines=_preload_lines(preload or b""),
+        preload_lines=tuple(preload_text.splitlines()),
         cuda_paths=tuple(_places(files, architecture, library_path, CUDA_NAME)),
         nvml_paths=tuple(_places(files, architecture, library_path, NVML_NAME)),
         users=_names(files, "/etc/passwd"),
         groups=_names(files, _GROUP_PATH),
         has_numbered_groups=_has_numbered_groups(files),
     )
-
-
-def _preload_lines(content: bytes) -> tuple[str, ...]:
-    """Return the lines of an /etc/ld.so.preload; none if it is too large, since the copy would fill a slice's tmpfs."""
-    return tuple(content.decode(errors="replace").splitlines()) if len(content) <= _LARGEST_PRELOAD_BYTES else ()
-
-
-def _read_libc(files: ContainerFiles, architecture: str) -> bytes | None:
-    for directory in (*_standard_directories(architecture), "/lib64", "/usr/lib", "/lib"):
-        content = files.read(f"{directory}/libc.so.6")
-        if content is not None:
-            return content
-    return None
-
-
-def _musl(files: ContainerFiles, architecture: str) -> Literal["musl"] | None:
-    loader = _MUSL_LOADERS.get(architecture)
-    return "musl" if loader and files.resolve(loader) else None
 
 
 def _names(files: ContainerFiles, path: str) -> tuple[str, ...]:
@@ -154,16 +142,15 @@ def _standard_directories(architecture: str) -> Iterator[str]:
 
 
 def _places(files: ContainerFiles, architecture: str, library_path: Sequence[str], name: str) -> list[str]:
-    standard = [_landing(files, directory, name) for directory in _standard_directories(architecture)]
+    standard = []
+    for directory in _standard_directories(architecture):
+        # The engine creates a missing mount target and follows links, so the target is the file behind a link, or else the
+        # path itself below the resolved directory.
+        existing_file = files.resolve(f"{directory}/{name}")
+        standard.append(existing_file or posixpath.join(files.resolve(directory) or directory, name))
     others = (*_COMPAT_DIRECTORIES, *(path for path in library_path if path.startswith("/")), "/usr/lib", "/lib")
     existing = [found for directory in others if (found := files.resolve(f"{directory}/{name}"))]
     return list(dict.fromkeys((*standard, *existing)))
-
-
-def _landing(files: ContainerFiles, directory: str, name: str) -> str:
-    """Return the target of a mount on directory/name: the file that a link points to, or the path itself."""
-    existing = files.resolve(f"{directory}/{name}")
-    return existing or posixpath.join(files.resolve(directory) or directory, name)
 
 
 @dataclass(frozen=True, slots=True)

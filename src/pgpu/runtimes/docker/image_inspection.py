@@ -57,7 +57,13 @@ class CreatedContainerFiles:
         content = self._archive(target) if target else None
         if content is None:
             return None
-        return _first_file(content)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                member = archive.next()
+                reader = archive.extractfile(member) if member and member.isfile() else None
+                return reader.read() if reader else None
+        except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
+            return None
 
     def _archive(self, path: str) -> bytes | None:
         try:
@@ -80,16 +86,6 @@ class CreatedContainerFiles:
         answer.raise_for_status()
         stat = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
         return stat if isinstance(stat, dict) else None
-
-
-def _first_file(archive: bytes) -> bytes | None:
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-            member = opened.next()
-            reader = opened.extractfile(member) if member and member.isfile() else None
-            return reader.read() if reader else None
-    except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
-        return None
 
 
 _LOOKED_AT = ("/usr", "/lib", "/lib64", "/etc")

@@ -32,7 +32,15 @@ class BindMount:
 
 def plan_mounts(delivery: Delivery, facts: ImageFacts) -> list[BindMount]:
     """Return the mounts of a lease for a container of an image."""
-    mounts = [*_directory_mounts(delivery), *_shadow_mounts(delivery, facts)]
+    cuda_shim, nvml_shim = delivery.slice_directory / CUDA_SHIM, delivery.slice_directory / NVML_SHIM
+    cuda_targets = list(facts.cuda_paths)
+    if delivery.is_simulated:
+        # Some programs open the unversioned name. For a real GPU the NVIDIA toolkit links it to the versioned one.
+        cuda_targets += [_unversioned(path) for path in facts.cuda_paths]
+    mounts = list(_directory_mounts(delivery))
+    mounts += [BindMount(cuda_shim, path, is_read_only=True) for path in dict.fromkeys(cuda_targets)]
+    mounts += [BindMount(nvml_shim, path, is_read_only=True) for path in facts.nvml_paths]
+    # Only glibc reads this file, and it does so even for programs that clear their environment.
     if facts.libc == "glibc":
         mounts.append(BindMount(delivery.slice_directory / _PRELOAD, facts.preload_path, is_read_only=True))
     return mounts
@@ -52,14 +60,6 @@ def _directory_mounts(delivery: Delivery) -> Iterator[BindMount]:
         yield BindMount(path, f"{JOB_DIRECTORY}/driver/{name}", is_read_only=True)
 
 
-def _shadow_mounts(delivery: Delivery, facts: ImageFacts) -> Iterator[BindMount]:
-    cuda = delivery.slice_directory / CUDA_SHIM
-    for path in _cuda_targets(delivery, facts):
-        yield BindMount(cuda, path, is_read_only=True)
-    for path in facts.nvml_paths:
-        yield BindMount(delivery.slice_directory / NVML_SHIM, path, is_read_only=True)
-
-
 def targets_in(facts: ImageFacts) -> list[str]:
     """Return the paths in an image that a lease, or the engine's GPU support, may mount over; a superset."""
     unversioned = [_unversioned(path) for path in facts.cuda_paths]
@@ -69,18 +69,6 @@ def targets_in(facts: ImageFacts) -> list[str]:
 
 def _unversioned(path: str) -> str:
     return posixpath.join(posixpath.dirname(path), CUDA_NAME.removesuffix(".1"))
-
-
-def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
-    """Return the mount targets of the CUDA shim.
-
-    For a simulated GPU they include the unversioned name, which some programs open; for a real one the NVIDIA toolkit links
-    it to the versioned name.
-    """
-    targets = list(facts.cuda_paths)
-    if delivery.is_simulated:
-        targets += [_unversioned(path) for path in facts.cuda_paths]
-    return list(dict.fromkeys(targets))
 
 
 def preload_lines(ours: str, of_the_image: tuple[str, ...]) -> str:

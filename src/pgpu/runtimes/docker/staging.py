@@ -64,14 +64,14 @@ class StagerRunner:
             StagerError: It failed, or took too long.
         """
         try:
-            report, pid = _started(words)
+            report, pid = _start_stager(words)
         except (OSError, ValueError) as exc:  # ValueError: an argument has a zero byte, or cannot be encoded
-            raise _not_started(exc) from exc
+            raise _start_error(exc) from exc
         try:
             # A killed stager may still hold its end of the pipe, so the report is read only after it exited.
             text = os.read(report, _MOST_REPORT_BYTES) if (status := self._wait(pid, uid)) is not None else b""
         except OSError as exc:
-            raise _not_started(exc) from exc
+            raise _start_error(exc) from exc
         finally:
             os.close(report)
         if status != 0 or text:
@@ -81,12 +81,14 @@ class StagerRunner:
         """Return the exit status, or None after the deadline; the process is then killed."""
         status = None
         try:
-            with _watched(pid) as pidfd:
-                if _ends(pidfd, _QUICK_SECONDS) or self._ends_slowly(pidfd, uid):
+            with contextlib.ExitStack() as stack:
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                if _ends_within(pidfd, _QUICK_SECONDS) or self._ends_slowly(pidfd, uid):
                     status = os.waitpid(pid, 0)[1]
                 else:
                     os.kill(pid, signal.SIGKILL)
-                    _ends(pidfd, _GRACE_SECONDS)
+                    _ends_within(pidfd, _GRACE_SECONDS)
         finally:
             self._reap(pid if status is None else None)
         return status
@@ -101,7 +103,7 @@ class StagerRunner:
 
     def _ends_slowly(self, pidfd: int, uid: int | None) -> bool:
         with self._one_more_slow(uid) as is_allowed:
-            return is_allowed and _ends(pidfd, _DEADLINE_SECONDS - _QUICK_SECONDS)
+            return is_allowed and _ends_within(pidfd, _DEADLINE_SECONDS - _QUICK_SECONDS)
 
     @contextlib.contextmanager
     def _one_more_slow(self, uid: int | None) -> Iterator[bool]:
@@ -119,7 +121,7 @@ class StagerRunner:
                 self._slow += Counter()  # drops zero counts
 
 
-def _started(words: Sequence[str]) -> tuple[int, int]:
+def _start_stager(words: Sequence[str]) -> tuple[int, int]:
     """Return the read end of the stager's report pipe, and its PID."""
     with contextlib.ExitStack() as stack:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -133,18 +135,9 @@ def _started(words: Sequence[str]) -> tuple[int, int]:
             raise
 
 
-def _not_started(exc: Exception) -> StagerError:
+def _start_error(exc: Exception) -> StagerError:
     number = exc.errno if isinstance(exc, OSError) else errno.EINVAL
     return StagerError(f"{number}\tstage\tno process can be started\n")
-
-
-@contextlib.contextmanager
-def _watched(pid: int) -> Iterator[int]:
-    pidfd = os.pidfd_open(pid)
-    try:
-        yield pidfd
-    finally:
-        os.close(pidfd)
 
 
 def _is_reaped(pid: int) -> bool:
@@ -154,7 +147,7 @@ def _is_reaped(pid: int) -> bool:
         return True
 
 
-def _ends(pidfd: int, seconds: float) -> bool:
+def _ends_within(pidfd: int, seconds: float) -> bool:
     poll = select.poll()  # select() fails for descriptors above 1,023, which a server has
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(seconds * _MILLISECONDS))
@@ -197,7 +190,7 @@ class Staging:
         if not volumes:
             yield ()
             return
-        place = self._made(secrets.token_hex(8))
+        place = self._create_place(secrets.token_hex(8))
         try:
             self._open(place, volumes, account, (secrets_of_root, places))
             yield tuple(replace(volume, source=str(place / str(number))) for number, volume in enumerate(volumes))
@@ -230,15 +223,19 @@ class Staging:
                 with contextlib.suppress(PgpuError):  # retried by the next sweep; must not block other users' volumes
                     self._clear(place)
 
-    def _made(self, name: str) -> Path:
+    def _create_place(self, name: str) -> Path:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _stays_private(self.directory):
             raise RuntimeUnavailableError(
                 "volumes cannot be handed to the engine: mounts made here stay in this process's namespace",
                 hint="run the server without PrivateTmp, PrivateMounts and the like",
             )
-        # The name identifies this process, so that `sweep` in another one removes the mounts of dead processes only.
-        place = self.directory / f"{os.getpid()}-{_start_time_ticks()}-{name}"
+        own = identify_unreaped(os.getpid())
+        if own is None:
+            raise RuntimeUnavailableError("/proc does not show this process", hint="mount /proc")
+        # The name identifies this process, so that `sweep` in another one removes the mounts of dead processes only. PIDs are
+        # reused; a PID with its start time is not.
+        place = self.directory / f"{own.pid}-{own.start_time_ticks}-{name}"
         place.mkdir(mode=0o700)
         return place
 
@@ -266,14 +263,6 @@ def try_volumes(directory: Path) -> None:
         pass
 
 
-def _start_time_ticks() -> int:
-    """Start time of this process, which distinguishes it from later processes with the same PID."""
-    own = identify_unreaped(os.getpid())
-    if own is None:
-        raise RuntimeUnavailableError("/proc does not show this process", hint="mount /proc")
-    return own.start_time_ticks
-
-
 def _stays_private(directory: Path) -> bool:
     """True if mounts below a directory do not propagate to the parent namespace (a `master:` field: a slave mount)."""
     mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
@@ -291,10 +280,8 @@ def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnava
             "the volumes could not be looked up in time", hint="is a network file system away?"
         )
     reason = os.strerror(int(number))
-    if stage == "place":
-        return _missing_place(detail, volumes, reason)
-    if stage == "foreign":
-        return _foreign_place(detail, volumes)
+    if stage in {"place", "foreign"}:
+        return _refused_place(stage, detail, volumes, reason)
     if stage in {"kind", "secret", "volume", "owners"}:
         return _refused_volume(stage, detail, reason)
     hints = {"kernel": "volumes of users need Linux 5.12 or newer", "namespace": "is user.max_user_namespaces 0?"}
@@ -317,24 +304,17 @@ def _refused_volume(stage: str, detail: str, reason: str) -> RequestError:
     return RequestError(message, hint=hint)
 
 
-def _missing_place(detail: str, volumes: Sequence[Mount], reason: str) -> RequestError:
-    volume, place = _place(detail, volumes)
-    return RequestError(
-        f"the volume {volume} has no place for what is mounted at {place}: {reason}",
-        hint="make it there first, or mount the volume elsewhere; it would be made as root",
-    )
-
-
-def _foreign_place(detail: str, volumes: Sequence[Mount]) -> RequestError:
-    volume, place = _place(detail, volumes)
-    return RequestError(
-        f"the volume {volume} has another owner: nothing can be mounted in it, at {place}",
-        hint="mount one of the two elsewhere; the engine would look it up as root",
-    )
-
-
-def _place(detail: str, volumes: Sequence[Mount]) -> tuple[str, str]:
-    """Return a volume as requested, and the path of a mount point in it as the container sees it."""
+def _refused_place(stage: str, detail: str, volumes: Sequence[Mount], reason: str) -> RequestError:
+    # The stager reports NUMBER/PATH: the volume's position, and the mount point inside it.
     number, _, path = detail.partition("/")
     volume = volumes[int(number)]
-    return f"{volume.source}:{volume.target}", f"{volume.target.rstrip('/')}/{path}"
+    shown, place = f"{volume.source}:{volume.target}", f"{volume.target.rstrip('/')}/{path}"
+    if stage == "place":
+        return RequestError(
+            f"the volume {shown} has no place for what is mounted at {place}: {reason}",
+            hint="make it there first, or mount the volume elsewhere; it would be made as root",
+        )
+    return RequestError(
+        f"the volume {shown} has another owner: nothing can be mounted in it, at {place}",
+        hint="mount one of the two elsewhere; the engine would look it up as root",
+    )
