@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgpu.enforcement import trace
-from pgpu.enforcement.trace import Kind
+from pgpu.enforcement.trace import RecordKind
 
 STREAM = 7
 
@@ -30,11 +30,11 @@ class Written:
 
 
 def kernel(start_ns: int, duration_ns: int, shape: int = 1, gpu: int = 0) -> Written:
-    return Written(Kind.KERNEL, at_ns=start_ns, start_ns=start_ns, duration_ns=duration_ns, shape=shape, gpu=gpu)
+    return Written(RecordKind.KERNEL, at_ns=start_ns, start_ns=start_ns, duration_ns=duration_ns, shape=shape, gpu=gpu)
 
 
 def memory(at_ns: int, kind: trace.Memory, size: int, slot: int = 0) -> Written:
-    return Written(Kind.MEMORY, at_ns=at_ns, detail=kind, size=size, slot=slot)
+    return Written(RecordKind.MEMORY, at_ns=at_ns, detail=kind, size=size, slot=slot)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.slice_world import CONTEXT_BYTES, MIB, SliceWorld
 
 from pgpu.enforcement import limit_file, trace
-from pgpu.enforcement.trace import Direction, Kind, Log, Memory, Record
+from pgpu.enforcement.trace import Direction, Log, Memory, RecordKind, TraceRecord
 from pgpu.profiling.measurement import Measurement, summarise_log
 
 KERNEL_NS = 20_000_000
@@ -61,7 +61,7 @@ def log_of(world: SliceWorld) -> Log:
     return trace.read(saved)
 
 
-def of_kind(log: Log, kind: Kind) -> list[Record]:
+def of_kind(log: Log, kind: RecordKind) -> list[TraceRecord]:
     return [record for record in log.records if record.kind is kind]
 
 
@@ -80,7 +80,7 @@ class TestKernels:
         assert found.busy_fraction > 0.5
         assert found.sm_count == 82
         assert found.log.unmeasured == 0
-        starts = [record.start_ns for record in of_kind(found.log, Kind.KERNEL)]
+        starts = [record.start_ns for record in of_kind(found.log, RecordKind.KERNEL)]
         assert starts == sorted(start for start in starts if start is not None)
 
     def test_each_shape_of_a_kernel_counts_for_itself(self, one_gib: SliceWorld) -> None:
@@ -94,7 +94,7 @@ class TestKernels:
             "streams = [cu.stream(), cu.stream()]\nfor s in streams: launch(slow, stream=s)\n"
             "for s in streams: cu.synchronise(s)",
         )
-        assert len({record.stream for record in of_kind(found.log, Kind.KERNEL)}) == 2
+        assert len({record.stream for record in of_kind(found.log, RecordKind.KERNEL)}) == 2
         assert found.kernels[0].launches == 2
 
     def test_a_program_far_ahead_of_its_gpu_is_not_waited_for_and_told_what_was_not_measured(
@@ -123,13 +123,13 @@ for thread in threads: thread.join()
         )
         assert found.kernels[0].launches == 1200
         assert found.process_count == 1
-        assert len(of_kind(found.log, Kind.KERNEL)) == 1200
+        assert len(of_kind(found.log, RecordKind.KERNEL)) == 1200
 
     def test_a_launch_that_the_driver_refuses_is_none(self, one_gib: SliceWorld) -> None:
         found = measured(
             traced(one_gib), "print(outcome(lambda: launch(quick, block=5000)))\nlaunch(quick)\ncu.synchronise()"
         )
-        assert len(of_kind(found.log, Kind.KERNEL)) == 1
+        assert len(of_kind(found.log, RecordKind.KERNEL)) == 1
 
     def test_a_carve_out_is_applied_to_every_kernel(self, one_gib: SliceWorld) -> None:
         world = traced(one_gib, carve_out_percent=100)
@@ -137,7 +137,7 @@ for thread in threads: thread.join()
             PRELUDE + 'launch(quick)\ncu.synchronise()\nprint(cu.number("cuFuncGetAttribute", 9, c_uint64(quick)))'
         )
         assert told & 0xFFFFFFFF == 100
-        assert all(record.is_carved for record in of_kind(log_of(world), Kind.KERNEL))
+        assert all(record.is_carved for record in of_kind(log_of(world), RecordKind.KERNEL))
 
 
 class TestGraphsAndCopies:
@@ -153,7 +153,7 @@ cu.synchronise(stream)
 
     def test_a_graph_is_one_command_and_its_capture_is_left_alone(self, one_gib: SliceWorld) -> None:
         found = measured(traced(one_gib), self.GRAPH)
-        assert of_kind(found.log, Kind.KERNEL) == []
+        assert of_kind(found.log, RecordKind.KERNEL) == []
         assert (found.graphs.launches, found.graphs.nodes) == (2, 6)
         assert found.graphs.total_ns == pytest.approx(6 * KERNEL_NS, abs=6 * TOLERANCE_NS)
         assert found.busy_fraction > 0.5
@@ -174,7 +174,7 @@ cu.call("cuCtxSynchronize")
         told = {use.direction: use.total_bytes for use in found.copies}
         assert told == {"HtoD": 4 * MIB, "DtoD": 2 * MIB, "DtoH": MIB, "fill": 3 * MIB}
         assert found.busy_fraction == 0
-        assert {each.detail for each in of_kind(found.log, Kind.COPY)} <= set(Direction)
+        assert {each.detail for each in of_kind(found.log, RecordKind.COPY)} <= set(Direction)
 
 
 class TestMemory:
@@ -217,7 +217,7 @@ cu.call("cuCtxDestroy_v2", c_uint64(context))
 
     def test_a_context_s_last_kernels_are_measured_before_it_goes(self, one_gib: SliceWorld) -> None:
         found = measured(traced(one_gib), 'launch(slow)\nlaunch(slow)\ncu.call("cuDevicePrimaryCtxRelease_v2", 0)\n')
-        assert all(record.start_ns is not None for record in of_kind(found.log, Kind.KERNEL))
+        assert all(record.start_ns is not None for record in of_kind(found.log, RecordKind.KERNEL))
         assert found.gpus[0].memory[-1].total_bytes == 0
 
 
@@ -229,7 +229,7 @@ class TestWhateverBecomesOfTheJob:
             process.wait()
             found = summarise_log(log_of(one_gib))
         assert found.kernels[0].name in {"slow", "quick"}
-        [first, *_] = of_kind(found.log, Kind.KERNEL)
+        [first, *_] = of_kind(found.log, RecordKind.KERNEL)
         assert first.duration_ns == pytest.approx(KERNEL_NS, abs=TOLERANCE_NS)
 
     def test_a_full_log_keeps_counting(self, one_gib: SliceWorld) -> None:
@@ -245,7 +245,7 @@ class TestWhateverBecomesOfTheJob:
         with world.running(PRELUDE + "launch(slow)\ncu.synchronise()\nprint('ready', flush=True)\ninput()"):
             found = measured(world, "launch(slow)\ncu.synchronise()")
         assert found.process_count == 2
-        assert len({record.slot for record in of_kind(found.log, Kind.KERNEL)}) == 2
+        assert len({record.slot for record in of_kind(found.log, RecordKind.KERNEL)}) == 2
         assert found.kernels[0].launches == 2
 
     @pytest.mark.parametrize("capacity", [0, 1 << 31, (1 << 32) - 1])

@@ -15,7 +15,7 @@ from tests.unit.test_cli import validate
 
 from pgpu.cli.profile_runs import neighbours_for
 from pgpu.enforcement import trace
-from pgpu.enforcement.trace import Direction, Kind, Memory
+from pgpu.enforcement.trace import Direction, Memory, RecordKind
 from pgpu.engine.history.usage_records import Findings, Profiled
 from pgpu.model import (
     Antagonist,
@@ -42,11 +42,11 @@ COUNTED = """epoch 1
 """
 
 RECORDS = (
-    Written(Kind.PROCESS, at_ns=1, size=4242),
+    Written(RecordKind.PROCESS, at_ns=1, size=4242),
     memory(2, Memory.CONTEXT, 1 << 28),
-    Written(Kind.CONTEXT, at_ns=3, size=1 << 28, detail=82, stream=6 << 20),
+    Written(RecordKind.CONTEXT, at_ns=3, size=1 << 28, detail=82, stream=6 << 20),
     kernel(1_000_000, 500_000),
-    Written(Kind.COPY, at_ns=4, start_ns=2_000_000, duration_ns=10, size=64, detail=Direction.DTOH),
+    Written(RecordKind.COPY, at_ns=4, start_ns=2_000_000, duration_ns=10, size=64, detail=Direction.DTOH),
 )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trace_writing import Written, WrittenShape, kernel, log, memory
 
 from pgpu.enforcement import trace
-from pgpu.enforcement.trace import Direction, Kind, Memory
+from pgpu.enforcement.trace import Direction, Memory, RecordKind
 from pgpu.errors import EnforcementError
 from pgpu.model import Antagonist, Evidence, Job, JobSpec, JobState, Profile, Request, Resource
 from pgpu.profiling.measurement import (
@@ -68,7 +68,7 @@ def test_constants_are_the_header_s() -> None:
         assert found is not None
         assert int(found[1], 0) == value
     kinds = re.findall(r"PGPU_TRACE_([A-Z_]+)[,;]", HEADER.split("enum pgpu_trace_kind {")[1].split("}")[0])
-    assert kinds == ["NOTHING", *(kind.name for kind in Kind)]
+    assert kinds == ["NOTHING", *(kind.name for kind in RecordKind)]
     memories = re.findall(r"PGPU_TRACE_([A-Z_]+)[,;]", HEADER.split("enum pgpu_trace_memory {")[1].split("}")[0])
     assert len(memories) == len(Memory) + 1
     assert len(re.findall(r"PGPU_TRACE_", HEADER.split("enum pgpu_trace_direction {")[1].split("}")[0])) == len(
@@ -110,14 +110,14 @@ class TestSummaries:
         assert found.busy_fraction == pytest.approx(170 / 200)
 
     def test_copies_widen_the_window_and_keep_nobody_busy(self) -> None:
-        copy = Written(Kind.COPY, start_ns=0 + 1, duration_ns=99, size=1200, detail=Direction.HTOD)
+        copy = Written(RecordKind.COPY, start_ns=0 + 1, duration_ns=99, size=1200, detail=Direction.HTOD)
         found = measured(copy, kernel(100, 100))
         assert found.window == (1, 200)
         assert found.busy_fraction == pytest.approx(100 / 199)
         assert [(each.direction, each.copies, each.total_bytes) for each in found.copies] == [("HtoD", 1, 1200)]
 
     def test_the_slots_that_blocks_fill_are_weighted_by_time(self) -> None:
-        context = Written(Kind.CONTEXT, size=1 << 28, detail=82, stream=6 << 20)
+        context = Written(RecordKind.CONTEXT, size=1 << 28, detail=82, stream=6 << 20)
         shapes = (WrittenShape("full", (1000, 1, 1), total_ns=3000), WrittenShape("half", (82, 1, 1), total_ns=1000))
         found = measured(context, kernel(1, 10), shapes=shapes)
         [demand] = [each for each in found.demands if each.resource is Resource.SM]
@@ -167,7 +167,9 @@ class TestMemory:
         assert highest.bytes_by_kind == {Memory.CONTEXT: 100, Memory.LINEAR: 120}
 
     def test_a_process_that_takes_another_s_slot_has_outlived_it(self) -> None:
-        found = measured(memory(1, Memory.LINEAR, 50), Written(Kind.PROCESS, at_ns=2), memory(3, Memory.LINEAR, 30))
+        found = measured(
+            memory(1, Memory.LINEAR, 50), Written(RecordKind.PROCESS, at_ns=2), memory(3, Memory.LINEAR, 30)
+        )
         assert [point.total_bytes for point in found.gpus[0].memory] == [50, 0, 30]
 
     @given(st.lists(st.tuples(st.sampled_from(list(Memory)), st.integers(0, 1000)), max_size=50), st.integers(3, 10))
@@ -190,11 +192,11 @@ class TestNothingIsBelieved:
         strange = [
             Written(0),
             Written(77),
-            Written(Kind.KERNEL, gpu=200),
-            Written(Kind.KERNEL, start_ns=(1 << 64) - 1, duration_ns=(1 << 64) - 1),
-            Written(Kind.KERNEL, at_ns=5, start_ns=5, duration_ns=1, shape=9999),
-            Written(Kind.COPY, at_ns=6, start_ns=6, duration_ns=1, detail=9999),
-            Written(Kind.MEMORY, at_ns=7, detail=9999, size=1),
+            Written(RecordKind.KERNEL, gpu=200),
+            Written(RecordKind.KERNEL, start_ns=(1 << 64) - 1, duration_ns=(1 << 64) - 1),
+            Written(RecordKind.KERNEL, at_ns=5, start_ns=5, duration_ns=1, shape=9999),
+            Written(RecordKind.COPY, at_ns=6, start_ns=6, duration_ns=1, detail=9999),
+            Written(RecordKind.MEMORY, at_ns=7, detail=9999, size=1),
         ]
         found = summarise_log(trace.read(log(strange)))
         assert [record.at_ns for record in found.log.records] == [5, 6, 7]
@@ -238,13 +240,13 @@ class _Page(HTMLParser):
 class TestOutputs:
     def found(self) -> tuple[Measurement, Profile]:
         found = measured(
-            Written(Kind.PROCESS, at_ns=1, size=4242),
+            Written(RecordKind.PROCESS, at_ns=1, size=4242),
             memory(2, Memory.CONTEXT, 1 << 28),
             memory(3, Memory.LINEAR, 1 << 30),
             kernel(1000, 500),
             kernel(1400, 300),
-            Written(Kind.COPY, at_ns=4, start_ns=2000, duration_ns=10, size=64, detail=Direction.DTOH, stream=0),
-            Written(Kind.GRAPH, at_ns=5, start_ns=3000, duration_ns=100, size=12),
+            Written(RecordKind.COPY, at_ns=4, start_ns=2000, duration_ns=10, size=64, detail=Direction.DTOH, stream=0),
+            Written(RecordKind.GRAPH, at_ns=5, start_ns=3000, duration_ns=100, size=12),
             shapes=(WrittenShape("<img src=x>"),),
         )
         return found, profile_of(found, JOB, "simulated RTX 3090", 1.0)
@@ -286,7 +288,7 @@ class TestOutputs:
     ) -> None:
         """It cuts, and drops what overlaps by a nanosecond: json_parser.h, `CoerceToTs`, and slice_tracker.cc."""
         starts = list(itertools.accumulate(lasting_ns, initial=begin_ns + 10))
-        found = measured(Written(Kind.PROCESS, at_ns=1, size=1), *map(kernel, starts, lasting_ns))
+        found = measured(Written(RecordKind.PROCESS, at_ns=1, size=1), *map(kernel, starts, lasting_ns))
         events = [e for e in json.loads(trace_events(found, "train"))["traceEvents"] if e["ph"] == "X"]
         assert [int(event["dur"] * 1000.0) for event in events] == lasting_ns
         assert [int(event["ts"] * 1000.0) for event in events] == [start_ns - 1 for start_ns in starts[:-1]]

@@ -35,7 +35,7 @@ USAGE_BYTES = OFFSET + LOG_BYTES
 _WORD_MASK = (1 << 63) - 1
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Type of a record."""
 
     PROCESS = 1
@@ -71,10 +71,10 @@ class Memory(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TraceRecord:
     """One record of the log. Times are CLOCK_MONOTONIC in nanoseconds."""
 
-    kind: Kind
+    kind: RecordKind
     slot: int
     """Slot of the process in the usage file."""
 
@@ -124,7 +124,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    records: tuple[Record, ...]
+    records: tuple[TraceRecord, ...]
     """In the order of allocation in the log."""
 
     shapes: tuple[Shape | None, ...]
@@ -148,6 +148,7 @@ def prepare(usage_path: Path) -> None:
         OSError: The tmpfs has no space for it.
     """
     with usage_path.open("r+b") as file:
+        # All pages now: the job writes through a mapping, where a page that a full tmpfs cannot provide raises SIGBUS.
         os.posix_fallocate(file.fileno(), 0, USAGE_BYTES)
         os.pwrite(file.fileno(), HEADER.pack(MAGIC, ABI, DEFAULT_RECORDS, 0, 0, 0, 0, 0, 0), OFFSET)
 
@@ -167,21 +168,18 @@ def save(usage_path: Path) -> bytes | None:
         if len(header) < HEADER.size:
             return None
         _, _, capacity, claimed, *_ = HEADER.unpack(header)
-        count = min(capacity, claimed, DEFAULT_RECORDS)
-        return _pread(descriptor, RECORDS_OFFSET + count * RECORD.size)
+        # `claimed` counts every record that a thread wanted to write, also those that did not fit. The job can write the header, so
+        # neither number may exceed the space that `prepare` reserved.
+        end = OFFSET + RECORDS_OFFSET + min(capacity, claimed, DEFAULT_RECORDS) * RECORD.size
+        parts = []
+        at = OFFSET
+        # One pread() returns at most 2 GiB, and less if a signal interrupts it.
+        while at < end and (part := os.pread(descriptor, end - at, at)):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
     finally:
         os.close(descriptor)
-
-
-def _pread(descriptor: int, count: int) -> bytes:
-    """Read the whole range: one pread() returns at most 2 GiB, and less if a signal interrupts it."""
-    parts = []
-    at = OFFSET
-    while count > 0 and (part := os.pread(descriptor, count, at)):
-        parts.append(part)
-        at += len(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def read(data: bytes) -> Log:
@@ -195,7 +193,11 @@ def read(data: bytes) -> Log:
     magic, abi, capacity, claimed, unmeasured, _, self_ns, self_calls, measured = HEADER.unpack_from(data)
     if magic != MAGIC or abi != ABI:
         raise EnforcementError("the trace is none of this version")
-    shapes = tuple(_shapes(data))
+    # Shapes are a hash table whose first word is the key; 0 marks an unused entry. Unused entries stay, since records refer to indexes.
+    last = min(RECORDS_OFFSET, len(data)) - SHAPE.size
+    shapes = tuple(
+        None if data[at : at + 8] == bytes(8) else _shape(data, at) for at in range(HEADER_BYTES, last + 1, SHAPE.size)
+    )
     return Log(
         records=tuple(_records(data, shapes)),
         shapes=shapes,
@@ -205,13 +207,6 @@ def read(data: bytes) -> Log:
         self_calls=self_calls,
         measured_calls=min(measured, self_calls),
     )
-
-
-def _shapes(data: bytes) -> Iterator[Shape | None]:
-    last = min(RECORDS_OFFSET, len(data)) - SHAPE.size
-    for at in range(HEADER_BYTES, last + 1, SHAPE.size):
-        key = data[at : at + 8]
-        yield None if key == bytes(8) else _shape(data, at)
 
 
 def _shape(data: bytes, at: int) -> Shape | None:
@@ -245,16 +240,16 @@ def _name(field: bytes, length: int) -> str:
     return f"{printable}…" if length > len(field) else printable
 
 
-def _records(data: bytes, shapes: tuple[Shape | None, ...]) -> Iterator[Record]:
-    kinds = {kind.value: kind for kind in Kind}
+def _records(data: bytes, shapes: tuple[Shape | None, ...]) -> Iterator[TraceRecord]:
+    kinds = {kind.value: kind for kind in RecordKind}
     whole = (len(data) - RECORDS_OFFSET) // RECORD.size * RECORD.size
     for fields in RECORD.iter_unpack(data[RECORDS_OFFSET : RECORDS_OFFSET + max(0, whole)]):
         number, slot, gpu, flags, shape, detail, at_ns, start_ns, duration_ns, stream, size, context = fields
         kind = kinds.get(number)
         if kind is None or gpu >= limit_file.MAX_GPUS or at_ns > _WORD_MASK or start_ns + duration_ns > _WORD_MASK:
             continue
-        has_shape = kind is Kind.KERNEL and 0 < shape <= len(shapes) and shapes[shape - 1] is not None
-        yield Record(
+        has_shape = kind is RecordKind.KERNEL and 0 < shape <= len(shapes) and shapes[shape - 1] is not None
+        yield TraceRecord(
             kind=kind,
             slot=slot,
             gpu=gpu,
@@ -267,5 +262,5 @@ def _records(data: bytes, shapes: tuple[Shape | None, ...]) -> Iterator[Record]:
             stream=stream,
             bytes=size,
             context=context,
-            extra=shape if kind is Kind.CONTEXT else 0,
+            extra=shape if kind is RecordKind.CONTEXT else 0,
         )

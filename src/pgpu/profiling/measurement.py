@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgpu.enforcement.trace import Direction, Kind, Log, Memory, Record, Shape
+from pgpu.enforcement.trace import Direction, Log, Memory, RecordKind, Shape, TraceRecord
 from pgpu.model import CopyUse, Demand, Evidence, Job, KernelUse, Profile, Resource
 
 Interval = tuple[int, int]
@@ -70,15 +70,15 @@ class MemoryPoint:
         return sum(self.bytes_by_kind.values())
 
 
-def timeline(records: Iterable[Record], gpu: int) -> list[MemoryPoint]:
+def timeline(records: Iterable[TraceRecord], gpu: int) -> list[MemoryPoint]:
     """Return the memory of a job on one GPU over time. A new process in a slot means that the one before has ended."""
     held: defaultdict[Memory, int] = defaultdict(int)
     of_slot: dict[tuple[int, Memory], int] = {}
     points: list[MemoryPoint] = []
     for record in sorted(records, key=lambda each: each.at_ns):
-        if record.kind is Kind.PROCESS:
+        if record.kind is RecordKind.PROCESS:
             changed = [(key, 0) for key in of_slot if key[0] == record.slot]
-        elif record.kind is Kind.MEMORY and record.gpu == gpu and record.detail < len(Memory):
+        elif record.kind is RecordKind.MEMORY and record.gpu == gpu and record.detail < len(Memory):
             changed = [((record.slot, Memory(record.detail)), record.bytes)]
         else:
             continue
@@ -108,7 +108,7 @@ def downsample(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[Memor
 
 MOST_KERNELS = 100
 _NANOSECONDS = 1_000_000_000
-_COMMANDS = {Kind.KERNEL, Kind.GRAPH, Kind.COPY}
+_COMMANDS = {RecordKind.KERNEL, RecordKind.GRAPH, RecordKind.COPY}
 _DIRECTIONS = {
     Direction.OTHER: "other",
     Direction.HTOD: "HtoD",
@@ -213,16 +213,16 @@ class Measurement:
 
 def summarise_log(log: Log) -> Measurement:
     commands = [record for record in log.records if record.kind in _COMMANDS]
-    contexts = [record for record in log.records if record.kind is Kind.CONTEXT]
+    contexts = [record for record in log.records if record.kind is RecordKind.CONTEXT]
     times = spans(commands)
     window = (min(begin for begin, _ in times), max(end for _, end in times)) if times else (0, 0)
-    graphs = [record for record in commands if record.kind is Kind.GRAPH]
+    graphs = [record for record in commands if record.kind is RecordKind.GRAPH]
     # The record of a context reuses the fields of other kinds: `detail` is the number of multiprocessors, `stream` the size of
     # the L2 cache, `duration_ns` the memory bandwidth.
     sm_count = max((record.detail for record in contexts), default=0) or None
     gpus = []
     for gpu in sorted({each.gpu for each in log.records}):
-        busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not Kind.COPY))
+        busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not RecordKind.COPY))
         points = timeline(log.records, gpu)
         fraction = min(1.0, length(busy) / (window[1] - window[0])) if window[1] > window[0] else 0.0
         gpus.append(GpuUse(gpu, tuple(busy), fraction, tuple(points), peak(points)))
@@ -236,7 +236,7 @@ def summarise_log(log: Log) -> Measurement:
         demands=tuple(_demands(log, commands, window, sm_count)),
         context_bytes=max((record.bytes for record in contexts), default=0),
         context_count=len({(record.slot, record.context) for record in contexts}),
-        process_count=sum(record.kind is Kind.PROCESS for record in log.records),
+        process_count=sum(record.kind is RecordKind.PROCESS for record in log.records),
         sm_count=sm_count,
         l2_bytes=max((record.stream for record in contexts), default=0) or None,
         memory_bytes_per_second=max((record.duration_ns for record in contexts), default=0) or None,
@@ -287,7 +287,7 @@ def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: f
     )
 
 
-def spans(commands: Iterable[Record]) -> list[Interval]:
+def spans(commands: Iterable[TraceRecord]) -> list[Interval]:
     """Return the intervals of commands with known start."""
     return [(each.start_ns, each.start_ns + each.duration_ns) for each in commands if each.start_ns is not None]
 
@@ -308,12 +308,12 @@ def _kernels(shapes: Sequence[Shape | None]) -> list[KernelUse]:
     ]
 
 
-def _copies(commands: Iterable[Record]) -> list[CopyUse]:
+def _copies(commands: Iterable[TraceRecord]) -> list[CopyUse]:
     counts: Counter[Direction] = Counter()
     sizes: Counter[Direction] = Counter()
     times: Counter[Direction] = Counter()
     for record in commands:
-        if record.kind is Kind.COPY:
+        if record.kind is RecordKind.COPY:
             direction = direction_of(record)
             counts[direction] += 1
             sizes[direction] += record.bytes
@@ -321,12 +321,12 @@ def _copies(commands: Iterable[Record]) -> list[CopyUse]:
     return [CopyUse(_DIRECTIONS[each], counts[each], sizes[each], times[each]) for each in sorted(counts)]
 
 
-def direction_of(record: Record) -> Direction:
+def direction_of(record: TraceRecord) -> Direction:
     """Return the direction of a copy; `OTHER` for one that a newer shim wrote."""
     return Direction(record.detail) if record.detail < len(Direction) else Direction.OTHER
 
 
-def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: int | None) -> list[Demand]:
+def _demands(log: Log, commands: Sequence[TraceRecord], window: Interval, sm_count: int | None) -> list[Demand]:
     """Return the use of the multiprocessors and of the PCIe link, each if it is known."""
     found = []
     # The fraction of the multiprocessors' room that the blocks of a kernel fill, weighted by time.
@@ -341,7 +341,7 @@ def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: i
         found.append(Demand(Resource.SM, mean, Evidence.LAUNCHES))
     if window[1] > window[0]:
         # Bytes over what the link can move. Durations of copies are not used: those of synchronous copies are too long.
-        copies = [each for each in commands if each.kind is Kind.COPY and direction_of(each) in _OVER_PCIE]
+        copies = [each for each in commands if each.kind is RecordKind.COPY and direction_of(each) in _OVER_PCIE]
         large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
         fastest = max((each.bytes / each.duration_ns for each in large), default=0.0)
         most_bytes = max(_USUAL_LINK_BYTES_PER_NS, fastest) * (window[1] - window[0])

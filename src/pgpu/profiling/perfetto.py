@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pgpu.enforcement.trace import Kind, Record
+from pgpu.enforcement.trace import RecordKind, TraceRecord
 from pgpu.profiling.measurement import Measurement, direction_of, downsample
 
 _MOST_MEMORY_POINTS = 20_000
@@ -50,7 +50,7 @@ def _microseconds(at_ns: int, origin_ns: int) -> float:
 
 
 def _names(measurement: Measurement, title: str) -> Iterator[_Event]:
-    pids = {record.slot: record.bytes for record in measurement.log.records if record.kind is Kind.PROCESS}
+    pids = {record.slot: record.bytes for record in measurement.log.records if record.kind is RecordKind.PROCESS}
     for slot in sorted({record.slot for record in measurement.log.records}):
         yield _name("process_name", slot + 1, 0, f"{title} (pid {pids.get(slot, '?')})")
     for (slot, stream), track in _tracks(measurement).items():
@@ -63,7 +63,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> _Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _records_with_start(measurement: Measurement) -> list[Record]:
+def _records_with_start(measurement: Measurement) -> list[TraceRecord]:
     return [each for each in measurement.log.records if each.start_ns is not None]
 
 
@@ -78,7 +78,7 @@ def _tracks(measurement: Measurement) -> dict[tuple[int, int], int]:
 def _commands(measurement: Measurement) -> Iterator[_Event]:
     """Yield complete events by start. Events of one track are moved so that they never overlap after rounding."""
     origin_ns = _origin_ns(measurement)
-    by_track: dict[tuple[int, int], list[Record]] = {}
+    by_track: dict[tuple[int, int], list[TraceRecord]] = {}
     for record in _records_with_start(measurement):
         by_track.setdefault((record.slot, record.stream), []).append(record)
     tracks = _tracks(measurement)
@@ -100,15 +100,15 @@ def _commands(measurement: Measurement) -> Iterator[_Event]:
             }
 
 
-def _describe(measurement: Measurement, record: Record, origin_ns: int) -> tuple[str, _Event]:
+def _describe(measurement: Measurement, record: TraceRecord, origin_ns: int) -> tuple[str, _Event]:
     """Return the name and the arguments of a command."""
     arguments: _Event = {"gpu": record.gpu, "launched_us": _microseconds(record.at_ns, origin_ns)}
     shape = None if record.shape is None else measurement.log.shapes[record.shape]
     name = (shape.name if shape is not None else "") or "kernel"
-    if record.kind is Kind.COPY:
+    if record.kind is RecordKind.COPY:
         name = f"copy {direction_of(record).name}"
         arguments["bytes"] = record.bytes
-    elif record.kind is Kind.GRAPH:
+    elif record.kind is RecordKind.GRAPH:
         name = f"graph of {record.bytes} nodes" if record.bytes else "graph"
     if shape is not None:
         arguments |= {
