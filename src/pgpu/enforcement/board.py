@@ -68,29 +68,29 @@ def read_board(path: Path, in_flight_until_ns: Sequence[int]) -> Sequence[BoardG
     Raises:
         EnforcementError: The file cannot be read, or is not a board.
     """
-    data = _read(path)
-    if len(data) < BOARD_BYTES:
-        raise EnforcementError(f"the board {path} is cut short")
-    magic, abi, count = HEADER.unpack_from(data)
-    if magic == 0:
-        return ()
-    if magic != MAGIC or abi != ABI or count > MAX_GPUS:
-        raise EnforcementError(f"{path} is no board of this version")
-    return [_gpu(data, index, in_flight_until_ns[index]) for index in range(count)]
-
-
-def _gpu(data: bytes, index: int, until_ns: int) -> BoardGpu:
-    fields = GPU.unpack_from(data, HEADER.size + index * GPU.size)
-    _, word, wanted, since, until, busy, used, waited, launches, budget, _ = fields
-    return BoardGpu(ComputeWord.unpack(word), wanted, since, until, busy, used, waited, launches, budget, until_ns)
-
-
-def _read(path: Path) -> bytes:
     with contextlib.ExitStack() as stack:
         try:
             # O_NONBLOCK and O_NOCTTY: the job may have replaced its file by a FIFO or a terminal, and open() must not block on it.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
             stack.callback(os.close, descriptor)
-            return os.pread(descriptor, BOARD_BYTES, 0)
+            data = os.pread(descriptor, BOARD_BYTES, 0)
         except OSError as exc:
             raise EnforcementError(f"{path} cannot be used: {exc.strerror}") from exc
+    if len(data) < BOARD_BYTES:
+        raise EnforcementError(f"the board {path} is cut short")
+    magic, abi, count = HEADER.unpack_from(data)
+    if magic == 0:  # allocated by the host, and no process of the job has registered yet
+        return ()
+    if magic != MAGIC or abi != ABI or count > MAX_GPUS:
+        raise EnforcementError(f"{path} is no board of this version")
+    gpus = []
+    for index in range(count):
+        fields = GPU.unpack_from(data, HEADER.size + index * GPU.size)
+        _, word, wanted, since, until, busy, used, waited, launches, budget, _ = fields
+        gpus.append(
+            BoardGpu(
+                ComputeWord.unpack(word), wanted, since, until, busy, used, waited, launches, budget,
+                in_flight_until_ns[index],
+            )
+        )  # fmt: skip
+    return gpus

@@ -70,14 +70,13 @@ def _find(name: str, shim: Path) -> Path:
 
 def _in_linker_cache(name: str) -> Iterator[Path]:
     """Yield the entries of `ldconfig -p` for this machine's architecture, in the dynamic linker's order."""
+    # By path, since /sbin is not in the PATH of most users.
+    program = next((each for each in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if Path(each).exists()), None)
+    if program is None:
+        return
+    cache = subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
+    # A multiarch machine lists one entry for each architecture; a library of another one cannot be loaded.
     word = _ARCHITECTURE_WORD.get(platform.machine(), "")
-    for found in _CACHE_LINE.finditer(_linker_cache()):
+    for found in _CACHE_LINE.finditer(cache):
         if found["name"] == name and word in found["kind"]:
             yield Path(found["path"])
-
-
-def _linker_cache() -> str:
-    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
-        if Path(program).exists():
-            return subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
-    return ""

@@ -101,6 +101,7 @@ def read_limit(path: Path) -> LimitFile:
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
     magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
+    # The header is written once, before the file has its name; a mismatch is another version, never a write in progress.
     if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:
         raise EnforcementError(f"{path} is no limit file of this version")
     return LimitFile(
@@ -112,6 +113,7 @@ def read_limit(path: Path) -> LimitFile:
         wait_for_memory_ns=wait_ns,
         requires_read_only=bool(read_only),
         flags=flags,
+        # Stored as percent + 1, since 0 % is a valid preference and files without the field have 0.
         carve_out_percent=carve_out - 1 if carve_out else None,
     )
 
@@ -234,8 +236,11 @@ def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
 
 def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], ComputeWord]) -> ComputeWord:
     # Read-modify-write under the lock: several processes of the host change bits of the same word.
-    with _alone(path):
-        if _abi(path) < _COMPUTE_ABI:
+    with _exclusive_writer(path):
+        with explaining(path):
+            abi = int.from_bytes(path.read_bytes()[8:12], "little")
+        # A shim of version 1 never reads the word: a job that cannot be held must not count as held.
+        if abi < _COMPUTE_ABI:
             raise EnforcementError(
                 "the job was started by a version of pgpu that shares no compute",
                 hint="stop the job and start it again",
@@ -246,13 +251,8 @@ def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], C
         return word
 
 
-def _abi(path: Path) -> int:
-    with explaining(path):
-        return int.from_bytes(path.read_bytes()[8:12], "little")
-
-
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusive_writer(path: Path) -> Iterator[None]:
     """Exclusive lock against other writers of the word, on the slice's own directory: no job can open it and hold the lock."""
     with explaining(path.parent.parent):
         descriptor = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

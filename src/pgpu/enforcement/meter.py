@@ -131,6 +131,7 @@ def is_held(usage_path: Path) -> bool:
 
 def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlot]) -> SliceUse:
     total_bytes, peak_bytes, refusals, attempted_bytes = total
+    # Total and slots are read one after the other, without a lock that a job could keep; the difference may be negative for a moment.
     used_bytes = max(0, total_bytes - sum(slot.used_bytes[index] for slot in dead))
     if used_bytes:
         used_bytes += gpu.overhead_bytes
@@ -163,15 +164,13 @@ def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
             return
         # Read before the lock is tested: if the process ends in between, its last use counts as a dead slot's.
         is_alive = _is_locked(descriptor, LOCK_ALIVE + number)
-        yield _slot(data, is_alive=is_alive), is_alive or _is_locked(descriptor, LOCK_HOLDING + number)
-
-
-def _slot(data: bytes, *, is_alive: bool) -> UsedSlot:
-    pid, stays, start_time_ticks, pid_namespace, in_flight, until_ns = USAGE_SLOT_HEADER.unpack_from(data)
-    entries = (USAGE_ENTRY.unpack_from(data, USAGE_SLOT_HEADER.size + at * USAGE_ENTRY.size) for at in range(MAX_GPUS))
-    # Double-buffered: the lowest bit of `settled` selects the valid copy, so an update that was cut off by a kill is ignored.
-    used_bytes = tuple(entry[entry[4] & 1] for entry in entries)
-    return UsedSlot(pid, start_time_ticks, pid_namespace, is_alive, used_bytes, in_flight, until_ns, stays != 0)
+        pid, stays, start_ticks, pid_namespace, in_flight, until_ns = USAGE_SLOT_HEADER.unpack_from(data)
+        offsets = range(USAGE_SLOT_HEADER.size, USAGE_SLOT_BYTES, USAGE_ENTRY.size)
+        entries = (USAGE_ENTRY.unpack_from(data, at) for at in offsets)
+        # Double-buffered: the lowest bit of `settled` selects the valid copy, so an update that was cut off by a kill is ignored.
+        used_bytes = tuple(entry[entry[4] & 1] for entry in entries)
+        slot = UsedSlot(pid, start_ticks, pid_namespace, is_alive, used_bytes, in_flight, until_ns, stays != 0)
+        yield slot, is_alive or _is_locked(descriptor, LOCK_HOLDING + number)
 
 
 def _is_locked(descriptor: int, byte: int, length: int = 1) -> bool:
@@ -188,6 +187,7 @@ def _is_locked(descriptor: int, byte: int, length: int = 1) -> bool:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     with explaining(path):
+        # Flags as for the board: open() must not block on a FIFO, or acquire a terminal, that the job put in place of its file.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
             yield descriptor

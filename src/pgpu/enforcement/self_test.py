@@ -58,6 +58,7 @@ class SelfTest:
         if self._facts.get(key) == _PASSED:
             return
         self._try(enforcer, throwaway(job, gpu), gpu, is_metered=is_metered)
+        # Only a success is cached: a failure may have a cause that is fixed before the next job. Two processes may test at once.
         self._facts.put(key, _PASSED)
 
     @staticmethod
@@ -72,6 +73,7 @@ class SelfTest:
             program = (delivery.slice_directory if lease.is_advisory else IN_JOB) / PROBE
             past_the_slice = (str(program), "allocate", str(lease.slices[0].memory_bytes))
             text = self._run(replace(test, spec=replace(test.spec, command=past_the_slice)), delivery)
+            # Read before `release`, which removes the usage file.
             refusals = sum(use.refusals for use in enforcer.use(lease))
         finally:
             enforcer.release(lease)
@@ -117,14 +119,12 @@ def _lease_of(job: Job) -> Lease:
 
 def way_into(job: Job) -> str:
     """Return the key of a job's way of delivery; a result is valid for this key only."""
-    return _place(job) + ("/pageable" if job.request.oversubscribes else "")
-
-
-def _place(job: Job) -> str:
-    """Return how the shim gets into the job. Another image or user may be unable to read it; in a view it is always readable."""
     if job.spec.runtime in {"docker", "oci"}:
-        return f"container/{job.spec.image}/{job.spec.user or ''}"
-    return "preload" if _lease_of(job).is_advisory else "view"
+        # Another image or user may be unable to read the shim.
+        place = f"container/{job.spec.image}/{job.spec.user or ''}"
+    else:
+        place = "preload" if _lease_of(job).is_advisory else "view"
+    return place + ("/pageable" if job.request.oversubscribes else "")
 
 
 def parse_answers(text: str) -> dict[str, str]:

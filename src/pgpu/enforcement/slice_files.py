@@ -92,13 +92,19 @@ class SliceFiles:
             self._make_meter(gpu_uuids, is_traced=is_traced)
             for directory in (self.view, self.view / "driver"):
                 _make_public_directory(directory)
+            # Empty files and directories are mount points: inside the job, the view itself is mounted read-only.
             _write(self.view / "usage", "", 0o444)
             _write(self.view / tmpfs.TIME, "", 0o444)
             _make_public_directory(self.view / tmpfs.BOARD)
             _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
             for name, source in libraries.items():
                 os.link(source, self.view / name)
-        _refuse_noexec(self.view)
+        # A file system that is mounted noexec refuses mmap(PROT_EXEC): every program of the job would start without the shim.
+        if os.statvfs(self.view).f_flag & os.ST_NOEXEC:
+            raise EnforcementError(
+                f"libraries cannot be loaded from {self.view}: it is mounted noexec",
+                hint="set runtime_dir to a tmpfs without noexec, such as a directory below /dev/shm",
+            )
 
     @property
     def is_laid_out(self) -> bool:
@@ -209,18 +215,10 @@ def _make_public_directory(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _refuse_noexec(path: Path) -> None:
-    if os.statvfs(path).f_flag & os.ST_NOEXEC:
-        raise EnforcementError(
-            f"libraries cannot be loaded from {path}: it is mounted noexec",
-            hint="set runtime_dir to a tmpfs without noexec, such as a directory below /dev/shm",
-        )
-
-
 @contextlib.contextmanager
 def _explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        told = f"the slice's files in {path} cannot be handled: {exc.strerror}"
-        raise EnforcementError(told, hint=_HINTS.get(exc.errno or 0)) from exc
+        message = f"the slice's files in {path} cannot be handled: {exc.strerror}"
+        raise EnforcementError(message, hint=_HINTS.get(exc.errno or 0)) from exc

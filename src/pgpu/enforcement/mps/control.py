@@ -78,16 +78,20 @@ class MpsControl:
         Raises:
             EnforcementError: It does not start, or one runs there already.
         """
-        self._refuse_long_path()
+        longest = os.fsencode(self.pipe_directory / _LONGEST_SOCKET)
+        if len(longest) > _MOST_PATH_BYTES:
+            raise EnforcementError(
+                f"{self.pipe_directory} is too long a name for a socket", hint="set runtime_dir to a shorter one"
+            )
         try:
             done = self._run("-d", None, _START_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise EnforcementError(f"the MPS control daemon does not start: {exc}") from exc
         # On a loaded machine the first answer takes longer than a later one may.
         if done.returncode != 0 or self.ask("get_server_list", _START_SECONDS) is None:
-            said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+            lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
             raise EnforcementError(
-                f"the MPS control daemon does not start: {said[-1] if said else f'it ended with {done.returncode}'}",
+                f"the MPS control daemon does not start: {lines[-1] if lines else f'it ended with {done.returncode}'}",
                 hint=f"see {self.log_directory / 'control.log'}",
             )
 
@@ -117,6 +121,7 @@ class MpsControl:
     def set_percentage(self, percentage: int) -> None:
         """Limit new clients to this share of the multiprocessors, 1 to 100, including clients of running servers."""
         self._require_answer(f"set_default_active_thread_percentage {percentage}")
+        # The default applies to servers that start later. A running server keeps its own, which its next clients get.
         for server_pid in self.servers() or ():
             self.ask(f"set_active_thread_percentage {server_pid} {percentage}")
 
@@ -126,7 +131,11 @@ class MpsControl:
         Raises:
             EnforcementError: No daemon responds, or the response is not a number.
         """
-        return _number(self._require_answer("get_default_active_thread_percentage"))
+        answer = self._require_answer("get_default_active_thread_percentage")
+        numbers = re.findall(r"\d+(?:\.\d+)?", answer)
+        if not numbers:
+            raise EnforcementError(f"the MPS control daemon answers {answer.strip()!r}, which is no number")
+        return float(numbers[-1])
 
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Limit the device memory of each new process; whole MiB, rounded up.
@@ -189,24 +198,10 @@ class MpsControl:
             kept["PGPU_SIMGPU_DIR"] = str(self.simulated_state_directory)
         return kept
 
-    def _refuse_long_path(self) -> None:
-        longest = os.fsencode(self.pipe_directory / _LONGEST_SOCKET)
-        if len(longest) > _MOST_PATH_BYTES:
-            raise EnforcementError(
-                f"{self.pipe_directory} is too long a name for a socket", hint="set runtime_dir to a shorter one"
-            )
-
 
 def _pids(text: str) -> list[int]:
     """Parse one PID per line; other lines are messages, such as that a server is gone."""
     return [int(line) for line in text.split("\n") if re.fullmatch(r"\s*\d+\s*", line)]
-
-
-def _number(text: str) -> float:
-    found = re.findall(r"\d+(?:\.\d+)?", text)
-    if not found:
-        raise EnforcementError(f"the MPS control daemon answers {text.strip()!r}, which is no number")
-    return float(found[-1])
 
 
 def percentage_of(compute_share: float | None) -> int:
