@@ -52,17 +52,16 @@ from pgpu.units import GIB, MIB, format_memory
 _LISTING_TIMEOUT_SECONDS = 60
 _DEFAULT_PIPE_DIRECTORY = Path("/tmp/nvidia-mps")  # noqa: S108 - NVIDIA's default; nothing is written there
 _DEFAULT_LOG_DIRECTORY = Path("/var/log/nvidia-mps")
-
-
 _NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
 _FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML, SIMULATED_MPS_CONTROL)
-Check = Callable[[Settings], Iterator[Finding]]
 _SLICE_BYTES = 1 * GIB
 _FITTING_BYTES = 16 * MIB
 _CUDA_SUCCESS = 0
 _CUDA_OUT_OF_MEMORY = 2
 _TIMEOUT_SECONDS = 20.0
 """How long a trial waits for its slice."""
+
+Check = Callable[[Settings], Iterator[Finding]]
 
 
 def driver(settings: Settings) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ def is_usable(path: Path) -> bool:
         raise NodeError(f"/proc/self/mounts cannot be read: {exc}", hint="mount /proc") from exc
     for line in lines:
         _, point, mount_kind, mount_options, *_ = line.split(" ")
-        # The kernel writes a space in a path as \\040, so that columns can be split at spaces.
+        # The kernel writes a space in a path as \040, so that columns can be split at spaces.
         mount_point = Path(point.replace("\\040", " "))
         # Of two mounts on one point, the later one covers the other.
         if existing.is_relative_to(mount_point) and len(mount_point.parts) >= longest:

@@ -17,11 +17,9 @@ An option that cannot be read is an error of one line, before anything is submit
 It is read whole before anything is submitted. An unknown key is an error: a misspelled option would otherwise be ignored.
 """
 
-import difflib
 import os
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +40,6 @@ PRIORITIES = {"low": -50, "normal": 0, "high": 50}
 _PRIORITY_HINT = "write low, normal, high, or a number from -100 to 100"
 _ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
 _MOST_DIGITS = 9
-
 
 ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
 """Joins `wait-timeout` and `sharing` of a job with the settings; returns the timeout in seconds and the mode."""
@@ -258,6 +255,8 @@ def read_job_file(path: Path, read_settings: ReadSettings) -> list[Submission]:
     Raises:
         RequestError: The file or one of its jobs cannot be read; the message names the place.
     """
+    import tomllib  # `pgpu run` and most submissions read no file
+
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as exc:
@@ -305,6 +304,8 @@ def _read_table(table: object, place: str) -> dict[str, Any]:
 def _refuse_unknown(table: Table, known: Sequence[str], place: str) -> None:
     for key in table:
         if key not in known:
+            import difflib
+
             close = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(known)}"
             raise RequestError(f"{place}: {key!r} is no key of it", hint=hint)

@@ -166,7 +166,10 @@ def _fail(error: PgpuError, *, as_json: bool) -> int:
 
 
 def _help_or_fail(error: Exception, *, as_json: bool) -> int:
-    """Print the help of a group that was called without a command; turn any other usage error into exit code 125 (2 could be the job's)."""
+    """Print the help of a group that was called without a command; fail with 125 for any other usage error.
+
+    Typer's own code for those, 2, could be the job's.
+    """
     context = getattr(error, "ctx", None)
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
         print(context.get_help())

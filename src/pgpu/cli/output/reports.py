@@ -23,8 +23,6 @@ from pgpu.units import format_memory
 
 _MOST_KERNELS = 20
 _MICROSECONDS = 1000
-
-
 _FASTER = {SharingMode.MPS: "under MPS", SharingMode.TIME_SLICE: "in turns"}
 _DOES = {
     SharingMode.TIME_SLICE: "pgpu shares this GPU by time slices",

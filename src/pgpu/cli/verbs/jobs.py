@@ -64,14 +64,15 @@ def ps(
             raise RequestError(
                 "--kubernetes lists what runs now, as a table or as --json", hint="leave out --all and --quiet"
             )
-        from pgpu.cli.output import tables
         from pgpu.kubernetes.pod_shares import shares_at
 
         shares = shares_at(driver)
         if as_json:
             console.print_json(documents.of_pods(shares))
-        else:
-            console.print_table(tables.of_pods(shares))
+            return
+        from pgpu.cli.output import tables
+
+        console.print_table(tables.of_pods(shares))
         return
     client = invocation_of(context).client()
     reports = client.jobs(include_final=include_final)

@@ -89,11 +89,10 @@ def driver(
     from pgpu.app.settings import Settings
     from pgpu.kubernetes.driver_mode import Mode
 
-    if mode not in {*Mode}:
-        raise RequestError(f"--mode {mode!r} is not a mode", hint=f"write {' or '.join(Mode)}")
-
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}
     settings = invocation_of(context).settings(**{name: text for name, text in flags.items() if text is not None})
+    if mode not in {*Mode}:
+        raise RequestError(f"--mode {mode!r} is not a mode", hint=f"write {' or '.join(Mode)}")
     if metrics is not None:
         options.read_address("--metrics", metrics, "write --metrics 0.0.0.0:9410", "HOST:PORT")
     node = NodeOptions(

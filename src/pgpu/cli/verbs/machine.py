@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pgpu.model.finding import Finding
 
 _REFRESH_SECONDS = 1.0
-
-
 _MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
 
 

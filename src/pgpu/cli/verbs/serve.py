@@ -141,7 +141,8 @@ def install_runtime(
     """Install `docker run --runtime=pgpu` for containers.
 
     Then `docker run --runtime=pgpu -e PGPU_MEMORY=4GiB` starts a container in a slice, and Compose files can do the same.
-    Prints the change of the engine's configuration and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
+    Prints the change of the engine's configuration and keeps its other keys. The ledger is the machine's, /var/lib/pgpu,
+    unless pgpu --state-dir names another.
     """
     from pgpu.app.oci.installation import Installation, plan_install, plan_uninstall, prepare
 
