@@ -157,6 +157,9 @@ def _serve(requests: socket.socket) -> None:
                 return
             pid = os.fork()
             if pid == 0:
+                # Without their numbers, which `_become` closes: at the child's exit they would close those of the command.
+                for each in (requests, *(caller for _, caller in callers.values())):
+                    each.detach()
                 command, environment, directory = json.loads(request)
                 _become(command, environment, directory, streams[:3])
             for stream in streams[:3]:
