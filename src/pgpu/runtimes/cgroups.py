@@ -26,6 +26,7 @@ def enter_leaf(pid: int, job_id: str) -> Path:
     leaf = _own_group() / f"pgpu-{job_id}"
     try:
         leaf.mkdir(exist_ok=True)
+        # Moves all threads of the process. It is held back before its execve, so all its descendants start in the leaf.
         (leaf / "cgroup.procs").write_text(str(pid), encoding="ascii")
     except OSError as exc:
         raise RuntimeUnavailableError(
@@ -38,6 +39,7 @@ def enter_leaf(pid: int, job_id: str) -> Path:
 def kill_leaf(leaf: Path) -> None:
     """Kill all processes of a leaf at once through cgroup.kill (Linux 5.14 and newer)."""
     with contextlib.suppress(OSError):
+        # The kernel includes processes that are being forked, so none escapes between a scan and its kill.
         (leaf / "cgroup.kill").write_text("1", encoding="ascii")
 
 

@@ -123,6 +123,7 @@ class ClaimJob:
     def __init__(self, holder: ClaimHolder) -> None:
         self._holder = holder
         self._viewers = Viewers(Path(holder.slice_directory))
+        # Written once and never read, so that it stays readable for every poll.
         self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_over = False
 
@@ -152,6 +153,7 @@ class ClaimJob:
     def kill(self) -> None:
         """End the job, and kill the processes that still use the slice, so that its memory is free afterwards."""
         self._viewers.kill()
+        # Set before the eventfd: a thread that it wakes must find the exit code.
         self._is_over = True
         os.eventfd_write(self._end, 1)
 

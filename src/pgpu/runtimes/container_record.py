@@ -68,6 +68,8 @@ class Container:
 
     def first_process(self) -> ProcessHolder | None:
         """Return the container's first process; None while there is none, or if it has ended."""
+        # Engines pass `--pid-file`, which the lower runtime writes once the first process exists. Only without that option does
+        # it take a run of `runc state`.
         pid = self._pid_in_file() or self._pid_of_runtime()
         return identify_unreaped(pid) if pid else None
 
@@ -132,6 +134,7 @@ class Gate:
         """
         text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
         with contextlib.suppress(OSError):
+            # Non-blocking: a full pipe must not block the supervisor.
             os.write(self._descriptor, text.encode("utf-8", "replace"))
 
     def close(self) -> None:

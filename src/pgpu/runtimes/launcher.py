@@ -51,6 +51,7 @@ class Launch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close both pipes; a launcher that still waits exits when its control pipe is closed. Then reap it."""
+        # The control pipe first: a launcher that still waits for its release reads end of file and exits, so waitpid returns.
         os.close(self._control)
         os.close(self._report)
         if error is not None or not self._is_let_go:
@@ -64,6 +65,7 @@ class Launch:
             RequestError: Its working directory cannot be entered.
             RuntimeUnavailableError: The kernel rejected a step.
         """
+        # Sent through the pipe and not passed by execve: a variable such as LD_PRELOAD must not apply to the launcher itself.
         block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
         with contextlib.suppress(BrokenPipeError):  # the launcher's report has the reason
             _write_all(self._control, struct.pack("<Q", len(block)) + block)
@@ -138,11 +140,13 @@ def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> in
     moves = [(os.POSIX_SPAWN_DUP2, number, above + place) for place, number in enumerate(descriptors)]
     moves += [(os.POSIX_SPAWN_DUP2, above + place, place) for place in range(len(descriptors))]
     closings = [(os.POSIX_SPAWN_CLOSE, above + place) for place in range(len(descriptors))]
+    # Not fork: this process has threads, whose locks would stay locked in the child for ever.
     return os.posix_spawn(
         program,
         [str(program), *words],
         {},
         file_actions=[*moves, *closings],
+        # A signal mask survives execve; the job must not inherit the signals that this thread blocks.
         setsigmask=(),
         setsigdef=_SIGNALS_TO_RESTORE,
     )

@@ -85,10 +85,12 @@ class Lineage:
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without zombies."""
+        # One pass over /proc. Ancestry is computed from this snapshot, in which no parent can vanish in between.
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
         statuses = {pid: status for pid in pids if (status := read_status(pid)) is not None}
         marked = {pid for pid in statuses if self._is_marked(pid)}
         alive = {pid for pid, status in statuses.items() if not status.is_zombie}
+        # Never this process: the caller kills all members.
         return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
 
     def _is_marked(self, pid: int) -> bool:
@@ -123,6 +125,7 @@ def _descends(pid: int, marked: set[int], statuses: Mapping[int, ProcessStatus])
 def _environment(pid: int) -> list[bytes]:
     for directory in _places(pid):
         try:
+            # The block of the last execve; a program's own setenv does not change it.
             if block := (directory / "environ").read_bytes():
                 return block.split(b"\0")
         except PermissionError:

@@ -43,6 +43,7 @@ class AwaitedExit:
         """Send the request."""
         self._engine = engine
         self._id = container_id
+        # Sent before the release: if the container had ended already, `next-exit` would wait for the exit after a restart.
         self._connection = _send(engine, "POST", f"/containers/{container_id}/wait?condition=next-exit")
 
     def code(self) -> int | None:
@@ -52,7 +53,7 @@ class AwaitedExit:
         if answer is not None:
             with contextlib.suppress(ValueError, KeyError):
                 return int(json.loads(answer)["StatusCode"])
-        # The request was lost, such as in a restart of the engine. The list still has the code, as "Exited (1) 2 minutes ago".
+        # The request failed, such as in a restart of the engine. The list still has the code, as "Exited (1) 2 minutes ago".
         filters = "%7B%22id%22%3A%5B%22" + self._id + "%22%5D%7D"  # {"id":["…"]}
         answer = _receive(_send(self._engine, "GET", f"/containers/json?all=1&filters={filters}"))
         found = _EXITED.search(answer or "")
@@ -78,6 +79,7 @@ def _send(engine: str, method: str, path: str) -> socket.socket | None:
     try:
         connection.settimeout(_PATIENCE_SECONDS)
         connection.connect(address)
+        # HTTP/1.0: the engine closes the connection after the body and sends no chunks, so the body ends at end of file.
         connection.sendall(f"{method} {_API}{path} HTTP/1.0\r\nHost: pgpu\r\nContent-Length: 0\r\n\r\n".encode())
     except OSError:
         connection.close()
@@ -137,6 +139,7 @@ class OciJob:
     def exit_code(self) -> int | None:
         """Return the container's exit code after its end; None while it runs, or if it is unknown."""
         if self._exit_code is None and not self.is_alive():
+            # The kernel's record first: it needs no engine, and remains after the container's shim has reaped the process.
             self._exit_code = _code_of_kernel(self._pidfd)
             if self._exit_code is None:
                 self._exit_code = self._awaited.code()
@@ -260,6 +263,7 @@ class OciRuntime:
         if running is None:
             raise CancelledError("its container ended before its memory was granted")
         try:
+            # The program is held back meanwhile: limit, pipes and environment are in place at its first instruction.
             self._apply_cgroup_limits(holder, delivery)
             _bring_mps(running, delivery)
             # The environment is written before the holder is announced: an adopter then only has to release the container.

@@ -63,7 +63,7 @@ class ProbeContainer:
         return self._process.poll() is None
 
     def owns(self, pid: int) -> bool:
-        """True if a process is the lower runtime itself or runs in the twin."""
+        """True if a process is the lower runtime itself or runs in the probe container."""
         with contextlib.suppress(OSError):
             return pid == self._process.pid or f"/{self._name}" in Path(f"/proc/{pid}/cgroup").read_text(
                 encoding="utf-8"
@@ -97,7 +97,7 @@ class ProbeContainer:
 
 
 def start_probe(container: Container, job: Job, delivery: Delivery, stdio: Stdio) -> ProbeContainer:
-    """Start a command in a twin of a container, in another slice.
+    """Start the self-test's command in a probe container, in another slice.
 
     Raises:
         RuntimeUnavailableError: The lower runtime cannot be started.
@@ -117,7 +117,7 @@ def start_probe(container: Container, job: Job, delivery: Delivery, stdio: Stdio
 
 
 def probe_configuration(container: Container, job: Job, delivery: Delivery) -> dict[str, Any]:
-    """Return the configuration of a twin: the same files and user, another slice and command, no network, no hooks."""
+    """Return the configuration of a probe container: the same files and user, another slice and command, no network, no hooks."""
     text = (container.bundle / "config.json").read_text(encoding="utf-8", errors="surrogateescape")
     configuration: dict[str, Any] = json.loads(text)
     root = configuration["root"]
@@ -126,15 +126,19 @@ def probe_configuration(container: Container, job: Job, delivery: Delivery) -> d
     configuration["process"]["env"] += [f"{name}={value}" for name, value in delivery.environment]
     for mount in configuration["mounts"]:
         with contextlib.suppress(ValueError, KeyError):
+            # Mounts from the first container's slice come from the probe's slice instead; all others stay.
             inside = Path(mount["source"]).relative_to(container.home)
             mount["source"] = str(delivery.slice_directory.parent / inside)
     if delivery.mps_pipe_directory is not None:
         pipes = {"type": "bind", "source": str(delivery.mps_pipe_directory), "destination": MPS_IN_JOB}
         configuration["mounts"].append({**pipes, "options": ["bind", "rw", "rprivate"]})
+    # New namespaces of the same types: without `path` none of the first container is joined. A new network namespace is
+    # empty. The user namespace stays as it is, since the owners of the files depend on its mappings.
     linux = configuration.setdefault("linux", {})
     kept = [each["type"] for each in linux.get("namespaces", ()) if each["type"] not in {"network", "user"}]
     users = [each for each in linux.get("namespaces", ()) if each["type"] == "user"]
     linux["namespaces"] = [*({"type": kind} for kind in kept), {"type": "network"}, *users]
     linux["cgroupsPath"] = f"/pgpu-{job.id}"
+    # Hooks act on the engine's container, such as its network.
     configuration.pop("hooks", None)
     return configuration

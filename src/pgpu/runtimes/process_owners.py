@@ -69,6 +69,7 @@ class _Container:
 
     def owns(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
+            # Engines name the group `docker-ID.scope`, `libpod-ID.scope` or `/docker/ID`, depending on the cgroup driver.
             return self._id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace")
         return False
 
@@ -81,5 +82,6 @@ def _marks_of(job_id: str, holder: Holder) -> _Marks:
         return Viewers(Path(holder.slice_directory))
     if isinstance(holder, ContainerHolder):
         return _Container(holder.container_id)
+    # After the first process has ended, its PID may be another process's, whose namespace must not be attributed to the job.
     is_there = identify_unreaped(holder.pid) == holder
     return Lineage(job_id, holder, hold_mount_namespace(holder.pid) if is_there else None)

@@ -98,6 +98,7 @@ class ProcessRuntime:
                 give_usage(delivery, account)
         with launch(words, stdio) as launched:
             launched.hand_over(environment)
+            # The launcher has made its mounts and now reads its control pipe. The command will have the same PID.
             running = _attach(job, launched, stdio, is_private=is_private)
             self._let_go(running, delivery, launched, announce)
         return running
@@ -166,6 +167,7 @@ def why_no_private_view() -> str | None:
     except NodeError as error:
         return str(error)
     words = [str(program), "--probe", *_shadow_words(), "--preload-path", str(PRELOAD_PATH)]
+    # A subprocess, since unshare(CLONE_NEWUSER) fails in a process with threads and cannot be undone.
     tried = subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return None
@@ -218,6 +220,7 @@ def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_pr
     if not is_private and delivery.has_slice:
         shims = [str(delivery.slice_directory / name) for name in (CUDA_SHIM, NVML_SHIM)]
         present = environment.get("LD_PRELOAD")
+        # The dynamic linker takes the first definition of a symbol: the shims precede the job's own preloads.
         environment["LD_PRELOAD"] = ":".join([*shims, *([present] if present else [])])
     return environment
 
@@ -245,6 +248,7 @@ def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage
 
 
 def _terminal_path(spec: JobSpec, stdio: Stdio) -> Path | None:
+    # A path and not a descriptor: a slave side that stays open here would suppress the hang-up at the job's end.
     return Path(os.ttyname(stdio.stdin)) if spec.wants_tty else None
 
 
@@ -270,6 +274,7 @@ def shadows() -> tuple[tuple[str, Path], ...]:
     that they fail instead of bypassing the limit. A library that does not exist is placed in the linker's standard
     directories, since a simulated job on a machine without a driver must find one there.
     """
+    # Resolved: a mount on a symbolic link covers its target, and one file must not be mounted over twice.
     targets = {path.resolve(): _SHIM_OF[path.name] for path in _existing()}
     missing = {shim for shim in _SHIM_OF.values() if shim not in targets.values()}
     targets |= {path.resolve(): shim for path in _standard() if (shim := _SHIM_OF[path.name]) in missing}

@@ -71,6 +71,7 @@ class RunningProcess:
 
     def is_alive(self) -> bool:
         """True while the main process runs."""
+        # A pidfd is readable as soon as the process is a zombie, whether or not it has been reaped.
         return not _wait_until_ended([self._pidfd], 0.0)
 
     def owns(self, pid: int) -> bool:
@@ -108,6 +109,7 @@ class RunningProcess:
             # Open only briefly: while the slave side is open here, the master side gets no hang-up when the job closes it.
             terminal = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             try:
+                # The kernel then sends SIGWINCH to the terminal's foreground process group.
                 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
             finally:
                 os.close(terminal)
@@ -115,6 +117,7 @@ class RunningProcess:
     def close(self) -> None:
         """Release the descriptors; a running job continues."""
         if self._leaf is not None:
+            # Fails without effect while the job runs, which so keeps its limits.
             remove_leaf(self._leaf)
         if self._pidfd >= 0:
             os.close(self._pidfd)

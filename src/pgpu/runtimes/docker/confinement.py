@@ -99,13 +99,16 @@ def confined(
     host = configuration["HostConfig"]
     return {
         **configuration,
+        # Each field that could widen the user's rights is set: neither the image's value nor the engine's default applies.
         **_entering(configuration, image.get("Config") or {}),
         "User": f"{account.uid}:{account.gid}",
         "WorkingDir": "/",
         "HostConfig": {
             **host,
             "Binds": [],
+            # Mounts instead of Binds: for a bind the engine creates a missing source, as root.
             "Mounts": [*map(_mount, volumes), *host["Mounts"]],
+            # A setuid program of the image, or one in a volume, gains nothing.
             "SecurityOpt": ["no-new-privileges"],
             "CapDrop": ["ALL"],
             "CapAdd": [],

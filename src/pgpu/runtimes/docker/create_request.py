@@ -78,6 +78,7 @@ def environment(spec: JobSpec, delivery: Delivery, gpu_request: Mapping[str, Any
     `NVIDIA_VISIBLE_DEVICES=all`, past the lease.
     """
     by_request = gpu_request and gpu_request.get("Driver") != "cdi"
+    # `void`: NVIDIA's runtime adds no GPU. With CDI the engine itself adds the devices.
     visible = ",".join(delivery.gpu_uuids) if by_request else "void"
     words = {**dict(spec.environment), "NVIDIA_VISIBLE_DEVICES": visible, **dict(delivery.environment)}
     return [f"{name}={value}" for name, value in words.items()]
@@ -89,6 +90,7 @@ def _mount(mount: BindMount) -> dict[str, Any]:
         "Source": str(mount.source),
         "Target": mount.target,
         "ReadOnly": mount.is_read_only,
+        # Mounts that are made later, on either side, stay on that side.
         "BindOptions": {"Propagation": "rprivate"},
     }
 

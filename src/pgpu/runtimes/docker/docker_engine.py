@@ -44,6 +44,7 @@ class DockerEngine:
         """
         self.url = url
         with translated("cannot reach the container engine"):
+            # `auto` requests its API version, so an unreachable engine fails here and not in a later call.
             self._api = docker.APIClient(base_url=url, version="auto", timeout=_TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
@@ -149,6 +150,7 @@ class DockerEngine:
             EngineGoneError: The engine disconnected.
         """
         try:
+            # No timeout: the SDK's limits the silence on the connection, and a job may run for days.
             return int(self._api.wait(container_id, timeout=None)["StatusCode"])
         except docker_errors.NotFound:
             return None
@@ -176,6 +178,7 @@ class DockerEngine:
             try:
                 self._api.remove_container(container_id, v=True, force=True)
             except docker_errors.APIError as error:
+                # A concurrent removal, such as by the engine's own clean-up, has the same result.
                 if error.status_code != _GONE and "already in progress" not in one_line(error):
                     raise
 
@@ -191,6 +194,7 @@ class DockerEngine:
 
 _LARGEST_HEAD_BYTES = 65536
 _LARGEST_REASON_BYTES = 65536
+# 101 from engines that upgrade the connection; others return 200 and use it the same way.
 _ACCEPTED = (b"101", b"200")
 
 
@@ -289,6 +293,7 @@ def _context_url(environment: Mapping[str, str]) -> str | None:
     name = environment.get("DOCKER_CONTEXT") or _read_json(folder / "config.json").get("currentContext")
     if not name or name == "default":
         return None
+    # Docker stores a context in a directory that is named by the SHA-256 of its name.
     digest = hashlib.sha256(str(name).encode()).hexdigest()
     endpoints = _read_json(folder / "contexts/meta" / digest / "meta.json").get("Endpoints", {})
     url = endpoints.get("docker", {}).get("Host")

@@ -81,6 +81,7 @@ class AttachedStreams:
 
     def _carry_frames(self) -> None:
         while header := self._receive_exactly(_FRAME_HEADER_BYTES):
+            # Frame header: byte 0 is the stream, bytes 4 to 7 are the length in big-endian order.
             target = self._stderr if header[0] == _STDERR_FRAME else self._stdout
             left = int.from_bytes(header[4:], "big")
             while left and (data := self._connection.recv(min(left, _CHUNK_BYTES))):
@@ -116,6 +117,7 @@ class AttachedStreams:
         with contextlib.suppress(OSError):
             while data := self._read_input():
                 self._connection.sendall(data)
+            # End of the input: the container reads end of file, while its output continues on the same connection.
             self._connection.shutdown(socket.SHUT_WR)
 
     def _read_input(self) -> bytes:
@@ -166,6 +168,7 @@ class DockerJob:
         """
         self._engine = engine
         self._holder = holder
+        # Identified as early as possible: after the container's end the PID may be reused.
         self._main = identify_unreaped(main_pid) if main_pid else None
         self._namespace = _pid_namespace(main_pid) if main_pid else None
         self._streams = streams
@@ -237,6 +240,7 @@ class DockerJob:
         if self._streams is not None:
             self._streams.wait_until_drained()
         with self._settling:
+            # After `close` the eventfd's number may belong to another file.
             if not self._closing.is_set():
                 self._exit_code = exit_code
                 os.eventfd_write(self._ended, 1)

@@ -40,6 +40,7 @@ from pgpu.runtimes.docker.refusals import (
 from pgpu.runtimes.docker.staging import Staging
 
 _SHIMS = (CUDA_SHIM, NVML_SHIM)
+# Go's zero time, which engines return for a time that is not set.
 _NEVER_STARTED = "0001-01-01T00:00:00Z"
 
 
@@ -97,6 +98,7 @@ class DockerRuntime:
                 refuse_unknown_user(spec, image, facts)
             if spec.host_memory_bytes is not None:
                 refuse_more_than_the_machine_has(spec, engine.information())
+            # Mounted and unmounted at once: this only checks that the user may open them.
             with self._volumes(engine, spec, account, image):
                 pass
 
@@ -112,6 +114,7 @@ class DockerRuntime:
         engine = DockerEngine(engine_url())
         try:
             image = engine.image(job.spec.image or "")
+            # The staged mounts last until the container runs, whose own mount namespace then holds them.
             with self._volumes(engine, job.spec, account, image) as volumes:
                 spec = replace(job.spec, volumes=volumes)
                 configuration = self._configuration(engine, image, replace(job, spec=spec), delivery, account)
@@ -132,6 +135,8 @@ class DockerRuntime:
         # Containers of an earlier start of this job that was never announced, such as after a crash.
         for leftover in engine.containers_with_label(f"{JOB_LABEL}={job.id}"):
             engine.remove(leftover)
+        # Create, announce, attach, start. After a crash before the announcement the container never ran, and the next start
+        # removes it by its label; after a crash behind it, `adopt` finds the holder in the ledger.
         holder = ContainerHolder(engine.create(configuration, container_name(job)), engine.url)
         try:
             announce(holder)
@@ -151,6 +156,7 @@ class DockerRuntime:
         refuse_more_than_own(spec, account)
         if self._staging is None:
             raise RuntimeUnavailableError("containers of other users cannot be made here")
+        # Before new mounts are made: those that killed processes left keep the users' file systems busy.
         self._staging.sweep()
         secrets = [Path(engine.url.removeprefix("unix://")), *SOCKETS_OF_ROOT]
         others = targets_in(load_image_facts(engine, image, [], self._cache)) if spec.volumes else []
@@ -256,6 +262,7 @@ def _state_of_ours(engine: DockerEngine, holder: ContainerHolder, job: Job) -> d
     if container is None or (container["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
         return None
     state = dict(container["State"])
+    # Created by a process that died before `start`.
     if state["StartedAt"] == _NEVER_STARTED:
         engine.remove(holder.container_id)
         return None

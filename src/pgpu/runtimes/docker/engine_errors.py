@@ -91,6 +91,7 @@ def _innermost(error: BaseException) -> str:
     while current is not None:
         if isinstance(current, OSError) and current.strerror:
             return current.strerror
+        # requests keeps urllib3's error as an argument, and that one the OSError as an argument or as its cause.
         nested = [argument for argument in current.args if isinstance(argument, BaseException)]
         current = nested[0] if nested else current.__cause__ or current.__context__
     quoted = re.search(r"(?:Error\(\d+, )['\"](?P<words>[^'\"]+)", str(error))

@@ -179,6 +179,7 @@ _ELF_MAGIC = b"\x7fELF"
 _MACHINES = {0x3E: "amd64", 0xB7: "arm64", 0x03: "386", 0x28: "arm", 0x15: "ppc64le", 0xF3: "riscv64", 0x16: "s390x"}
 """e_machine of the ELF specification → the architecture's name in image manifests."""
 
+# Version names in the string table, each between two zero bytes. The second is a look-ahead, since it also begins the next name.
 _GLIBC_VERSION = re.compile(rb"\0GLIBC_(\d+)\.(\d+)(?:\.\d+)?(?=\0)")
 
 
@@ -186,6 +187,7 @@ def architecture(library: bytes) -> str | None:
     """Return the architecture of a little-endian ELF file as in image manifests, such as `amd64`; None if unknown."""
     if not library.startswith(_ELF_MAGIC):
         return None
+    # e_machine is the 16-bit field at offset 18 of the ELF header, for 32-bit and 64-bit files alike.
     return _MACHINES.get(int.from_bytes(library[18:20], "little"))
 
 

@@ -88,7 +88,7 @@ class CreatedContainerFiles:
         return stat if isinstance(stat, dict) else None
 
 
-_LOOKED_AT = ("/usr", "/lib", "/lib64", "/etc")
+_INSPECTED_DIRECTORIES = ("/usr", "/lib", "/lib64", "/etc")
 _LOOK_LABEL = "io.pgpu.look"
 
 
@@ -104,10 +104,10 @@ def load_image_facts(
         cache: Cache of facts.
     """
     covering = [bind for bind in binds if _covers(bind)]
-    remembered = None if covering else cache.load(image["Id"])
-    if remembered is not None:
-        return remembered
-    facts = _look(engine, image, covering)
+    cached = None if covering else cache.load(image["Id"])
+    if cached is not None:
+        return cached
+    facts = _inspect(engine, image, covering)
     if not covering:
         cache.store(image["Id"], facts)
     return facts
@@ -115,12 +115,13 @@ def load_image_facts(
 
 def _covers(bind: str) -> bool:
     target = posixpath.normpath(bind.split(":")[1])
-    return any(target == looked or target.startswith(f"{looked}/") for looked in _LOOKED_AT)
+    return any(target == each or target.startswith(f"{each}/") for each in _INSPECTED_DIRECTORIES)
 
 
-def _look(engine: DockerEngine, image: dict[str, Any], binds: Sequence[str]) -> ImageFacts:
+def _inspect(engine: DockerEngine, image: dict[str, Any], binds: Sequence[str]) -> ImageFacts:
     configuration = {
         "Image": image["Id"],
+        # Engines reject a container without any command, and an image may have none.
         "Cmd": ["never-run"],
         "Labels": {_LOOK_LABEL: "1"},
         "NetworkDisabled": True,

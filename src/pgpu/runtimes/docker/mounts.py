@@ -47,6 +47,7 @@ def plan_mounts(delivery: Delivery, facts: ImageFacts) -> list[BindMount]:
 
 
 def _directory_mounts(delivery: Delivery) -> Iterator[BindMount]:
+    # The other mount points exist in the slice already: the engine could not create them below a read-only mount.
     yield BindMount(delivery.slice_directory, JOB_DIRECTORY, is_read_only=True)
     yield BindMount(delivery.usage_path, f"{JOB_DIRECTORY}/usage", is_read_only=False)
     if delivery.time_path is not None and delivery.board_directory is not None:

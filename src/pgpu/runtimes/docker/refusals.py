@@ -71,6 +71,7 @@ def _refuse_bad_text(spec: JobSpec) -> None:
     texts += [("environment", word) for pair in spec.environment for word in pair]
     texts += [("volume", word) for volume in spec.volumes for word in (volume.source, volume.target, volume.options)]
     for what, text in texts:
+        # A surrogate stands for a byte that is not UTF-8 (PEP 383); JSON would not carry that byte.
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise RequestError(f"the {what} {text[:64]!r} is not text in UTF-8, or has a zero byte")
     for what, path in texts:

@@ -82,12 +82,14 @@ class StagerRunner:
         status = None
         try:
             with contextlib.ExitStack() as stack:
+                # This child is not reaped yet, so the PID cannot have been reused.
                 pidfd = os.pidfd_open(pid)
                 stack.callback(os.close, pidfd)
                 if _ends_within(pidfd, _QUICK_SECONDS) or self._ends_slowly(pidfd, uid):
                     status = os.waitpid(pid, 0)[1]
                 else:
                     os.kill(pid, signal.SIGKILL)
+                    # A process in an uninterruptible look-up ends later; `_reap` keeps its PID until then.
                     _ends_within(pidfd, _GRACE_SECONDS)
         finally:
             self._reap(pid if status is None else None)
@@ -126,6 +128,7 @@ def _start_stager(words: Sequence[str]) -> tuple[int, int]:
     with contextlib.ExitStack() as stack:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         stack.callback(os.close, nothing)
+        # Only the stager keeps the write end, so its exit ends the report.
         report, report_end = os.pipe()
         stack.callback(os.close, report_end)
         try:
