@@ -87,8 +87,8 @@ def test_without_a_driver_nothing_is_known() -> None:
 
 def test_a_simulated_error_is_a_file_beside_the_gpus(tmp_path: Path) -> None:
     watch = NvmlSource(tmp_path).watch_xids()
-    assert watch.seen() == {}
+    assert watch.fatal_xids() == {}
     (tmp_path / "xid-GPU-1").write_text("79\n")
     (tmp_path / "xid-GPU-2").write_text("31\n")  # a program's own fault
     (tmp_path / "xid-GPU-3").write_text("what?")
-    assert watch.seen() == {"GPU-1": 79}
+    assert watch.fatal_xids() == {"GPU-1": 79}

@@ -115,7 +115,7 @@ class _Parts:
         from pgpu.kubernetes.node_health import GpuHealth
 
         source = gpu_source(simulated_gpus(self.settings, self.runtime_path))
-        return GpuHealth(source.gpus, source.watch_xids().seen)
+        return GpuHealth(source.gpus, source.watch_xids().fatal_xids)
 
     @cached_property
     def pods(self) -> "KubeletPods":

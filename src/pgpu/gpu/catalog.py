@@ -47,21 +47,24 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     """
     limiting = _LIMITING.fullmatch(text.strip())
     if limiting:
-        return _limiting(limiting["model"], int(limiting["count"] or 1))
+        model = _known_model(limiting["model"])
+        count = _checked_count(int(limiting["count"] or 1), model)
+        return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), count
     paging = _PAGING.fullmatch(text.strip())
     if paging:
         return _paging(paging["model"], int(paging["count"] or 1))
     divided = _DIVIDED.fullmatch(text.strip())
     if divided:
         return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
-    model = _by_word(text)
-    if model is not None:
-        return model, 1
+    # The whole text first: `rtx3090` also matches as 3,090 GPUs of a model `rt`.
+    single = _by_word(text)
+    if single is not None:
+        return single, 1
     counted = _COUNTED.fullmatch(text)
-    model = _by_word(counted["model"]) if counted else None
-    if counted is None or model is None:
+    several = _by_word(counted["model"]) if counted else None
+    if counted is None or several is None:
         raise _unknown(text)
-    return model, _checked_count(int(counted["count"]), model)
+    return several, _checked_count(int(counted["count"]), several)
 
 
 def model_named(name: str) -> GpuModel | None:
@@ -75,9 +78,7 @@ def known_models() -> Sequence[str]:
 
 
 def _divided(word: str, instances: str, count: int) -> tuple[GpuModel, int]:
-    whole = _by_word(word)
-    if whole is None:
-        raise _unknown(word)
+    whole = _known_model(word)
     found = parse_division(whole.slug, instances)
     slug = f"{whole.slug}-mig-{'+'.join(instance.name for instance in found)}"
     model = replace(whole, slug=slug, instances=found)
@@ -87,22 +88,20 @@ def _divided(word: str, instances: str, count: int) -> tuple[GpuModel, int]:
     return model, count
 
 
-def _limiting(word: str, count: int) -> tuple[GpuModel, int]:
-    model = _by_word(word)
-    if model is None:
-        raise _unknown(word)
-    return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), _checked_count(count, model)
-
-
 def _paging(word: str, count: int) -> tuple[GpuModel, int]:
-    model = _by_word(word)
-    if model is None:
-        raise _unknown(word)
+    model = _known_model(word)
     if model.capability.major >= _FIRST_THAT_PAGES:
         raise RequestError(f"{model.name} pages already", hint=f"write {model.slug}")
     capability = replace(model.capability, major=_FIRST_THAT_PAGES, minor=0, architecture=_PASCAL)
     slug, name = f"{model.slug}-paging", f"{model.name}{IMAGINARY}"
     return replace(model, slug=slug, name=name, capability=capability), _checked_count(count, model)
+
+
+def _known_model(word: str) -> GpuModel:
+    model = _by_word(word)
+    if model is None:
+        raise _unknown(word)
+    return model
 
 
 def _unknown(text: str) -> RequestError:
@@ -119,12 +118,11 @@ def _checked_count(count: int, model: GpuModel) -> int:
 
 def _by_word(text: str) -> GpuModel | None:
     bare = _BRANDS.sub("", _normalised(text))
-    return next((model for model in MODELS if bare in _words_for(model)), None)
-
-
-def _words_for(model: GpuModel) -> set[str]:
-    slug = _normalised(model.slug)
-    return {slug, f"{slug}gb", _BRANDS.sub("", _normalised(model.name))}
+    for model in MODELS:
+        slug = _normalised(model.slug)
+        if bare in {slug, f"{slug}gb", _BRANDS.sub("", _normalised(model.name))}:
+            return model
+    return None
 
 
 def _normalised(text: str) -> str:

@@ -4,7 +4,7 @@ Memory and multiprocessors as `nvidia-smi mig -lgip` prints them in NVIDIA's MIG
 since they differ in nothing that is simulated. A division is checked by its number of slices, not by their placement.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgpu.errors import RequestError
@@ -90,15 +90,11 @@ def parse_division(slug: str, text: str) -> tuple[MigProfile, ...]:
     if unknown is not None:
         raise RequestError(f"{slug} has no MIG instance {unknown!r}", hint=f"it has {', '.join(known)}")
     found = tuple(known[name] for name in names)
-    _check_fits(slug, found)
-    return found
-
-
-def _check_fits(slug: str, instances: Sequence[MigProfile]) -> None:
-    compute = sum(instance.compute_slices for instance in instances)
-    memory = sum(instance.memory_slices for instance in instances)
+    compute = sum(instance.compute_slices for instance in found)
+    memory = sum(instance.memory_slices for instance in found)
     if compute > COMPUTE_SLICES or memory > MEMORY_SLICES:
         raise RequestError(
             f"these instances need {compute} compute and {memory} memory slices of one {slug}",
             hint=f"it has {COMPUTE_SLICES} and {MEMORY_SLICES}",
         )
+    return found

@@ -9,6 +9,7 @@ Instance GPU Management.
 """
 
 import ctypes
+import itertools
 import os
 import threading
 from collections import Counter
@@ -42,6 +43,7 @@ def is_divided(handle: Any) -> bool:
 def instances(handle: Any) -> Sequence[tuple[int, Any]]:
     """Return index and handle of every instance of a GPU with memory of its own, in NVML's order."""
     found = []
+    # The count is the most instances that this GPU can have; an index without an instance is not an error.
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             found.append((index, pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
@@ -111,7 +113,7 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "memory") as handle:
+        with self._open_gpu(gpu_uuid, "memory") as handle:
             return GpuMemory(uuid=gpu_uuid, used_bytes=_memory(handle).used)
 
     def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
@@ -120,9 +122,18 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "processes") as handle:
-            *computing, drawing = (_first_supported(queries, handle) for queries in _PROCESS_QUERIES)
-            return _merged(gpu_uuid, [entry for entries in computing for entry in entries], drawing)
+        with self._open_gpu(gpu_uuid, "processes") as handle:
+            lists: list[Sequence[Any]] = []
+            for queries in _PROCESS_QUERIES:
+                answers = (_if_supported(query, handle) for query in queries)
+                lists.append(next((answer for answer in answers if answer is not None), ()))
+        # A process that computes and draws is in two of the lists. NVML leaves the bytes of a process out where it cannot tell them.
+        used: dict[int, int | None] = {}
+        for entry in itertools.chain.from_iterable(lists):
+            known_bytes = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]
+            used[entry.pid] = max(known_bytes) if known_bytes else None
+        compute_pids = {entry.pid for entries in lists[:-1] for entry in entries}
+        return [GpuProcess(gpu_uuid, pid, amount, pid not in compute_pids) for pid, amount in sorted(used.items())]
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the percentage of the last sample period in which a kernel ran, 0-100; None if the driver does not report it.
@@ -130,7 +141,7 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "utilisation") as handle:
+        with self._open_gpu(gpu_uuid, "utilisation") as handle:
             rates = _if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
 
@@ -144,9 +155,14 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "processes' utilisation") as handle:
-            samples = _if_supported(lambda each: _samples(each, since_seconds), handle)
-            return None if samples is None else frozenset(sample.pid for sample in samples if sample.smUtil > 0)
+        with self._open_gpu(gpu_uuid, "processes' utilisation") as handle:
+            try:
+                samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_seconds * 1e6))
+            except (pynvml.NVMLError_NoData, pynvml.NVMLError_NotFound):  # supported, but there is no newer sample
+                return frozenset()
+            except CANNOT_TELL:
+                return None
+            return frozenset(sample.pid for sample in samples if sample.smUtil > 0)
 
     def watch_metrics(self, gpu_uuid: str) -> nvml_watch.GpmWatch | None:
         """Start to measure a GPU's use of its pipes and memory bandwidth; None if the GPU does not support it.
@@ -154,10 +170,10 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "performance metrics") as handle:
+        with self._open_gpu(gpu_uuid, "performance metrics") as handle:
             if gpu_uuid.startswith("MIG-") or not _if_supported(nvml_watch.is_supported, handle):
                 return None
-        return nvml_watch.GpmWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
+        return nvml_watch.GpmWatch(lambda: self._open_gpu(gpu_uuid, "performance metrics"))
 
     def watch_xids(self) -> XidWatch:
         """Return a watch for fatal errors of the GPUs."""
@@ -169,7 +185,7 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        with self._asking(gpu_uuid, "MIG mode") as handle:
+        with self._open_gpu(gpu_uuid, "MIG mode") as handle:
             return is_divided(handle)
 
     def can_limit_cgroups(self, gpu_uuid: str) -> bool:
@@ -180,8 +196,9 @@ class NvmlSource:
         """
         if not hasattr(pynvml, "nvmlDeviceSetMemoryLimits_v1") or os.geteuid() != 0 or not _CGROUP_ROOT.is_dir():
             return False
+        # The root group always exists, and reading its limits changes nothing.
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(_CGROUP_ROOT))
-        with self._asking(gpu_uuid, "memory limits") as handle:
+        with self._open_gpu(gpu_uuid, "memory limits") as handle:
             try:
                 pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
             except (*CANNOT_TELL, pynvml.NVMLError_InvalidArgument):
@@ -201,7 +218,7 @@ class NvmlSource:
         limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
             nameSpace=os.fsencode(cgroup), softLimit=limit_bytes, hardLimit=limit_bytes
         )
-        with self._asking(gpu_uuid, "memory limits") as handle:
+        with self._open_gpu(gpu_uuid, "memory limits") as handle:
             pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
 
     def _gpus_at(self, index: int, driver_version: str) -> Sequence[Gpu]:
@@ -216,6 +233,7 @@ class NvmlSource:
 
     def _gpu(self, handle: Any, index: int, driver_version: str) -> Gpu:
         memory = _memory(handle)
+        # The total includes the driver's reserve, which no program can allocate.
         return Gpu(
             uuid=pynvml.nvmlDeviceGetUUID(handle),
             name=pynvml.nvmlDeviceGetName(handle),
@@ -228,7 +246,7 @@ class NvmlSource:
         )
 
     @contextmanager
-    def _asking(self, gpu_uuid: str, what: str) -> Iterator[Any]:
+    def _open_gpu(self, gpu_uuid: str, what: str) -> Iterator[Any]:
         try:
             with _library.opened(self._directory), nvml_errors_translated(f"read the {what} of {gpu_uuid}"):
                 yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
@@ -252,6 +270,7 @@ class _Library:
     @contextmanager
     def opened(self, directory: Path | None) -> Iterator[None]:
         """Hold NVML initialised for real GPUs (None) or for those of a state directory."""
+        # Held for the whole block: a thread that opens another directory shuts NVML down, which makes all handles invalid.
         with self._lock:
             if not self._is_initialised or self._directory != directory:
                 self._close()
@@ -329,30 +348,8 @@ def _link_bytes_per_second(handle: Any) -> int | None:
     return _LANE_BITS_PER_SECOND[generation - 1] * lanes // 8 * 3 // 4
 
 
-def _samples(handle: Any, since_seconds: float) -> Sequence[Any]:
-    try:
-        return list(pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_seconds * 1e6)))
-    except (pynvml.NVMLError_NoData, pynvml.NVMLError_NotFound):
-        return []
-
-
 def _if_supported(query: Callable[[Any], Any], handle: Any) -> Any | None:
     try:
         return query(handle)
     except CANNOT_TELL:
         return None
-
-
-def _first_supported(queries: Sequence[_Query], handle: Any) -> Sequence[Any]:
-    answers = (_if_supported(query, handle) for query in queries)
-    return next((answer for answer in answers if answer is not None), ())
-
-
-def _merged(gpu_uuid: str, computing: Sequence[Any], drawing: Sequence[Any]) -> Sequence[GpuProcess]:
-    """Return one entry per PID: a process that computes and draws is in two of NVML's lists."""
-    used: dict[int, int | None] = {}
-    for entry in (*computing, *drawing):
-        told = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]
-        used[entry.pid] = max(told) if told else None
-    compute_pids = {entry.pid for entry in computing}
-    return [GpuProcess(gpu_uuid, pid, amount, pid not in compute_pids) for pid, amount in sorted(used.items())]

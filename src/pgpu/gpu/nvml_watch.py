@@ -14,7 +14,7 @@ program's own is as in NVIDIA's k8s-device-plugin.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -34,23 +34,23 @@ _METRICS = {
 }
 _PERCENT = 100.0
 
-Asking = Callable[[], AbstractContextManager[Any]]
+OpenGpu = Callable[[], AbstractContextManager[Any]]
 
 
 class GpmWatch:
     """Use of a GPU since this object was created."""
 
-    def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, open_gpu: OpenGpu, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the first sample.
 
         Args:
-            asking: Returns a context with the GPU's handle, in which NVML is open and its errors are translated.
+            open_gpu: Returns a context with the GPU's handle, in which NVML is open and its errors are translated.
             clock: Seconds.
         """
-        self._asking = asking
+        self._open_gpu = open_gpu
         self._clock = clock
         self._began_seconds = clock()
-        with asking() as handle:
+        with open_gpu() as handle:
             self._first: Any = pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
 
     def finish(self) -> tuple[float, Mapping[Resource, float]]:
@@ -64,7 +64,7 @@ class GpmWatch:
             NodeError: The GPU or its driver is gone.
         """
         seconds = self._clock() - self._began_seconds
-        with self._asking() as handle:
+        with self._open_gpu() as handle:
             last = pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
             try:
                 return seconds, self._between(last) if seconds >= LEAST_SECONDS else {}
@@ -80,6 +80,7 @@ class GpmWatch:
         for place, metric in enumerate(_METRICS):
             question.metrics[place].metricId = metric
         answer = pynvml.nvmlGpmMetricsGet(question)
+        # The structure's array has room for every metric of NVML; only the first `numMetrics` entries are filled.
         values = zip(_METRICS.values(), answer.metrics, strict=False)
         return {
             resource: min(1.0, max(0.0, float(metric.value) / _PERCENT))
@@ -99,7 +100,7 @@ _NO_WAIT_MILLISECONDS = 0
 
 
 class XidWatch:
-    """Collects Xids from the first call of `seen` on. Safe for use by many threads."""
+    """Collects Xids from the first call of `fatal_xids` on. Safe for use by many threads."""
 
     def __init__(self, opened: Callable[[], AbstractContextManager[None]], simulated_directory: Path | None) -> None:
         """Take a context that holds NVML open, and the directory of simulated GPUs, whose Xids are files `xid-UUID` (None: real)."""
@@ -107,42 +108,39 @@ class XidWatch:
         self._directory = simulated_directory
         self._guard = threading.Lock()
         self._events: Any = None
-        self._seen: dict[str, int] = {}
+        self._fatal: dict[str, int] = {}
 
-    def seen(self) -> Mapping[str, int]:
+    def fatal_xids(self) -> Mapping[str, int]:
         """Return the last fatal Xid of each GPU that had one, by UUID.
 
         Raises:
             NodeError: The driver does not answer.
         """
         if self._directory is not None:
-            return _written(self._directory)
+            return _read_simulated_xids(self._directory)
+        # The guard is taken before NVML's lock, in every thread. The wait returns at once with events that came before the call.
         with self._guard, self._opened(), nvml_errors_translated("listen to GPUs' errors"):
-            self._seen.update(self._told())
-            return dict(self._seen)
-
-    def _told(self) -> Iterator[tuple[str, int]]:
-        if self._events is None:
-            self._events = _listening()
-        while True:
-            try:
-                event = pynvml.nvmlEventSetWait_v2(self._events, _NO_WAIT_MILLISECONDS)
-            except pynvml.NVMLError_Timeout:
-                return
-            if event.eventData not in _OF_PROGRAMS:
-                yield pynvml.nvmlDeviceGetUUID(event.device), int(event.eventData)
+            if self._events is None:
+                self._events = _subscribe()
+            while True:
+                try:
+                    event = pynvml.nvmlEventSetWait_v2(self._events, _NO_WAIT_MILLISECONDS)
+                except pynvml.NVMLError_Timeout:  # the queue is empty
+                    return dict(self._fatal)
+                if event.eventData not in _OF_PROGRAMS:
+                    self._fatal[pynvml.nvmlDeviceGetUUID(event.device)] = int(event.eventData)
 
 
-def _listening() -> Any:
+def _subscribe() -> Any:
     events = pynvml.nvmlEventSetCreate()
     for index in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(*CANNOT_TELL):
+        with contextlib.suppress(*CANNOT_TELL):  # a GPU without Xid events; the others are still watched
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
     return events
 
 
-def _written(directory: Path) -> dict[str, int]:
+def _read_simulated_xids(directory: Path) -> dict[str, int]:
     """Read Xids of simulated GPUs, which are written for tests: files with the number alone."""
     found = {}
     for path in directory.glob(f"{_FILE_PREFIX}*"):
