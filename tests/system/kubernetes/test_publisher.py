@@ -366,6 +366,6 @@ def test_two_who_undo_each_others_slices_slow_down(world: World) -> None:
     for each in (world, other):
         each.publisher.start()
 
-    waiting.until(lambda: "somebody else" in world.readiness.problems().get(SUBJECT, ""), lambda: world.said)
+    waiting.until(lambda: "another writer" in world.readiness.problems().get(SUBJECT, ""), lambda: world.said)
     other.end()
     waiting.until(lambda: len(world.devices) == 4)
