@@ -180,22 +180,17 @@ def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> l
         words += ["--directory", spec.working_directory]
     if is_private:
         append_host_preloads(delivery.slice_directory / PRELOAD_PATH.name, PRELOAD_PATH)
-        words += _view_words(delivery)
+        words += ["--slice", str(delivery.slice_directory), "--usage", str(delivery.usage_path)]
+        if delivery.time_path is not None and delivery.board_directory is not None:
+            words += ["--time", str(delivery.time_path), "--board", str(delivery.board_directory)]
+        if delivery.simulated_state_directory is not None:
+            words += ["--simulated", str(delivery.simulated_state_directory)]
+        if delivery.mps_pipe_directory is not None:
+            words += ["--mps", str(delivery.mps_pipe_directory)]
+        for name, path in delivery.driver_files:
+            words += ["--driver", f"{name}={path}"]
+        words += [*_shadow_words(), "--preload-path", str(PRELOAD_PATH)]
     return [*words, "--", *spec.command]
-
-
-def _view_words(delivery: Delivery) -> Iterable[str]:
-    yield from ("--slice", str(delivery.slice_directory), "--usage", str(delivery.usage_path))
-    if delivery.time_path is not None and delivery.board_directory is not None:
-        yield from ("--time", str(delivery.time_path), "--board", str(delivery.board_directory))
-    if delivery.simulated_state_directory is not None:
-        yield from ("--simulated", str(delivery.simulated_state_directory))
-    if delivery.mps_pipe_directory is not None:
-        yield from ("--mps", str(delivery.mps_pipe_directory))
-    for name, path in delivery.driver_files:
-        yield from ("--driver", f"{name}={path}")
-    yield from _shadow_words()
-    yield from ("--preload-path", str(PRELOAD_PATH))
 
 
 def _shadow_words() -> Iterable[str]:
@@ -277,15 +272,11 @@ def shadows() -> tuple[tuple[str, Path], ...]:
     # Resolved: a mount on a symbolic link covers its target, and one file must not be mounted over twice.
     targets = {path.resolve(): _SHIM_OF[path.name] for path in _existing()}
     missing = {shim for shim in _SHIM_OF.values() if shim not in targets.values()}
-    targets |= {path.resolve(): shim for path in _standard() if (shim := _SHIM_OF[path.name]) in missing}
-    return tuple((shim, path) for path, shim in targets.items())
-
-
-def _standard() -> Iterator[Path]:
     multiarch = sysconfig.get_config_var("MULTIARCH")
-    names = ("/usr/lib64",) if multiarch is None else (f"/usr/lib/{multiarch}", "/usr/lib64")
-    for directory in (Path(name) for name in names if Path(name).is_dir()):
-        yield from (directory / name for name in _SHIM_OF)
+    standard = ("/usr/lib64",) if multiarch is None else (f"/usr/lib/{multiarch}", "/usr/lib64")
+    for directory in (Path(name) for name in standard if Path(name).is_dir()):
+        targets |= {(directory / name).resolve(): shim for name, shim in _SHIM_OF.items() if shim in missing}
+    return tuple((shim, path) for path, shim in targets.items())
 
 
 def _existing() -> Iterator[Path]:
