@@ -93,10 +93,10 @@ def test_a_share_of_compute_is_written_live_and_leaves_a_hold_alone(world: World
     world.enforcer.prepare(job, [world.gpu])
     for word in (ComputeWord(0.3, 100, is_measured=True, is_shared=True), ComputeWord(0.5, 200, is_strict=True)):
         world.enforcer.set_compute(lease, [word])
-        assert [each.asked for each in world.enforcer.words(lease)] == [word]
+        assert [each.without_holds for each in world.enforcer.words(lease)] == [word]
         world.enforcer.hold(lease, lease.slices[0].gpu_uuid, Hold.TURNS, is_held=True)
         world.enforcer.set_compute(lease, [word])
-        assert [(each.asked, each.holds) for each in world.enforcer.words(lease)] == [(word, Hold.TURNS)]
+        assert [(each.without_holds, each.holds) for each in world.enforcer.words(lease)] == [(word, Hold.TURNS)]
         world.enforcer.hold(lease, lease.slices[0].gpu_uuid, Hold.TURNS, is_held=False)
     world.enforcer.release(lease)
 
@@ -109,11 +109,11 @@ def test_who_holds_a_job_takes_back_its_own_hold_and_no_other(world: World) -> N
         (Hold.SUSPENSION, True, Hold.TURNS | Hold.SUSPENSION),
         (Hold.TRIAL, False, Hold.TURNS | Hold.SUSPENSION),
         (Hold.TURNS, False, Hold.SUSPENSION),
-        (Hold.SUSPENSION, False, Hold.NOBODY),
+        (Hold.SUSPENSION, False, Hold.NONE),
     ):
         world.enforcer.hold(lease, lease.slices[0].gpu_uuid, hold, is_held=is_held)
         [word] = world.enforcer.words(lease)
-        assert (word.holds, word.is_held) == (left, left is not Hold.NOBODY)
+        assert (word.holds, word.is_held) == (left, left is not Hold.NONE)
     world.enforcer.release(lease)
 
 

@@ -125,7 +125,7 @@ class FileEnforcer:
     def _word(directory: Path, gpu_uuid: str) -> ComputeWord:
         told, held = directory / f"compute-{gpu_uuid}", directory / f"held-{gpu_uuid}"
         word = ComputeWord.unpack(int(told.read_text())) if told.exists() else ComputeWord()
-        return replace(word, holds=Hold(int(held.read_text())) if held.exists() else Hold.NOBODY)
+        return replace(word, holds=Hold(int(held.read_text())) if held.exists() else Hold.NONE)
 
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
         """A job's file `board`: when it last needed its first GPU, and since when it is busy; nanoseconds."""

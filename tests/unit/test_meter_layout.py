@@ -131,7 +131,7 @@ def test_a_share_changes_live_and_keeps_who_holds_the_job(tmp_path: Path) -> Non
     assert held == dataclasses.replace(shared, holds=Hold.TURNS, times_held=1)
     left = limit_file.set_held(tmp_path / "limit", UUIDS[1], Hold.TURNS, is_held=False)
     assert left == dataclasses.replace(shared, times_held=1)
-    assert left.asked == shared
+    assert left.without_holds == shared
     assert [gpu.compute for gpu in limit_file.read_limit(tmp_path / "limit").gpus] == [ComputeWord(), left]
 
 

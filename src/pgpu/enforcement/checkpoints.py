@@ -33,7 +33,7 @@ _FIRST_PID_NAMESPACE = 4026531836
 _PAUSE_SECONDS = 0.05
 """Poll interval for a step in progress."""
 
-_Answered = TypeVar("_Answered")
+_Result = TypeVar("_Result")
 
 
 class ProcessState(IntEnum):
@@ -148,11 +148,12 @@ class Checkpoints:
             StillWorkingError: The work took longer; the process keeps running.
             CheckpointError: The memory cannot be moved; the process may be left locked.
         """
-        _again(lambda: self._leave(pid, patience_seconds))
+        _retry(lambda: self._leave(pid, patience_seconds))
 
     def _leave(self, pid: int, patience_seconds: float) -> None:
         state = self._state_at_rest(pid)
         if state is ProcessState.RUNNING:
+            # The lock waits for the work in flight and blocks new CUDA calls; the driver moves the memory of locked processes only.
             self._step("lock", pid, max(1, round(patience_seconds * 1000)))
             state = ProcessState.LOCKED
         if state is ProcessState.LOCKED:
@@ -167,7 +168,7 @@ class Checkpoints:
             NoRoomError: It does not fit onto the GPU now.
             CheckpointError: The driver failed.
         """
-        _again(lambda: self._come_back(pid))
+        _retry(lambda: self._come_back(pid))
 
     def _come_back(self, pid: int) -> None:
         state = self._state_at_rest(pid)
@@ -188,6 +189,7 @@ class Checkpoints:
 
     def _step(self, word: str, pid: int, *more: int) -> None:
         answer, _ = self._ask(word, pid, *more)
+        # A process may end during the step: the driver then returns the same error as for a wrong call, so its state is read again.
         if answer == _Answer.SUCCESS or (answer in _GONE and self.state(pid) is None):
             return
         if answer == _Answer.NOT_READY:
@@ -225,7 +227,7 @@ class Checkpoints:
 
     def _is_new_enough(self) -> bool:
         try:
-            answer, version = _again(lambda: self._ask("offers"))
+            answer, version = _retry(lambda: self._ask("offers"))
         except CheckpointError:
             return False
         return answer == _Answer.SUCCESS and version >= OLDEST_CUDA
@@ -235,7 +237,7 @@ class Checkpoints:
         return self._simulated is not None or Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
 
 
-def _again(steps: Callable[[], _Answered]) -> _Answered:
+def _retry(steps: Callable[[], _Result]) -> _Result:
     """Retry after the helper was killed; completed steps are skipped, since each attempt reads the process's state first."""
     for _ in range(_MOST_KILLED):
         with contextlib.suppress(KilledError):

@@ -30,7 +30,7 @@ _PRIORITY_THAT_DOUBLES = 50
 class Hold(Flag):
     """Reasons for which a job's launches and copies are held. One bit for each holder, which sets and clears only its own."""
 
-    NOBODY = 0
+    NONE = 0
     SUSPENSION = SUSPENDED
     """Set by the job's supervisor while a job of higher priority has its place."""
 
@@ -60,7 +60,7 @@ class ComputeWord:
     is_strict: bool = False
     """True if the share is also a ceiling, even on an idle GPU."""
 
-    holds: Hold = Hold.NOBODY
+    holds: Hold = Hold.NONE
     """Launches and copies wait until all of these bits are clear."""
 
     times_held: int = 0
@@ -74,15 +74,16 @@ class ComputeWord:
     def with_hold(self, hold: Hold, *, is_held: bool) -> Self:
         """Return the word with one holder's bit changed and the other bits kept."""
         holds = self.holds | hold if is_held else self.holds & ~hold
+        # Counts from free to held only: a second holder of a job that is held already begins nothing.
         begins = bool(holds) and not self.is_held
         return replace(self, holds=holds, times_held=(self.times_held + begins) & TIMES_HELD_MASK)
 
     @property
-    def asked(self) -> Self:
+    def without_holds(self) -> Self:
         """The word without hold bits and without the count of holds."""
-        return replace(self, holds=Hold.NOBODY, times_held=0)
+        return replace(self, holds=Hold.NONE, times_held=0)
 
-    def over(self, old: Self) -> Self:
+    def with_holds_of(self, old: Self) -> Self:
         """Return this word with the hold bits and the count of holds of `old`."""
         return replace(self, holds=old.holds, times_held=old.times_held)
 

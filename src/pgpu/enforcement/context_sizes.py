@@ -62,6 +62,7 @@ class ContextSizes:
         return measured_bytes
 
     def _measure(self, gpu: Gpu) -> int:
+        # The probe holds its context while NVML is read: the driver lists a process only as long as it has one.
         with self._holding_context(gpu) as pid:
             used = {process.pid: process.used_bytes for process in self._processes(gpu.uuid)}
         if not used.get(pid):
@@ -81,10 +82,10 @@ class ContextSizes:
         ) as probe:
             assert probe.stdout is not None  # noqa: S101 - stdout=PIPE above
             try:
-                told = _read_until_ready(probe.stdout)
-                if "ready" not in told:
+                lines = _read_until_ready(probe.stdout)
+                if "ready" not in lines:
                     raise EnforcementError(
-                        f"no context can be made on {gpu.name}: the driver answers {' '.join(told) or 'nothing'}",
+                        f"no context can be made on {gpu.name}: the driver answers {' '.join(lines) or 'nothing'}",
                         hint="see whether another program can use this GPU, with `nvidia-smi`",
                     )
                 yield probe.pid

@@ -154,7 +154,7 @@ def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWor
     Raises:
         EnforcementError: The file cannot be written, has no such GPU, or is of a version without shares.
     """
-    return _change_compute(path, gpu_uuid, word.over)
+    return _change_compute(path, gpu_uuid, word.with_holds_of)
 
 
 def set_held(path: Path, gpu_uuid: str, hold: Hold, *, is_held: bool) -> ComputeWord:

@@ -88,7 +88,9 @@ class ShimEnforcer:
             RequestError: The slice is smaller than one CUDA context.
             EnforcementError: A file is missing, or an earlier slice of this job is still held.
         """
-        lease = _lease_of(job, gpus)
+        lease = job.lease
+        if lease is None or [part.gpu_uuid for part in lease.slices] != [gpu.uuid for gpu in gpus]:
+            raise PgpuBug(f"job {job.id} has no lease on these GPUs")
         contexts = [
             self._context_that_fits(gpu, part.device_bytes) for gpu, part in zip(gpus, lease.slices, strict=True)
         ]
@@ -199,6 +201,7 @@ class ShimEnforcer:
                 f"the slice of job {lease.job_id} is still held by a process", hint="stop the job and start a new one"
             )
         files = self.files(lease.job_id)
+        # A waiting container has these inodes bind-mounted and would not see new files of the same names.
         if files.is_laid_out:
             files.forget_limit()
         else:
@@ -308,21 +311,17 @@ def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
     try:
         uses = meter.read_use(files.limit, files.usage)
     except EnforcementError:
+        # A corrupt file, which its own job wrote: the slice counts as full, so that a job cannot hide its use.
         if not _is_there(files):
             raise
         return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
     capped = []
     for use in uses:
+        # After a shrink, memory that was allocated under an earlier limit is real use and must not be cut off.
         largest_bytes = max(largest[use.gpu_uuid], files.largest_limit_bytes())
         used_bytes, peak_bytes = min(use.used_bytes, largest_bytes), min(use.peak_bytes, largest_bytes)
         capped.append(replace(use, used_bytes=used_bytes, peak_bytes=peak_bytes))
     return capped
-
-
-def _lease_of(job: Job, gpus: Sequence[Gpu]) -> Lease:
-    if job.lease is None or [part.gpu_uuid for part in job.lease.slices] != [gpu.uuid for gpu in gpus]:
-        raise PgpuBug(f"job {job.id} has no lease on these GPUs")
-    return job.lease
 
 
 class MigEnforcer(ShimEnforcer):

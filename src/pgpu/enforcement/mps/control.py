@@ -269,11 +269,11 @@ def _judge(answers: dict[str, str], control: MpsControl, uid: int, owns: Owns) -
             f"a program that was started under MPS on GPU {control.gpu_uuid} is no client of the control daemon",
             hint="nothing is started without it: the job's user must be the daemon's, and its pipe directory reachable",
         )
-    seen_uid = Path(f"/proc/{own[0]}").stat().st_uid
-    if seen_uid != uid:
+    actual_uid = Path(f"/proc/{own[0]}").stat().st_uid
+    if actual_uid != uid:
         raise RequestError(
-            f"programs of this job run as user {seen_uid} and not {uid}, and MPS brings one user's together alone",
-            hint=f"add --user {seen_uid}",
+            f"programs of this job run as user {actual_uid} and not {uid}, and MPS brings one user's together alone",
+            hint=f"add --user {actual_uid}",
         )
 
 

@@ -220,8 +220,8 @@ class GpuDaemon:
         # The pidfd is opened before `quit`, so that the wait and the kill cannot hit another process with the same PID.
         with daemon_process(control.pipe_directory) as process:
             if process is not None:
-                is_told = control.quit(QUIT_SECONDS)
-                end(process, QUIT_SECONDS + _END_SECONDS if is_told else 0.0)
+                is_quitting = control.quit(QUIT_SECONDS)
+                end(process, QUIT_SECONDS + _END_SECONDS if is_quitting else 0.0)
         control.end_servers()  # left behind if the daemon was killed
         shutil.rmtree(self._home / str(present.number), ignore_errors=True)
 
@@ -305,13 +305,14 @@ def read_snapshot(control: MpsControl) -> DaemonSnapshot | None:
         return None
 
 
-def publish_snapshot(control: MpsControl, seen: DaemonSnapshot) -> None:
+def publish_snapshot(control: MpsControl, snapshot: DaemonSnapshot) -> None:
     """Publish a snapshot for the watchers of all jobs under this daemon.
 
     Raises:
         OSError: It cannot be written: the daemon's directory was removed.
     """
-    text = json.dumps([seen.began_seconds, seen.health.name, list(seen.clients.items()), sorted(seen.faulted)])
+    clients = list(snapshot.clients.items())  # pairs: keys of JSON objects are text, and these are PIDs
+    text = json.dumps([snapshot.began_seconds, snapshot.health.name, clients, sorted(snapshot.faulted)])
     write_atomically(_place(control), text.encode(), 0o600)
 
 

@@ -31,4 +31,4 @@ class TimeShare:
 
 
 def _without_holds(words: Sequence[ComputeWord]) -> list[int]:
-    return [word.asked.packed for word in words]
+    return [word.without_holds.packed for word in words]
