@@ -42,6 +42,7 @@ class Viewers:
 
     def members(self) -> Iterator[int]:
         """Yield the PIDs of all of them that this process may inspect."""
+        # The kernel keeps no list of the processes that see a directory, so all are checked.
         yield from (int(name) for name in os.listdir("/proc") if name.isdecimal() and self.owns(int(name)))  # noqa: PTH208 - names, not paths
 
     def kill(self) -> None:

@@ -41,6 +41,7 @@ def container_configuration(
         "WorkingDir": spec.working_directory or "",
         "Tty": spec.wants_tty,
         "OpenStdin": spec.wants_stdin,
+        # The engine closes the container's input when the client detaches, so that the program reads end of file.
         "StdinOnce": spec.wants_stdin,
         "AttachStdin": spec.wants_stdin,
         "AttachStdout": True,
@@ -50,6 +51,7 @@ def container_configuration(
             "Binds": binds(spec),
             "Mounts": [*(_mount(mount) for mount in mounts), *provisions],
             "LogConfig": _LOG_CONFIGURATION,
+            # With it the engine would delete the exit code together with the container; pgpu removes the container itself.
             "AutoRemove": False,
             **({"DeviceRequests": [dict(gpu_request)]} if gpu_request else {}),
             **(_seal(spec) if spec.is_sealed else {}),

@@ -252,6 +252,7 @@ class DockerJob:
             try:
                 return self._engine.wait(self._holder.container_id)
             except EngineGoneError:
+                # A pause that `close` ends early.
                 self._closing.wait(_RETRY_SECONDS)
                 away_seconds = 0.0 if self._has_main_process() else away_seconds + _RETRY_SECONDS
         return None

@@ -70,6 +70,7 @@ class CreatedContainerFiles:
             chunks, _stat = self.api.get_archive(self.container_id, path)
         except docker_errors.NotFound:
             return None
+        # The engine streams a tar archive; for a directory it may have gigabytes.
         content = bytearray()
         for chunk in chunks:
             content += chunk

@@ -126,6 +126,7 @@ class StagerRunner:
 def _start_stager(words: Sequence[str]) -> tuple[int, int]:
     """Return the read end of the stager's report pipe, and its PID."""
     with contextlib.ExitStack() as stack:
+        # The report is descriptor 4, as in the launcher; 0 to 3 are not used.
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         stack.callback(os.close, nothing)
         # Only the stager keeps the write end, so its exit ends the report.
@@ -210,6 +211,7 @@ class Staging:
         forbidden, places = conditions
         words = ["open", f"{account.uid}:{account.gid}:{','.join(map(str, account.groups))}", str(place)]
         words += [volume.source for volume in volumes]
+        # The stager compares these with resolved paths.
         words += ["--", *(str(path.resolve()) for path in forbidden)]
         words += ["--", *(f"{number}/{path}" for number, path in places)]
         try:
