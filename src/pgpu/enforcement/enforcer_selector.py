@@ -225,5 +225,6 @@ class EnforcerSelector:
     def _of(self, lease: Lease) -> Enforcer:
         if not lease.slices:
             return _WITHOUT_GPU.enforcer
+        # By the name in the lease: a running job stays with its enforcer, even if the selection for new jobs has changed.
         named = (candidate.enforcer for candidate in self._candidates if candidate.enforcer.name == lease.enforcer)
         return next(named, self._candidates[0].enforcer)

@@ -215,6 +215,7 @@ def _shape(data: bytes, at: int) -> Shape | None:
     grid, block = fields[3:6], fields[6:9]
     dynamic_bytes, static_bytes, registers, blocks_per_sm = fields[9:13]
     launches, measured, total_ns, shortest_ns, longest_ns = fields[13:18]
+    # The job stores the key first and `is_ready` after the name: a process that was killed in between leaves counts without a name.
     if not is_ready:
         return Shape("", (0, 0, 0), (0, 0, 0), 0, 0, 0, 0, launches, measured, total_ns, 0, longest_ns)
     return Shape(
@@ -228,6 +229,7 @@ def _shape(data: bytes, at: int) -> Shape | None:
         launches=launches,
         measured=min(measured, launches),
         total_ns=total_ns,
+        # Stored + 1, since 0 is the initial value and stands for no measurement.
         shortest_ns=max(0, shortest_ns - 1),
         longest_ns=longest_ns,
     )
@@ -245,6 +247,7 @@ def _records(data: bytes, shapes: tuple[Shape | None, ...]) -> Iterator[TraceRec
     whole = (len(data) - RECORDS_OFFSET) // RECORD.size * RECORD.size
     for fields in RECORD.iter_unpack(data[RECORDS_OFFSET : RECORDS_OFFSET + max(0, whole)]):
         number, slot, gpu, flags, shape, detail, at_ns, start_ns, duration_ns, stream, size, context = fields
+        # The job stores the kind last. 0 is a place that was claimed and not filled yet, or whose process was killed.
         kind = kinds.get(number)
         if kind is None or gpu >= limit_file.MAX_GPUS or at_ns > _WORD_MASK or start_ns + duration_ns > _WORD_MASK:
             continue
