@@ -270,7 +270,7 @@ class DemandRules:
     retry_factor: float = 1.5
     """Growth of a slice that was too small."""
 
-    telling_seconds: float = 60.0
+    informative_seconds: float = 60.0
     """The peak of a run that failed is used only if it lasted this long."""
 
     most_runs: int = 100
@@ -393,5 +393,5 @@ def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRul
 
 def _is_informative(run: Run, rules: DemandRules) -> bool:
     """Whether the peak of a run is its need: it used a GPU, was not cut short, and did not take all memory it saw."""
-    is_whole = run.exit_code == 0 or run.duration_seconds >= rules.telling_seconds
+    is_whole = run.exit_code == 0 or run.duration_seconds >= rules.informative_seconds
     return run.peak_bytes > 0 and is_whole and not is_greedy(run, rules)

@@ -67,7 +67,7 @@ class ContextSizes:
             used = {process.pid: process.used_bytes for process in self._processes(gpu.uuid)}
         if not used.get(pid):
             raise EnforcementError(
-                f"the driver does not tell what process {pid} holds on {gpu.name}, so a context cannot be measured",
+                f"the driver does not report what process {pid} holds on {gpu.name}, so a context cannot be measured",
                 hint="run pgpu in the machine's own PID namespace, with a driver whose NVML lists processes",
             )
         return int(used[pid] or 0)

@@ -220,7 +220,7 @@ class EnforcerSelector:
             if all(candidate.works_on(gpu) for gpu in gpus):
                 return candidate
         names = ", ".join(gpu.name for gpu in gpus)
-        raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
+        raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` shows what is missing")
 
     def _of(self, lease: Lease) -> Enforcer:
         if not lease.slices:

@@ -127,7 +127,7 @@ class NvmlSource:
             for queries in _PROCESS_QUERIES:
                 answers = (_if_supported(query, handle) for query in queries)
                 lists.append(next((answer for answer in answers if answer is not None), ()))
-        # A process that computes and draws is in two of the lists. NVML leaves the bytes of a process out where it cannot tell them.
+        # A process that computes and draws is in two of the lists. NVML leaves the bytes of a process out where it does not know them.
         used: dict[int, int | None] = {}
         for entry in itertools.chain.from_iterable(lists):
             known_bytes = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]

@@ -110,8 +110,8 @@ def take_snapshot(
     Raises:
         NodeError: A GPU cannot be read.
     """
-    # A released lease has no files, so its meter cannot be read.
     gpus = tuple(source.gpus())
+    # A released lease has no files, so its meter cannot be read.
     leases = [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
     meters = _read_meters(enforcer, leases)
     for _ in range(_MOST_READINGS):

@@ -29,7 +29,7 @@ _FIRST_PID_NAMESPACE = 4026531836
 _Key = tuple[str, ProcessHolder]
 
 
-def find_outsiders(context: EngineContext, belonging: ProcessOwners) -> list[Outsider]:
+def find_outsiders(context: EngineContext, owners: ProcessOwners) -> list[Outsider]:
     """Return the processes that hold memory of this engine's GPUs outside of every lease now.
 
     Raises:
@@ -48,7 +48,7 @@ def find_outsiders(context: EngineContext, belonging: ProcessOwners) -> list[Out
         Outsider(process.gpu_uuid, holder, process.used_bytes, *_read_program(process.pid))
         for process, holder in seen
         if not _is_own(context, process)
-        and belonging.owner(holder, jobs) is None
+        and owners.owner(holder, jobs) is None
         # Again at the end: a PID that was reused meanwhile would blame another process.
         and identify_running(process.pid) == holder
     ]
@@ -56,11 +56,11 @@ def find_outsiders(context: EngineContext, belonging: ProcessOwners) -> list[Out
 
 def find_outsiders_once(context: EngineContext) -> Sequence[Outsider]:
     """Return the outsiders now, for a single reading; see `find_outsiders`."""
-    belonging = ProcessOwners()
+    owners = ProcessOwners()
     try:
-        return find_outsiders(context, belonging)
+        return find_outsiders(context, owners)
     finally:
-        belonging.close()
+        owners.close()
 
 
 def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
@@ -95,7 +95,7 @@ class Watchdog:
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._belonging = ProcessOwners()
+        self._owners = ProcessOwners()
         self._lock: int | None = None
         self._seen: set[_Key] = set()
         """At the last tick."""
@@ -116,7 +116,7 @@ class Watchdog:
             self._lock = try_lock(_lock_path(settings))
         if self._lock is None:
             return
-        found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._belonging)}
+        found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._owners)}
         before = set(self._reported)
         for key in before - set(found):
             self._note("outsider-gone", self._reported[key].outsider)
@@ -138,7 +138,7 @@ class Watchdog:
 
     def close(self) -> None:
         """Release the lock, so that another process takes it."""
-        self._belonging.close()
+        self._owners.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -46,7 +46,7 @@ class StagerError(Exception):
 
 
 class StagerRunner:
-    """All look-ups of this process."""
+    """Runs the stager and limits how many slow runs a user has at once; one instance for all threads of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -165,7 +165,7 @@ class Staging:
     """The directory in which volumes are mounted for the engine; accessible to root only."""
 
     directory: Path
-    _look_ups: StagerRunner = field(default_factory=StagerRunner)
+    _stagers: StagerRunner = field(default_factory=StagerRunner)
 
     @contextlib.contextmanager
     def staged(
@@ -215,7 +215,7 @@ class Staging:
         words += ["--", *(str(path.resolve()) for path in forbidden)]
         words += ["--", *(f"{number}/{path}" for number, path in places)]
         try:
-            self._look_ups.run(words, account.uid)
+            self._stagers.run(words, account.uid)
         except StagerError as refusal:
             raise _failure(refusal.report, volumes) from refusal
 
@@ -247,7 +247,7 @@ class Staging:
     def _clear(self, place: Path) -> None:
         """Unmount and remove the empty directory. Files below it are never deleted: until the unmount they are the user's."""
         try:
-            self._look_ups.run(["clear", str(place)], None)
+            self._stagers.run(["clear", str(place)], None)
         except StagerError as refusal:
             raise _failure(refusal.report, ()) from refusal
         with contextlib.suppress(OSError):
