@@ -34,7 +34,7 @@ class Noop:
 _GATEWAY = """
 import json, os, sys
 from pathlib import Path
-from tests.fakes.desk import FakeDesk
+from tests.fakes.control_plane import FakeControlPlane
 from pgpu.functions.gateway.gateway_server import GatewaySettings, run
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -43,9 +43,9 @@ declaration = json.dumps({"public": True, "idle": "1h"})
 version = Version(
     "noop", 1, os.getuid(), f"{root}/app.py:Noop", "0", declaration, "process", None, None, VersionState.READY, None, 0.0
 )
-desk = FakeDesk(root)
-desk.put(Function("noop", os.getuid(), 0.0, (version,), (Share(1, 100),)))
-run(desk, GatewaySettings(root / "functions.sock", ("127.0.0.1", port), root))
+control_plane = FakeControlPlane(root)
+control_plane.put(Function("noop", os.getuid(), 0.0, (version,), (Share(1, 100),)))
+run(control_plane, GatewaySettings(root / "functions.sock", ("127.0.0.1", port), root))
 """
 
 _FASTAPI = """
