@@ -1,10 +1,11 @@
 """The user's callable: imported by name, inspected, constructed and bound to the form in which a worker calls it.
 
 `load()` imports `module:attribute` or `file.py:attribute`, `signature_of()` inspects parameters and result once, before the
-first request, and `Loaded.construct()` makes the `Handler`. It rejects what a request cannot fill, such as a parameter whose
-annotation does not exist at run time. Parameters without an annotation accept anything. No HTTP here.
+first request, and `Loaded.construct()` makes the `Handler`. `signature_of()` rejects what a request cannot fill, such as a
+parameter with an annotation that does not exist at run time. Parameters without an annotation accept anything. No HTTP here.
 
-Runs in the zygote and its workers, and in the process of `pgpu function dev`. Exceptions of the user's code pass through
+Runs in the zygote and its workers, and in the child process in which `pgpu function` imports a module to describe it
+(`python -m pgpu.functions.dev`). Exceptions of the user's code pass through
 unchanged, with their traceback; the worker logs them.
 """
 

@@ -3,7 +3,7 @@
 Each job needs 1,205 MiB of 24,265. Without pgpu, allocations are refused from 21 jobs on and programs fail from 24 on, because
 the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches.
 
-P1: Kim and Kang, Korea University, 2023, on an RTX 3090. The figures of the papers are data of each experiment.
+P1: Kim and Kang, Korea University, 2023, on an RTX 3090. Each experiment's module has the figures of its paper.
 """
 
 import random

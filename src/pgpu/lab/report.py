@@ -187,7 +187,7 @@ def open_figure(path: Path, title: str, horizontal: str, vertical: str) -> Itera
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra that may be missing
     from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
 
-    # Without pyplot, which needs a display's backend and keeps every figure until it is closed.
+    # Without pyplot, which may choose the backend of a display and keeps every figure until it is closed.
     figure = Figure(figsize=_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

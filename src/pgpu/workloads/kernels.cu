@@ -5,7 +5,7 @@
 // pgpu.cost fill dram_bytes=4
 // pgpu.cost spin fixed_ns=2000 wave_ns=0 argument=0 ns_per_unit=1
 
-// Writes one word: tells whether kernels compute here.
+// Writes one word: shows whether kernels compute here.
 extern "C" __global__ void probe(unsigned int *word, unsigned int value)
 {
     if (blockIdx.x == 0 && threadIdx.x == 0)

@@ -179,7 +179,7 @@ def openapi(name: str, signature: Signature, declaration: Declaration, version: 
         f"/v2/models/{name}": {
             "get": _page("describe", "Inputs and outputs, as the Open Inference Protocol has them.")
         },
-        "/v2/health/live": {"get": _page("live", "Whether the front answers.")},
+        "/v2/health/live": {"get": _page("live", "Whether the replica answers.")},
         "/v2/health/ready": {"get": _page("ready", "Whether a call would be served now.", 503)},
     }
     return {

@@ -1,4 +1,4 @@
-// Kernels that take one resource from everybody else. A launch of few large blocks leaves the other multiprocessors
+// Kernels that take one resource from all other programs. A launch of few large blocks leaves the other multiprocessors
 // alone; what its neighbours then lose they lose to the cache or to the memory.
 
 // Reads a buffer over and over, each thread `AHEAD` loads of 16 bytes at a time, so that one block for each multiprocessor

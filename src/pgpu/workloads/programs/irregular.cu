@@ -38,7 +38,7 @@ extern "C" __global__ void assign(const float *points, const float *centres, int
 }
 
 // Second half: sums of the points of each centre, and their number behind them. Sums of whole numbers are exact, in
-// whatever order they come. An atomic addition is a sector at L2, for which nobody waits.
+// any order. An atomic addition is a sector at L2, for which no thread waits.
 // pgpu.cost gather flop=arg4+1 dram_bytes=4*arg4+4 l2_reads=32*arg4+32 l2_total_bytes=4*arg4*arg5+4*arg5 accesses=1
 extern "C" __global__ void gather(const float *points, const int *owners, float *sums, int count, int features,
                                   int clusters)
@@ -52,7 +52,7 @@ extern "C" __global__ void gather(const float *points, const int *owners, float 
     atomicAdd(sums + clusters * features + owner, 1.0f);
 }
 
-// Breadth-first search, one level: whoever was reached last reaches those behind its edges. Every node has `degree`
+// Breadth-first search, one level: the nodes reached last reach those behind their edges. Every node has `degree`
 // edges; nodes not reached yet have the level -1. That several nodes write the same level at once is harmless. All levels are read at
 // every launch, each node's edges at one of about ten; a level is a sector of its own.
 // pgpu.cost spread flop=1 dram_bytes=4+4*arg3/10 l2_reads=32*arg3/10 l2_total_bytes=4*arg2 accesses=2
