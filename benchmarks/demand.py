@@ -13,13 +13,14 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.advising.memory_demand import GrowthRules, at_number, last_growth, line_bytes
+from pgpu.structs import replace
 
 CARD_END_MIB = 38_500
 LEAST_OF_SMALLER = 0.6

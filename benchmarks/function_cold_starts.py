@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
@@ -40,6 +39,7 @@ from pgpu.app.settings import Settings
 from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import ColdStart, Deployment
+from pgpu.structs import replace
 
 SECOND = 1000.0
 BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0, "idle": 50.0, "worker": 50.0}

@@ -9,7 +9,6 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.slice_world import SliceWorld, a_slice
 
 from pgpu.enforcement import limit_file, trace
 from pgpu.profiling.measurement import summarise_log
+from pgpu.structs import replace
 
 ITERATIONS = 2000
 

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import LOOK
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 ROUNDS = 10

@@ -7,7 +7,7 @@ slow jobs down. A grant above a GPU's memory and a job that is never granted are
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from pgpu.scheduling.capacity import IDLE
 from pgpu.scheduling.forecast import Slowdown, SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.structs import replace
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
 """Rooms, queue, seconds, what is held, what the rounds before left → the jobs that start."""

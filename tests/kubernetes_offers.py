@@ -1,7 +1,6 @@
 """GPUs as an engine offers them to claims, for tests of what is published."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from lightkube.resources.resource_v1 import ResourceSlice
 from tests.fakes.api_objects import Object
@@ -12,6 +11,7 @@ from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.node_health import HealthReport, HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.resource_pool import pool_slices, published_bytes
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NODE = Node("node1", "24b5b18e-5433-4636-817b-bb6219afa594")

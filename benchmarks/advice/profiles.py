@@ -5,13 +5,14 @@ driver's occupancy; their time with the smallest L1 cache instead of the largest
 with what the antagonists lost.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.advice.stage import Measured, Program, Stage
 
 from pgpu.cli.profile_runs import Neighbour, fraction_of, neighbours_for
 from pgpu.model import Contest, Demand, Evidence, KernelUse, Profile, Resource, Sensitivity
+from pgpu.structs import replace
 from pgpu.workloads import programs
 from pgpu.workloads.programs.antagonists import BLOCK_THREADS, CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP, blocks_for
 

@@ -4,7 +4,6 @@ A GPU's thousandths are steps of memory, as claims are. The scheduler filters an
 takes the first GPU that fits, fullest first, as the driver publishes them: the scorer chooses nodes and no GPUs.
 """
 
-import dataclasses
 import time
 from collections import defaultdict
 
@@ -25,6 +24,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.kubernetes.extender.scorer import BEST, Scorer
+from pgpu.structs import replace
 from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
@@ -113,7 +113,7 @@ class Asking:
         taken_of = tuple(milli * (card in cards) for card in range(int(self._cluster.trace.gpus[node])))
         asked = (pod.cpu_milli, pod.host_memory_bytes, taken_of)
         self._held[node][asked].append((pod.uid, claim.key if claim else None))
-        self._scorer.put_pod(pod.uid, dataclasses.replace(pod, node=name))
+        self._scorer.put_pod(pod.uid, replace(pod, node=name))
         if claim is not None:
             taken = tuple(ConsumedGpu(name, f"{name}-{card}", milli * STEP_BYTES) for card in cards)
-            self._scorer.put_claim(claim.key, dataclasses.replace(claim, is_allocated=True, taken=taken))
+            self._scorer.put_claim(claim.key, replace(claim, is_allocated=True, taken=taken))

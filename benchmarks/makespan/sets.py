@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pgpu.scheduling.batch_simulation import BatchJob
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 CARD_MIB = 24_265

@@ -1,11 +1,11 @@
 """Writes to a ledger without end, and says what was acknowledged: `ledger_storm.py LEDGER`. To be killed."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.structs import replace
 
 ledger = Ledger(Path(sys.argv[1]))
 prefix = sys.argv[2]

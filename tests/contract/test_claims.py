@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pgpu.engine.claims import Claims
 from pgpu.engine.claims.engine_claims import EngineClaims
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.model import Claim, SharingWish, Slice
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 

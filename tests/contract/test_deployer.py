@@ -3,7 +3,6 @@
 import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
 from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import Deployment, Version, VersionState
+from pgpu.structs import replace
 
 OWNER = 61001
 

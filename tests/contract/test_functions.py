@@ -9,7 +9,6 @@ import socket
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.ledger import Ledger
 from pgpu.model import ColdStart, Deployment, Function, JobState, ReplicaState, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Rollout, Shown
+from pgpu.structs import replace
 
 APP = """
 class Doubler:

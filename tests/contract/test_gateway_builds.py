@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from tests.waiting import until
@@ -15,6 +15,7 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import RouterTable
 from pgpu.model import Function, JobState, Share, Version, VersionState
 from pgpu.services.messages import Judgement, ReplicaAsk
+from pgpu.structs import replace
 
 ALICE, BOB = 61001, 61002
 

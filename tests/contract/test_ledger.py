@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
+from pgpu.structs import replace
 
 STORM = Path(__file__).with_name("ledger_storm.py")
 

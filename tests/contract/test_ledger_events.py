@@ -1,6 +1,5 @@
 """The ledger's bulletin: what changes is told in order, whoever changed it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from tests.ledger_entries import waiting
 from pgpu.errors import RequestError
 from pgpu.ledger import Ledger
 from pgpu.model import JobState
+from pgpu.structs import replace
 
 
 def test_a_job_s_life_is_told_in_order(ledger: Ledger) -> None:

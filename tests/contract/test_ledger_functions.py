@@ -1,7 +1,6 @@
 """What the ledger promises of functions: durable, whole or not at all, and one owner for each name."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from pgpu.model import (
     VersionState,
     with_canary,
 )
+from pgpu.structs import replace
 
 ASKED = Deployment("detector", "app.py:Detector", "a" * 64, '{"memory":"4GiB"}')
 DOCKER = replace(ASKED, runtime="docker", image="python:3.12", requirements="numpy==2.0\n")

@@ -1,7 +1,6 @@
 """What the ledger remembers of ended runs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from pgpu.engine.history.run_history import RunHistory
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import Gpu, Run
 from pgpu.scheduling import Headroom
+from pgpu.structs import replace
 
 CALL = "train.py@0a1b2c3d --epochs 5"
 MINE = (CALL, 1000)

@@ -1,7 +1,6 @@
 """What the ledger remembers of measured runs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from pgpu.model import (
     Resource,
     Sensitivity,
 )
+from pgpu.structs import replace
 
 PROFILE = Profile(
     signature="train.py@0a1b2c3d --epochs 5",

@@ -1,7 +1,6 @@
 """A ledger of an older version is brought forward, one of a newer is left alone."""
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
 from pgpu.ledger.schema import MIGRATIONS, VERSION
 from pgpu.model import JobState, Lease, Request, Slice
+from pgpu.structs import replace
 
 OLD = Path(__file__).with_name("ledger_version_1.sql")
 

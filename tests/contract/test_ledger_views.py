@@ -2,7 +2,6 @@
 
 import threading
 import time
-from dataclasses import replace
 
 from tests.ledger_entries import add, waiting
 from tests.waiting import DEADLINE_SECONDS
@@ -10,6 +9,7 @@ from tests.waiting import DEADLINE_SECONDS
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, Lease, Place, Slice
 from pgpu.scheduling import NO_PRECEDENCE, Admission, Grant, OverdueReservation, Precedence, Quota, ServedJob
+from pgpu.structs import replace
 
 
 def test_waiting_jobs_are_told_by_model_in_order_of_arrival(ledger: Ledger) -> None:

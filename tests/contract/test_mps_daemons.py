@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.waiting import until
 from pgpu.enforcement.mps import GpuDaemon, Health, MpsDaemons
 from pgpu.enforcement.mps.daemon import Generation, health_of
 from pgpu.errors import EnforcementError
+from pgpu.structs import replace
 
 
 @pytest.fixture

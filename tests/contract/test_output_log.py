@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from pgpu.engine.streams.log import MEMORY_BYTES, OutputLog, stored
 from pgpu.engine.streams.records import HEADER, Record, RecordDecoder, encode
+from pgpu.structs import replace
 
 CAP_BYTES = 2000
 

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from pgpu.errors import CommandNotExecutableError, CommandNotFoundError
 from pgpu.model import ClaimHolder, ContainerHolder, Holder
 from pgpu.runtimes import RunningJob
 from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
+from pgpu.structs import replace
 
 
 def _process_in_view(directory: Path) -> RuntimeWorld:

@@ -1,7 +1,6 @@
 """A proof that a limit binds holds for this boot, driver, enforcer and delivery; and each lease has its own enforcer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import shims_id
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE
 from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.structs import replace
 
 GPU = Gpu("GPU-1", "One", 0, 100, "1.0", is_simulated=False)
 LEASE = Lease("0123456789ab", (Slice("GPU-1", 50),), 0.0)

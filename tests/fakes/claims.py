@@ -6,7 +6,6 @@ The contract tests run on this class and on the engine's.
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
@@ -15,6 +14,7 @@ from pgpu.engine.claims.engine_claims import KeyedLocks
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 

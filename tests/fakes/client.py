@@ -9,7 +9,7 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from pgpu.advising.advice import Advice, advise
@@ -38,6 +38,7 @@ from pgpu.model import (
     Submission,
 )
 from pgpu.model.validation import check_request, check_submission
+from pgpu.structs import replace
 from pgpu.units import MIB
 
 GPU = Gpu(

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire
 from pgpu.services.messages import Bearer
+from pgpu.structs import replace
 
 
 @dataclass

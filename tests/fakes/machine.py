@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.client.embedded_client import EmbeddedClient
@@ -31,6 +30,7 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.runtimes.running_process import RunningProcess
 from pgpu.scheduling.gpu_turns import TurnRules
+from pgpu.structs import replace
 
 
 class FileGpus:

@@ -2,7 +2,6 @@
 
 import os
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tests.slice_world import CONTEXT_BYTES, MIB, SliceWorld
 from pgpu.enforcement import limit_file, trace
 from pgpu.enforcement.trace import Direction, Log, Memory, RecordKind, TraceRecord
 from pgpu.profiling.measurement import Measurement, summarise_log
+from pgpu.structs import replace
 
 KERNEL_NS = 20_000_000
 TOLERANCE_NS = 200_000

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.forked_commands import PGPU
@@ -47,6 +47,7 @@ from pgpu.model import (
     Mount,
     SharingMode,
 )
+from pgpu.structs import replace
 from pgpu.units import MIB
 
 GPUS = "RTX 3090x3"

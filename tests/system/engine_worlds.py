@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.clearing import clear
@@ -22,6 +22,7 @@ from pgpu.engine.keeper.calling import GO, LOOK
 from pgpu.host.process_identity import identify_running
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 LONG = ("sleep", "600")

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.contract.runtime_worlds import RuntimeWorld, opened, terminal
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError, RequestError, RuntimeUnavailableError
 from pgpu.model import Account, JobSpec, ProcessHolder
 from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
+from pgpu.structs import replace
 
 ALICE = Account(
     61001, 61001, (61050, 61051), 0o027, (("RLIMIT_NOFILE", 123, 456),), (("PATH", "/usr/bin:/bin"), ("WHO", "alice"))

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from pgpu.model import (
 )
 from pgpu.scheduling import GpuRoom
 from pgpu.scheduling.capacity import IDLE
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 GPU = Gpu("GPU-0", "fake", 0, 24 * GIB, "1.0", is_simulated=True, compute_capability=(8, 6))

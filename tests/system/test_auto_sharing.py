@@ -4,7 +4,6 @@ import itertools
 import os
 import sys
 import time
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -37,6 +36,7 @@ from pgpu.model import (
     SharingMode,
     SharingWish,
 )
+from pgpu.structs import replace
 
 SPINNING = (sys.executable, "-m", "pgpu.workloads", "spin", "--kernel-ms", "5", "--launches", "1000000")
 

@@ -1,7 +1,7 @@
 """Jobs that `auto` let join each other under MPS: tried together and in turns, and kept as they are faster."""
 
 import selectors
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +29,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.libraries import PROBE
 from pgpu.model import Job
 from pgpu.runtimes.process_runtime import ProcessRuntime
+from pgpu.structs import replace
 
 _SHARED = ComputeWord(0.5, 100, is_measured=True, is_shared=True)
 _STAT_BLOCK_BYTES = 512

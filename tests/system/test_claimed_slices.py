@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,7 @@ from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Reque
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.scheduling.capacity import most_oversubscribed_bytes
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 _RUNTIME = ProcessRuntime()

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from pgpu.engine.leases.recovery import LOST, recover
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, ProcessHolder
+from pgpu.structs import replace
 
 
 @pytest.fixture

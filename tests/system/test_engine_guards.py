@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request, Resize
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 DEAD = ProcessHolder(1 << 22, 1, "another boot")

@@ -1,7 +1,6 @@
 """What the engine makes of shares and sharing modes; on a machine of files."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 from tests.fakes.machine import FileEnforcer
@@ -13,6 +12,7 @@ from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.errors import CapacityError, EnforcementError, RequestError
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, SharingMode, SharingWish
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from tests.system.engine_worlds import LONG, World, another, world
@@ -11,6 +10,7 @@ from tests.waiting import until
 
 from pgpu.errors import CapacityError
 from pgpu.model import Job, JobState
+from pgpu.structs import replace
 
 STUBBORN = ("bash", "-c", 'trap "" TERM; while :; do read -t 600 <> <(:); done')
 """A program that does not go when it is asked."""

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, JobState, SharingMode
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
+from pgpu.structs import replace
 
 Look = Callable[[str, Owns], None]
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from tests.system.engine_worlds import LONG, World, kill, world
@@ -17,6 +16,7 @@ from pgpu.engine.leases.departure import Departure
 from pgpu.engine.supervisor.aside import CAME_BACK, Aside
 from pgpu.errors import CapacityError, RequestError
 from pgpu.model import Job, JobState
+from pgpu.structs import replace
 
 HEARS = """
 import pathlib, signal, sys

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from pgpu.runtimes.launcher import launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage
 from pgpu.runtimes.process_runtime import _environment, _lineage, append_host_preloads
 from pgpu.runtimes.running_process import RunningProcess
+from pgpu.structs import replace
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_a_process_that_looks_for_members_never_finds_itself() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
 
 
-class Endless(Lineage):
+class Endless(Lineage, frozen=True):
     """Members that cannot be ended."""
 
     def members(self) -> set[int]:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.waiting import DEADLINE_SECONDS
 from pgpu.errors import RequestError
 from pgpu.model import Mount, ProcessHolder
 from pgpu.runtimes.process_runtime import ProcessRuntime, append_host_preloads, can_make_private_views, shadows
+from pgpu.structs import replace
 
 _THEIRS = "/no/such/library-of-the-user.so"
 

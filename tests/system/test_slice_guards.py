@@ -6,7 +6,6 @@ import resource
 import stat
 import struct
 import subprocess
-from dataclasses import replace
 
 import pytest
 from tests.system.slice_stage import SLICE_BYTES, opened_stage
@@ -16,6 +15,7 @@ from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError
 from pgpu.libraries import PROBE
 from pgpu.runtimes.process_runtime import ProcessRuntime
+from pgpu.structs import replace
 
 _STAT_BLOCK_BYTES = 512
 

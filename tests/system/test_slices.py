@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.runtimes.process_runtime import ProcessRuntime
+from pgpu.structs import replace
 
 _OUT_OF_MEMORY = 2
 _RUNTIME = ProcessRuntime()

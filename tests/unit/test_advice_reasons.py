@@ -1,12 +1,11 @@
 """Why jobs that one mode would be faster for are not advised to be in it: the reason told is the one that decided."""
 
-from dataclasses import replace
-
 import pytest
 from tests.unit.test_advising import GPU, MIB, OLD, job, swept
 
 from pgpu.advising.advice import LEAST_DOUBTFUL_GAIN, LEAST_GAIN, Advice, Confidence, advise
 from pgpu.model import Profile, SharingMode
+from pgpu.structs import replace
 
 IN_TURNS = "in turns a job would be slower than is tolerated"
 TOO_LITTLE = "that is too little to share each other's faults for"

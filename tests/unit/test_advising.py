@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +14,7 @@ from pgpu.advising.contention import Constants, Lines, Needs, fair_level, hits, 
 from pgpu.advising.needs_estimation import estimate_needs
 from pgpu.advising.needs_fit import antagonist_needs
 from pgpu.model import Antagonist, Contest, Demand, Evidence, Profile, Resource, Sensitivity, SharingMode
+from pgpu.structs import replace
 
 GPU = GpuKind("RTX 3090", (8, 6))
 OLD = GpuKind("GTX 980 Ti", (5, 2))

@@ -1,7 +1,6 @@
 """How fast bytes move on a GPU: what was calibrated, else what the link allows."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from pgpu.cli.output.reports import lines_of_bandwidths
 from pgpu.engine.history.sharing_advice import keep_bandwidths, swap_bytes_per_second
 from pgpu.ledger import Ledger
 from pgpu.model import Bandwidths, Gpu
+from pgpu.structs import replace
 
 GPU = Gpu(
     "GPU-1", "NVIDIA GeForce GTX 980 Ti", 0, 1 << 30, "615.1", is_simulated=True, link_bytes_per_second=12_000_000_000

@@ -1,13 +1,14 @@
 """`pgpu calibrate` tells before the first run that it may not, and tells no GPU what it measured on another."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from tests.fakes.client import FakeClient, Outcome
 from tests.unit.conftest import Run
 
 from pgpu.model import Job
+from pgpu.structs import replace
 
 TOLD = {
     "to_device_bytes_per_second": 12e9,

@@ -1,6 +1,5 @@
 """The command line over a client that runs nothing: words in, documents, lines and exit codes out."""
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from pgpu.client import Client
 from pgpu.errors import RequestError
 from pgpu.lab.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.structs import fields, replace
 from pgpu.units import MIB
 
 
@@ -294,7 +294,7 @@ def test_an_experiment_s_report_is_as_its_schema_promises() -> None:
 def test_every_fact_of_a_job_is_in_its_document(run: Run, capsys: Any) -> None:
     run("run", "-d", "--json", "--memory", "2GiB", "--", "true")
     shown = validate("job", capsys.readouterr().out)["job"]
-    assert {field.name for field in dataclasses.fields(Job)} - {"spec"} <= set(shown)
+    assert {field.name for field in fields(Job)} - {"spec"} <= set(shown)
 
 
 def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, capsys: Any) -> None:
@@ -316,7 +316,7 @@ def test_what_was_not_granted_in_time_exits_so() -> None:
     spec, request = JobSpec(("true",), "process"), Request(MIB)
     job = Job("0" * 12, spec, request, JobState.CANCELLED, 0.0)
     assert exits.of_job(job) == 130
-    assert exits.of_job(dataclasses.replace(job, wait_timed_out=True)) == 124
+    assert exits.of_job(replace(job, wait_timed_out=True)) == 124
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

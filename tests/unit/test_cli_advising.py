@@ -1,6 +1,5 @@
 """What `pgpu advise` says over profiles in files, and over words that name none."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,12 +10,13 @@ from tests.unit.test_advising import PROFILE, job, swept
 from tests.unit.test_cli import validate
 
 from pgpu.model import Profile
+from pgpu.structs import replace, to_builtins
 
 MIB = 1 << 20
 
 
 def written(path: Path, profile: Profile) -> str:
-    path.write_text(json.dumps({"schema_version": 1, "profile": dataclasses.asdict(profile)}))
+    path.write_text(json.dumps({"schema_version": 1, "profile": to_builtins(profile)}))
     return str(path)
 
 
@@ -27,7 +27,7 @@ def small(tmp_path: Path) -> str:
 
 @pytest.fixture
 def thrashing(tmp_path: Path) -> str:
-    profile = dataclasses.replace(
+    profile = replace(
         job(sm=0.4, dram=0.2, name="thrashing"), footprint_bytes=5 * MIB, contests=(swept(0.5, 1.9), swept(1.0, 3.0))
     )
     return written(tmp_path / "thrashing.json", profile)
@@ -52,7 +52,7 @@ def test_two_of_a_kind_that_lose_the_cache_take_turns(
 def test_before_volta_the_faster_mode_is_named_and_what_pgpu_does_instead(
     run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    profile = dataclasses.replace(job(sm=0.3, dram=0.2, name="small"), gpu_name="NVIDIA GeForce GTX 980 Ti")
+    profile = replace(job(sm=0.3, dram=0.2, name="small"), gpu_name="NVIDIA GeForce GTX 980 Ti")
     old = written(tmp_path / "old.json", profile)
     assert run("advise", old, old) == 0
     shown = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_advice_as_json_follows_its_schema(
 
 def test_a_profile_without_the_envelope_is_read_too(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "bare.json"
-    path.write_text(json.dumps(dataclasses.asdict(PROFILE)))
+    path.write_text(json.dumps(to_builtins(PROFILE)))
     assert run("advise", str(path), str(path)) == 0
 
 

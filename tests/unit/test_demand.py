@@ -1,7 +1,6 @@
 """How much a job should reserve, told by what earlier runs held."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from pgpu.advising.memory_demand import (
     was_too_small,
 )
 from pgpu.model import Run
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 CALL = "train.py@0a1b2c3d --epochs 5 --batch-size 32"

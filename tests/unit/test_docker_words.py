@@ -1,13 +1,14 @@
 """What a container is asked to be, what is refused, and what an engine's words mean: all of it pure."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from pgpu.structs import replace
 
 pytest.importorskip("docker", reason="the docker SDK is not installed")
 

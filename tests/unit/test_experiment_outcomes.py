@@ -1,9 +1,8 @@
 """Outcomes of experiments are what the jobs say."""
 
-import dataclasses
-
 from pgpu.lab import p1
 from pgpu.lab.trials import ExperimentTrial, JobOutcome, last_line, last_result, mean_seconds, spread
+from pgpu.structs import replace
 
 GIB = 1 << 30
 
@@ -30,17 +29,17 @@ def test_a_job_without_an_exit_code_counts_as_failed() -> None:
 
 
 def test_a_job_that_died_of_a_refusal_saw_one_even_if_it_could_not_count_it() -> None:
-    died = dataclasses.replace(job(exit_code=1), result=None, complaint="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
+    died = replace(job(exit_code=1), result=None, complaint="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
 
     assert died.saw_refusal
 
 
 def test_a_job_that_failed_of_something_else_saw_no_refusal() -> None:
-    assert not dataclasses.replace(job(exit_code=125), result=None, complaint="no such image").saw_refusal
+    assert not replace(job(exit_code=125), result=None, complaint="no such image").saw_refusal
 
 
 def test_a_job_without_a_result_took_the_time_until_its_end() -> None:
-    assert dataclasses.replace(job(seconds=3.0), result=None).seconds == 3.0
+    assert replace(job(seconds=3.0), result=None).seconds == 3.0
 
 
 def test_run_times_are_of_completed_jobs_only() -> None:
@@ -56,7 +55,7 @@ def test_a_trial_in_which_nothing_completed_has_no_mean() -> None:
 
 
 def test_jobs_side_by_side_are_counted_where_they_overlap() -> None:
-    later = dataclasses.replace(job(), result={**(job().result or {}), "began_at_seconds": 108.5})
+    later = replace(job(), result={**(job().result or {}), "began_at_seconds": 108.5})
 
     assert trial(job(), job(), later).most_side_by_side == 2
 

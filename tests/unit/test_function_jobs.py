@@ -3,7 +3,6 @@
 import json
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_spec,
 )
 from pgpu.model import Deployment, Request, Version, VersionState
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 VERSION = Version(
@@ -120,8 +120,8 @@ def test_packages_are_built_with_a_network_and_one_directory() -> None:
 
 
 def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
-    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text("utf-8"))
-    assert set(OWN_REQUIREMENTS) <= set(project["project"]["optional-dependencies"]["functions"])
+    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(OWN_REQUIREMENTS) <= {*project["dependencies"], *project["optional-dependencies"]["functions"]}
 
 
 @pytest.mark.parametrize(

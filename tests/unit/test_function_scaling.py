@@ -1,6 +1,6 @@
 """Replicas of a function come and go as its calls do: never too many, never one that works, never two that wait for each other."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from pgpu.functions.scaling.replica_policy import (
     plan_steps,
     wanted_replicas,
 )
+from pgpu.structs import replace
 
 NOW = 1000.0
 

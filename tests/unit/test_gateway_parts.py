@@ -5,7 +5,6 @@ import json
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter, RouterEvents, RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 from pgpu.services.messages import Bearer
+from pgpu.structs import replace
 
 OWNER = os.geteuid() + 1000
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +6,7 @@ from pgpu.errors import RequestError
 from pgpu.gpu.catalog import LARGEST_COUNT, known_models, parse_model
 from pgpu.gpu.mig_profiles import PROFILES
 from pgpu.gpu.products import MODELS, GpuModel
+from pgpu.structs import replace
 from pgpu.units import MIB
 
 

@@ -1,7 +1,6 @@
 """A client that looks often asks a server seldom."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from tests.waiting import until
@@ -9,6 +8,7 @@ from tests.waiting import until
 from pgpu.client.http_client import GrantWatch
 from pgpu.errors import ServerUnavailableError
 from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.structs import replace
 
 WAITING = Job("0123456789ab", JobSpec(("true",), "process"), Request(1), JobState.WAITING, 1.0, reason="no room")
 

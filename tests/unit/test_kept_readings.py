@@ -1,7 +1,6 @@
 """What profiles were read as is kept, so that no round in a transaction reads one."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from pgpu.engine.admission.auto_sharing import ProfileReadings
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Ledger
 from pgpu.model import Antagonist, Contest, Gpu, Profile
+from pgpu.structs import replace
 
 GPU = Gpu("GPU-0", "fake", 0, 1 << 30, "1.0", is_simulated=True)
 CALL = ("program", 7)

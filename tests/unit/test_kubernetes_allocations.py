@@ -1,7 +1,6 @@
 """What an allocation becomes: what was consumed is what is enforced, and whatever could be more is refused."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from pgpu.kubernetes.api import AllocatedDevice, Configuration, ResourceClaim
 from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND, SliceParameters, parse_parameters, read_allocation
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model import SharingWish
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 HERE, OTHER = gpu(0), gpu(1)

@@ -1,6 +1,5 @@
 """What a slice changes in a container, and what a runtime makes of two of them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from pgpu.kubernetes.cdi_files import content_of
 from pgpu.kubernetes.dra.container_edits import SEAL_DIRECTORY, container_edits
 from pgpu.kubernetes.node_requirements import check_runtime, passes_cdi_of_plugins
 from pgpu.model import Delivery
+from pgpu.structs import replace
 
 VIEW = Path("/run/pgpu/s/view")
 SIMULATED = Delivery(

@@ -1,6 +1,5 @@
 """When a GPU is called ill, and since when."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from tests.fakes.claims import gpu
@@ -9,6 +8,7 @@ from pgpu.errors import NodeError
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.kubernetes.node_health import GpuHealth, HealthChangeNotifier, HealthState
 from pgpu.model import Gpu
+from pgpu.structs import replace
 
 HERE, OTHER = gpu(0), gpu(1)
 

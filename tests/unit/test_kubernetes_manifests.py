@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from lightkube.resources.resource_v1 import ResourceClaimTemplate
 
 from pgpu.errors import RequestError
 from pgpu.kubernetes.deploy import Platform, ReplicaSlice, Scaling, SourceFile, Workload, as_json, as_yaml, manifests
+from pgpu.structs import replace
 from pgpu.units import GIB, KIB, MIB
 
 Manifest = dict[str, Any]

@@ -1,7 +1,6 @@
 """What is published of a node's GPUs."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -20,6 +19,7 @@ from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.pool_plan import next_order
 from pgpu.kubernetes.resource_slices.resource_pool import content, pool_slices
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 SHARED = "gpu-00000000-0000-0000-0000-000000000000"

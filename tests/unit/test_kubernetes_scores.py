@@ -1,6 +1,5 @@
 """Nodes are scored so that GPUs are filled."""
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -28,6 +27,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
 )
 from pgpu.kubernetes.extender.scorer import FIRST_RATING, GIVE_UP_SECONDS, MOST_RECENT, DemandMix, Scorer
 from pgpu.scheduling.outlook import JobShape
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 
@@ -45,7 +45,7 @@ class Town:
     ) -> tuple[PodState, list[int]]:
         pod = claiming(str(next(self._numbers)), cpu_milli)
         if ask is None:
-            pod = dataclasses.replace(pod, claims=())
+            pod = replace(pod, claims=())
         else:
             self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,)))
         return pod, self.scorer.score(pod, self.names if nodes is None else nodes)
@@ -53,7 +53,7 @@ class Town:
     def allocate(self, pod: PodState, ask: GpuDemand, node: str, gpu: int) -> None:
         taken = ConsumedGpu(node, f"{node}-{gpu}", ask.memory_bytes or 0, 10 * ask.compute_percent)
         self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,), is_allocated=True, taken=(taken,)))
-        self.scorer.put_pod(pod.uid, dataclasses.replace(pod, node=node))
+        self.scorer.put_pod(pod.uid, replace(pod, node=node))
 
 
 TWENTY = GpuDemand(SLICES, 1, 20 * GIB)

@@ -1,6 +1,5 @@
 """What a pod asks for is read from its objects, and what nodes have from theirs."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
 from pgpu.kubernetes.extender.scorer import demand_of
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import JobShape
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 RECORDED = Path(__file__).parents[1] / "fakes" / "recorded"
@@ -61,9 +61,7 @@ def test_recorded_objects_are_read() -> None:
     ]
 
     card = SharedGpu("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
-    assert shelves[0] == PublishedSlice(
-        "node1-gpu.pgpu.io", "node1", 5, "node1", (card, dataclasses.replace(card, gpu="gpu-1"))
-    )
+    assert shelves[0] == PublishedSlice("node1-gpu.pgpu.io", "node1", 5, "node1", (card, replace(card, gpu="gpu-1")))
     by_name = {claim.key.name: claim for claim in claims}
     assert by_name["claim-a"].demands == (GpuDemand(SLICES, 1, 30 * GIB, 0),)
     assert by_name["claim-a"].taken == (ConsumedGpu("node1", "gpu-0", 30 * GIB, 0),)
@@ -160,7 +158,7 @@ def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
 
 def test_who_shares_a_claim_that_is_allocated_asks_for_nothing() -> None:
     pod, stock = a_claimant(GpuDemand(SLICES, 1, 1 * GIB))
-    stock.put_claim(pod_key(pod), dataclasses.replace(stock.claims[pod_key(pod)], is_allocated=True))
+    stock.put_claim(pod_key(pod), replace(stock.claims[pod_key(pod)], is_allocated=True))
 
     assert demand_of(pod, stock).shape.gpu_count == 0
 

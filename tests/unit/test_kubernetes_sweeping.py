@@ -1,7 +1,6 @@
 """Slices whose claims the cluster has forgotten go in the end, and no others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from tests.fakes.claims import gpu
@@ -13,6 +12,7 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
 from pgpu.kubernetes.dra.orphaned_claims import SWEEP_SECONDS, OrphanCollector
 from pgpu.model import Claim, Slice
+from pgpu.structs import replace
 
 HELD = Claim("u-1", "default", "c", (Slice(gpu(0).uuid, 1 << 30),))
 DEVICE = AllocatedDevice("gpu", names.DRIVER, "node1", "gpu-1")

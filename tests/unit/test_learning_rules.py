@@ -1,7 +1,6 @@
 """What jobs of unknown size ask for, when a job is tried again, and which program a command is."""
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from pgpu.ledger import Decision, Waiting
 from pgpu.ledger.ledger import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 GPU = Gpu("GPU-" + "0" * 36, "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)

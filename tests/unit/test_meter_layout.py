@@ -1,6 +1,5 @@
 """The host's view of the limit and usage files: the C header's layout, and no trust in what a job wrote."""
 
-import dataclasses
 import fcntl
 import os
 import re
@@ -13,6 +12,7 @@ from pgpu.enforcement import compute_word, limit_file, meter
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.limit_file import LimitFile, LimitGpu
 from pgpu.errors import EnforcementError
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 HEADER = (Path(__file__).parent.parent.parent / "native" / "include" / "meter_abi.h").read_text("utf-8")
@@ -118,7 +118,7 @@ def test_flags_are_the_header_s(name: str, bit: str) -> None:
 def test_a_word_of_compute_is_read_as_it_was_written(word: ComputeWord, tmp_path: Path) -> None:
     assert ComputeWord.unpack(word.packed) == word
     gpus = (LimitGpu(UUIDS[0], 2 * GIB, 254 * MIB, compute=word), LIMIT.gpus[1])
-    limit = dataclasses.replace(LIMIT, gpus=gpus, flags=limit_file.TRACES)
+    limit = replace(LIMIT, gpus=gpus, flags=limit_file.TRACES)
     limit_file.write_limit(tmp_path / "limit", limit)
     assert limit_file.read_limit(tmp_path / "limit") == limit
 
@@ -128,9 +128,9 @@ def test_a_share_changes_live_and_keeps_who_holds_the_job(tmp_path: Path) -> Non
     shared = ComputeWord(0.25, 50, is_shared=True)
     limit_file.set_held(tmp_path / "limit", UUIDS[1], Hold.TURNS, is_held=True)
     held = limit_file.set_compute_word(tmp_path / "limit", UUIDS[1], shared)
-    assert held == dataclasses.replace(shared, holds=Hold.TURNS, times_held=1)
+    assert held == replace(shared, holds=Hold.TURNS, times_held=1)
     left = limit_file.set_held(tmp_path / "limit", UUIDS[1], Hold.TURNS, is_held=False)
-    assert left == dataclasses.replace(shared, times_held=1)
+    assert left == replace(shared, times_held=1)
     assert left.without_holds == shared
     assert [gpu.compute for gpu in limit_file.read_limit(tmp_path / "limit").gpus] == [ComputeWord(), left]
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from pgpu.engine.supervisor.clients import SILENT_SECONDS, Clients, Judging
 from pgpu.gpu import GpuSource
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, Slice
 from pgpu.runtimes import RunningJob
+from pgpu.structs import replace
 
 SERVER = 7
 

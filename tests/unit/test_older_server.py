@@ -1,6 +1,5 @@
 """A server that is older than its client: what it would leave out is never left out silently."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from pgpu.errors import NodeError
 from pgpu.model import Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.services import wire
 from pgpu.services.messages import Ask, Cancel
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 SPEC = JobSpec(("true",), "process", working_directory="/")

@@ -1,13 +1,12 @@
 """Placement never takes what is not there, never refuses what is, and keeps whole what likely jobs need whole."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import Placement, PlacementPreference, Placer, place, prefer_fuller_nodes, rate
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]

@@ -1,7 +1,6 @@
 """When a queue that should end soonest is planned anew: jobs that come and end, and those that run longer than believed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pgpu.engine.admission.situation import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
 from pgpu.scheduling.forecast import SlowdownCurve
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 1e6

@@ -1,7 +1,6 @@
 """Who is suspended for a waiting job of a higher priority: as few and as cheap as make room, and nobody in vain."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from pgpu.scheduling import Candidate, GpuRoom, admit
 from pgpu.scheduling.admission_round import Admission
 from pgpu.scheduling.capacity import Tenancy
 from pgpu.scheduling.preemption import REARM_SECONDS, Victim, preempt
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 1000.0

@@ -3,7 +3,6 @@
 import base64
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from pgpu.model import (
     Submission,
 )
 from pgpu.profiling.measurement import profile_of, summarise_log
+from pgpu.structs import replace
 from pgpu.units import MIB
 
 FAKES = Path(__file__).parent.parent / "fakes"

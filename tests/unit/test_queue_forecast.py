@@ -1,13 +1,12 @@
 """When a waiting job will probably start."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules, Quota, expected_starts
 from pgpu.scheduling.forecast import MOST_JOBS
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 10_000.0

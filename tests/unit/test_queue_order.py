@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Held, OrderRules, Quota, admit
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 10_000.0

@@ -1,7 +1,6 @@
 """For whom GPUs and quotas are kept, round by round, and how those who wait for it are told."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,6 +22,7 @@ from pgpu.scheduling import (
 )
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.scheduling.reservations import UNABLE_SECONDS
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 100_000.0

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pgpu.app.settings import load_settings
 from pgpu.cli.job_arguments import KEYS, read_job_file
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobSpec, JobState, Outsider, ProcessHolder, Request, SharingWish
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 SUBMIT = ("submit", "--memory", "2GiB")

@@ -1,7 +1,6 @@
 """Idle leases are taken for jobs that would not start otherwise: the cheapest, never one in vain, never for a lower priority."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from pgpu.scheduling import Candidate, GpuRoom, Held, Quota, admit
 from pgpu.scheduling.admission_round import Admission
 from pgpu.scheduling.capacity import IDLE, Tenancy
 from pgpu.scheduling.preemption import DecideRound, EvictableLease, ReclaimedRound, reclaim_leases
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 NOW = 10_000.0

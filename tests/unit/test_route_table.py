@@ -1,7 +1,6 @@
 """The table of routes fits the services, the clients and the fake."""
 
 import inspect
-from dataclasses import fields
 
 import pytest
 from tests.fakes.client import FakeClient
@@ -13,6 +12,7 @@ from pgpu.services.administration import AdministrationService
 from pgpu.services.function_service import FunctionService
 from pgpu.services.job_service import JobService
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROUTES, ServiceRoute
+from pgpu.structs import fields
 
 JOBS = (*JOB_ROUTES, *GPU_ROUTES)
 ROWS = [

@@ -1,7 +1,5 @@
 """Compute shares and sharing modes: never over the whole, never mixed, and nobody left out for ever."""
 
-from dataclasses import replace
-
 import pytest
 from benchmarks.replaying import (
     NO_HEADROOM,
@@ -22,6 +20,7 @@ from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Grant, Headroom, Held, admit, check_can_ever_fit
 from pgpu.scheduling.capacity import IDLE, MOST_MPS_CLIENTS, Tenancy
 from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 TIME_SLICED = Tenancy(SharingMode.TIME_SLICE, None, 1)

@@ -1,13 +1,14 @@
 """Turns on a GPU that cannot hold what its jobs work on: free while all fits, one set that fits at a time while not, everybody
 in the end, and the same answer for the same question."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance, quantum_seconds
+from pgpu.structs import replace
 
 GB = 10**9
 RULES = TurnRules(bytes_per_second=10 * GB, overhead=0.05)

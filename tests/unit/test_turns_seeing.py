@@ -1,10 +1,9 @@
 """What jobs that take no turns leave of a GPU to those that do."""
 
-from dataclasses import replace
-
 from pgpu.engine.watch.turn_arbiter import device_only_bytes
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 GPU, OTHER = "GPU-0", "GPU-1"

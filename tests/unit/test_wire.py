@@ -1,7 +1,6 @@
 """Values and errors travel between server and client unchanged; what is no value is refused in one line."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pgpu.model import (
 )
 from pgpu.services import wire
 from pgpu.services.messages import Ask, GpuReport, JobReport
+from pgpu.structs import replace
 
 UUID = "GPU-0"
 SPEC = JobSpec(("sh", "-c", "a\nb"), "docker", "img", (("A", "b=c"),), (Mount("/a", "/b", "ro"),), "/", "1:2", "name")

@@ -12,19 +12,18 @@ of them.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from pgpu.advising.contention import Constants, mps_slowdown, time_slice_slowdown
 from pgpu.advising.needs_estimation import L2_CACHE, MEMORY_BANDWIDTH, NeedsEstimate, estimate_needs
 from pgpu.model import Evidence, Profile, SharingMode
+from pgpu.structs import Struct
 
 VOLTA = (7, 0)
 MOST_CLIENTS = 48
 
 
-@dataclass(frozen=True, slots=True)
-class GpuKind:
+class GpuKind(Struct, frozen=True):
     """Properties of a GPU that the advice depends on."""
 
     name: str
@@ -92,8 +91,7 @@ class Confidence(StrEnum):
     """Counters and antagonists."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobAdvice:
+class JobAdvice(Struct, frozen=True):
     """Prediction for one job beside the others."""
 
     signature: str
@@ -109,8 +107,7 @@ class JobAdvice:
     """Resources of unknown use. For multiprocessors, memory bandwidth and L2 cache, full use is assumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """Advice for jobs on one GPU."""
 
     mode: SharingMode

@@ -4,15 +4,14 @@ There are few constants and predictions change smoothly with each, so each is se
 (coordinate descent with golden sections), without a numerical library.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.advising.advice import predict
 from pgpu.advising.contention import Constants
 from pgpu.model import Profile, SharingMode
+from pgpu.structs import Struct, fields, replace, to_builtins
 
 # Fitted constants and their bounds.
 BOUNDS = {
@@ -27,8 +26,7 @@ _SECTIONS = 24
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class ColocatedRun:
+class ColocatedRun(Struct, frozen=True):
     """Jobs measured together in one mode."""
 
     profiles: tuple[Profile, ...]
@@ -37,8 +35,7 @@ class ColocatedRun:
     """Of each job, against alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Relative errors of predictions."""
 
     mean: float
@@ -58,7 +55,7 @@ def _fit_one(measured: Sequence[ColocatedRun], constants: Constants, name: str) 
     """Return the constants with one of them at its minimum, by golden-section search."""
 
     def with_value(value: float) -> Constants:
-        return Constants(**{**dataclasses.asdict(constants), name: value})
+        return Constants(**{**to_builtins(constants), name: value})
 
     def loss(value: float) -> float:
         tried = with_value(value)
@@ -88,12 +85,12 @@ def key_of(gpu_name: str, driver_version: str) -> str:
 
 def text_of(constants: Constants) -> str:
     """Serialise constants as JSON."""
-    return json.dumps(dataclasses.asdict(constants))
+    return json.dumps(to_builtins(constants))
 
 
 def constants_of(text: str) -> Constants:
     """Parse the text of `text_of`; unknown fields are ignored."""
-    known = {field.name for field in dataclasses.fields(Constants)}
+    known = {field.name for field in fields(Constants)}
     return Constants(**{name: value for name, value in json.loads(text).items() if name in known})
 
 

@@ -20,13 +20,12 @@ for the cache equation, with one class of lines per job; Mei, Chu, Dissecting GP
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from pgpu.model import Resource
+from pgpu.structs import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(Struct, frozen=True):
     """Cost of sharing itself on one model of GPU under one driver, which profiles do not contain.
 
     The defaults are ours and unproven; `pgpu calibrate` fits them on a machine's own GPU.
@@ -52,8 +51,7 @@ class Constants:
 PIPES = (Resource.TENSOR, Resource.FP32, Resource.FP64, Resource.L2, Resource.PCIE)
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """Resource needs of one job's kernels while they run. Times are relative to their time alone: 1 is all of it."""
 
     sm: float = 1.0
@@ -102,8 +100,7 @@ _CACHE_STEPS = 40
 _CACHE_SETTLED = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Cache lines that one job returns to."""
 
     footprint: float

@@ -23,11 +23,11 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
 from pgpu.model import Run
+from pgpu.structs import Struct, field
 from pgpu.units import MIB
 
 # Replaces a path in a signature: outputs and data sets move, the program stays.
@@ -48,8 +48,7 @@ _PATH = re.compile(r"(/|\.\.?/|~|file://)[^\s]*$|\.\.?$")
 _PLAIN = re.compile(r"[!-~]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """A signature split into text and numbers."""
 
     text: str
@@ -115,8 +114,7 @@ def _digest(text: str) -> str:
 Point = tuple[tuple[float, ...], int]
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthRules:
+class GrowthRules(Struct, frozen=True):
     """Conditions under which the peak is extrapolated along a line."""
 
     factor: float = 1.17
@@ -248,8 +246,7 @@ class Basis(StrEnum):
     """The last try: all of its GPUs, and no less than what was too small."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemandRules:
+class DemandRules(Struct, frozen=True):
     """Margins and thresholds of estimates."""
 
     least_runs: int = 3
@@ -279,8 +276,7 @@ class DemandRules:
     growth: GrowthRules = field(default_factory=GrowthRules)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Memory to reserve."""
 
     memory_bytes: int | None

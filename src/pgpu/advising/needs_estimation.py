@@ -16,7 +16,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 from pgpu.advising.contention import PIPES, Needs
 from pgpu.advising.needs_fit import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error, refine_needs
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
+from pgpu.structs import Struct, replace, to_builtins
 
 # Prefix of the keys of stored estimates.
 PREFIX = "profile-read/"
@@ -55,8 +55,7 @@ MULTIPROCESSORS, ARITHMETIC, MEMORY_BANDWIDTH = "multiprocessors", "arithmetic",
 L1_CACHE, L2_CACHE = "L1 cache", "L2 cache"
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsEstimate:
+class NeedsEstimate(Struct, frozen=True):
     """Needs of one job, and what the estimate is based on."""
 
     busy: float
@@ -310,7 +309,7 @@ def _hash_formulas() -> str:
 
 def text_of(reading: NeedsEstimate) -> str:
     """Serialise an estimate as JSON."""
-    return json.dumps(asdict(reading))
+    return json.dumps(to_builtins(reading))
 
 
 def estimate_of(text: str) -> NeedsEstimate | None:

@@ -7,11 +7,11 @@ each depends on all figures, since a job slowed down by one resource uses less o
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 
 from pgpu.advising.contention import Constants, Lines, Needs, hits, mps_slowdowns, touches_of
 from pgpu.model import Antagonist, Contest, Resource
+from pgpu.structs import Struct, replace
 
 # Memory bandwidth that an antagonist on a tenth of the multiprocessors uses, if not measured; a share of all. Unproven.
 TYPICAL_RATE = 0.5
@@ -57,8 +57,7 @@ _WEIGHT_OF_ALONE = 2.0
 _Figures = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedContest:
+class ObservedContest(Struct, frozen=True):
     """A contest, and the needs of the antagonist in it."""
 
     contest: Contest
@@ -98,8 +97,7 @@ def fit_error(needs: Needs, contests: Sequence[ObservedContest]) -> float:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     first: Needs
     contests: Sequence[ObservedContest]
     l2_rate: float

@@ -10,8 +10,9 @@ Source: MISO (SoCC 2022) and Orion decide by trial as well; the 20 s, the 5 % an
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from pgpu.structs import Struct, field, replace
 
 
 class Way(StrEnum):
@@ -21,8 +22,7 @@ class Way(StrEnum):
     TURNS = "turns"
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationRules:
+class VerificationRules(Struct, frozen=True):
     """Durations and thresholds of a trial."""
 
     look_seconds: float = 20.0
@@ -47,8 +47,7 @@ DEFAULT_RULES = VerificationRules()
 _MOST_TURNS_WITHOUT_RESULT = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Result of a trial of some programs together on one model of GPU."""
 
     way: Way
@@ -59,8 +58,7 @@ class Verdict:
     """Since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """State of the trial of one set of jobs. Times are of the monotonic clock."""
 
     job_ids: frozenset[str] = frozenset()

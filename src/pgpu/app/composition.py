@@ -4,11 +4,11 @@ The command line, the server and every supervisor use the same code. Imports tha
 functions: the supervisor of a process never loads the container engine's library.
 """
 
+import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from pgpu.gpu.nvml import NvmlSource
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
+from pgpu.structs import Struct, replace
 
 if TYPE_CHECKING:
     from pgpu.enforcement.driver import DriverEnforcer
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 LEDGER_NAME = "ledger.db"
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedGpus:
+class SimulatedGpus(Struct, frozen=True):
     """The simulated GPUs of an engine."""
 
     model: "GpuModel"
@@ -157,7 +157,7 @@ def supervise(settings: Settings, job_id: str) -> None:
     ledger = open_ledger(settings)
     ledger.refuse_to_make()
     job = ledger.job(job_id)
-    supervise_job(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
+    supervise_job(make_engine(dataclasses.replace(settings, simulate=job.gpu_model)), job_id)
 
 
 class Runtimes(Mapping[str, Runtime]):

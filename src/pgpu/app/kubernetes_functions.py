@@ -7,12 +7,12 @@ import json
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ _MOST_GPUS = 16
 """Limit of one claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packaging:
+class Packaging(Struct, frozen=True):
     """How a function becomes a pod, in addition to its declaration."""
 
     image: str

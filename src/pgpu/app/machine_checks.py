@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,7 @@ from pgpu.libraries import (
 from pgpu.model import Gpu, Job, JobSpec, Request
 from pgpu.model.finding import Finding, broken, fine, weak
 from pgpu.runtimes.process_runtime import why_no_private_view
+from pgpu.structs import to_builtins
 from pgpu.units import GIB, MIB, format_memory
 
 _LISTING_TIMEOUT_SECONDS = 60
@@ -181,7 +181,7 @@ def mps_findings(control: MpsControl) -> Iterator[Finding]:
 def _print_listing() -> None:
     try:
         source = gpu_source(None)
-        found = {"cuda_version": source.cuda_version(), "gpus": [dataclasses.asdict(gpu) for gpu in source.gpus()]}
+        found = {"cuda_version": source.cuda_version(), "gpus": [to_builtins(gpu) for gpu in source.gpus()]}
         sys.stdout.write(json.dumps(found))
     except PgpuError as exc:
         raise SystemExit(str(exc)) from exc
@@ -311,7 +311,7 @@ def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[
     """
     name = "trial on a simulated GPU" + (f" in {image}" if image else "")
     with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
-        own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
+        own = dataclasses.replace(settings, state_dir=Path(directory), simulate="rtx-3090")
         runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
         try:
             yield _try_slice(name, open_client(own), image)
@@ -325,7 +325,7 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
     if not real_gpus():
         return
     try:
-        yield _try_slice("trial on a GPU", open_client(replace(settings, simulate=None)))
+        yield _try_slice("trial on a GPU", open_client(dataclasses.replace(settings, simulate=None)))
     except WaitTimeoutError as exc:
         yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
 

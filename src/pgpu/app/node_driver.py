@@ -16,6 +16,7 @@ from pgpu.app.composition import gpu_source, make_engine, simulated_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.kubernetes.driver_mode import Mode, alone_on_node, enter_mode
+from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
@@ -37,8 +38,7 @@ _SEALS = "seals"
 _LINKS = "plugin"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
+class NodeOptions(Struct, frozen=True):
     """Options of a node's driver."""
 
     node_name: str

@@ -8,7 +8,6 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
@@ -19,6 +18,7 @@ from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.errors import NodeError, PgpuError
 from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, SharingMode, SharingWish, Submission
+from pgpu.structs import Struct, field, replace
 from pgpu.units import GIB
 
 PROGRAMS = (("matvec", "--size", "20480", "--ahead", "50"), ("nbody", "--size", "20480", "--ahead", "50"))
@@ -28,8 +28,7 @@ _GRACE_SECONDS = 5.0
 _TOGETHER = (SharingMode.TIME_SLICE, SharingMode.MPS)
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """The result of a calibration."""
 
     gpu_uuid: str
@@ -44,8 +43,7 @@ class Calibration:
     bandwidths: Bandwidths
 
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
+class _Bench(Struct, frozen=True):
     """How the workloads run, all on one GPU."""
 
     client: Client

@@ -5,17 +5,17 @@
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
+from pgpu.structs import Struct
+
 COMMANDS = "Commands"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
+class CommandEntry(Struct, frozen=True):
     """Where a command is defined, and how it is listed."""
 
     target: str

@@ -4,10 +4,11 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import typer
+
+from pgpu.structs import Struct, field
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
@@ -31,8 +32,7 @@ def _open_functions(settings: "Settings") -> "HttpFunctions":
     return open_functions(settings)
 
 
-@dataclass
-class Invocation:
+class Invocation(Struct):
     flags: dict[str, str | None] = field(default_factory=dict)
     """Texts of the global flags that were given, by setting name."""
 

@@ -21,7 +21,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +29,7 @@ from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request, check_submission
+from pgpu.structs import replace
 from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 NO_SHARE = "none"

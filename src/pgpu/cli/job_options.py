@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from typing import Any
 
+from pgpu.structs import Struct
+
 AUTO = "auto"
 """The amount of memory with which pgpu chooses the size from earlier runs."""
 
@@ -41,8 +43,7 @@ LISTS = {OptionKind.TEXTS, OptionKind.VARIABLES}
 """Kinds of options that can be given several times."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobOption:
+class JobOption(Struct, frozen=True):
     """One row of the table."""
 
     name: str

@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from pgpu.cli.attachment import attach, deferred_signals, print_advisory, print_simulated
@@ -26,6 +25,7 @@ from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counte
 from pgpu.profiling.measurement import Measurement, summarise_log
 from pgpu.profiling.profile_page import ProfileResult
 from pgpu.profiling.sensitivity import Beside, contest, loss, sensitivity
+from pgpu.structs import Struct, replace
 from pgpu.units import GIB, MIB
 
 SM_PERCENTS = (10, 50)
@@ -71,8 +71,7 @@ MOST_KEPT_BYTES = 16 << 20
 """How much output under ncu is kept: its table follows nearly all output of the program, one line for each launch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """One antagonist with its buffer."""
 
     kind: Antagonist
@@ -128,8 +127,7 @@ def under_mps(submission: Submission) -> Submission:
     return replace(submission, request=replace(submission.request, sharing=SharingWish.MPS, measures=True))
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourAlone:
+class NeighbourAlone(Struct, frozen=True):
     """An antagonist alone on the GPU."""
 
     measurement: Measurement
@@ -181,8 +179,7 @@ def keep_running(client: Client, neighbour: Neighbour, beside: Submission, secon
         client.stop(job.id, grace_seconds=_STOP_GRACE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourRuns:
+class NeighbourRuns(Struct, frozen=True):
     """An antagonist alone, and beside the command."""
 
     alone: NeighbourAlone
@@ -262,8 +259,7 @@ class OutputTail(io.BytesIO):
         return written
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilePlan:
+class ProfilePlan(Struct, frozen=True):
     """A command to profile, and how."""
 
     client: Client

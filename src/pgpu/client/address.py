@@ -4,11 +4,11 @@ Where a server is installed, commands use it or fail: an engine of the user's ow
 server has granted already.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pgpu.errors import RequestError
+from pgpu.structs import Struct
 
 SYSTEM_SOCKET = Path("/run/pgpu/pgpu.sock")
 SYSTEM_MARKER = Path("/etc/pgpu/server")
@@ -23,8 +23,7 @@ EMBEDDED = "embedded"
 _PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
+class UnixAddress(Struct, frozen=True):
     """A socket of this machine."""
 
     path: Path
@@ -33,8 +32,7 @@ class UnixAddress:
         return f"unix://{self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
+class TcpAddress(Struct, frozen=True):
     """A server over TCP."""
 
     host: str

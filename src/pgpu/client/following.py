@@ -7,7 +7,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from pgpu.client.job_stream import JobStream
@@ -19,6 +18,7 @@ from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
 from pgpu.engine.unix_sockets import connect
 from pgpu.model import JobState
+from pgpu.structs import Struct
 
 FROM_NOW_ON = (1 << 63) - 1
 """An offset behind every log: only the end is heard of."""
@@ -103,8 +103,7 @@ class Follower(JobStream):
             yield from self.reading.read(data)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineHand:
+class EngineHand(Struct, frozen=True):
     """What a caller does to a job of an engine in this process; see `JobControl`."""
 
     engine: Engine

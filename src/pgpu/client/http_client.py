@@ -8,7 +8,6 @@ over a WebSocket: while a server restarts, the stream reconnects and resumes beh
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
@@ -25,6 +24,7 @@ from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire
 from pgpu.services.messages import END_HEADER, Ask, Cancel, JobReport, Signal, Stop, Window
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
+from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from pgpu.client.websocket import WebSocketChannel
@@ -255,8 +255,7 @@ class HttpJobStream(JobStream):
         return channel.receive()
 
 
-@dataclass(frozen=True, slots=True)
-class HttpJobControl:
+class HttpJobControl(Struct, frozen=True):
     """The `JobControl` of a server's job."""
 
     transport: HttpTransport

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pgpu.client.address import Address, UnixAddress
 from pgpu.errors import RequestError, ServerUnavailableError
 from pgpu.services import wire
+from pgpu.structs import Struct
 
 PATIENCE_SECONDS = 30.0
 """How long a server that has answered before may be away."""
@@ -286,8 +286,7 @@ def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayResponse:
+class GatewayResponse(Struct, frozen=True):
     """A function's answer with a streamed body."""
 
     status: int

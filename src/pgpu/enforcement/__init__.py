@@ -5,16 +5,15 @@ running job and reads the use of a slice. It fails closed: a limit that cannot b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class SliceUse:
+class SliceUse(Struct, frozen=True):
     """Memory that a job's processes hold in one slice, as its meter counts it."""
 
     gpu_uuid: str

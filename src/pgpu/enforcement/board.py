@@ -8,11 +8,11 @@ import contextlib
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.errors import EnforcementError
+from pgpu.structs import Struct
 
 ABI = 2
 MAGIC = 0x454D495455555047
@@ -22,8 +22,7 @@ GPU = struct.Struct("<16s8QqQ32x")
 BOARD_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class BoardGpu:
+class BoardGpu(Struct, frozen=True):
     """One GPU of a job, in its limit file's order. Times are nanoseconds; moments are CLOCK_MONOTONIC's, 0 means never."""
 
     compute: ComputeWord

@@ -3,9 +3,10 @@
 One 64-bit word, laid out as in native/include/meter_abi.h; a test compares both. The values come from the lease.
 """
 
-from dataclasses import dataclass, replace
 from enum import Flag
 from typing import Self
+
+from pgpu.structs import Struct, replace
 
 SHARE_UNITS = 1_000_000
 """A whole GPU's time in units of the word (millionths)."""
@@ -41,8 +42,7 @@ class Hold(Flag):
     """Set by the trial that measures whether jobs under MPS are faster in turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeWord:
+class ComputeWord(Struct, frozen=True):
     """How one GPU's time is shared with a job. All zero: neither shared nor measured."""
 
     share: float = 0.0

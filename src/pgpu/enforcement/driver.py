@@ -8,7 +8,6 @@ instead of causing memory pressure).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse, limit_file
@@ -16,6 +15,7 @@ from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.structs import replace
 
 SetLimit = Callable[[str, Path, int], None]
 """Sets a limit in the driver (GPU UUID, control group, bytes); raises NodeError."""

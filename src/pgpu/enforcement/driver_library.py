@@ -9,11 +9,11 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import EnforcementError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
+from pgpu.structs import Struct
 
 _CACHE_LINE = re.compile(r"^\s*(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/\S+)$", re.MULTILINE)
 _ARCHITECTURE_WORD = {"x86_64": "x86-64", "aarch64": "AArch64"}
@@ -26,8 +26,7 @@ _KNOWN_DIRECTORIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DriverLibraries:
+class DriverLibraries(Struct, frozen=True):
     """Paths without symbolic links."""
 
     cuda: Path

@@ -5,7 +5,6 @@ jobs, with a reason. A lease without GPUs gets an enforcer of its own, which set
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse
@@ -14,6 +13,7 @@ from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.structs import Struct
 
 
 class RejectingEnforcer:
@@ -108,8 +108,7 @@ class WithoutGpu(RejectingEnforcer):
         return Delivery(_NOWHERE, _NOWHERE, (), environment=NO_GPU)
 
 
-@dataclass(frozen=True, slots=True)
-class EnforcerCandidate:
+class EnforcerCandidate(Struct, frozen=True):
     """An enforcer and the GPUs that it can be used on."""
 
     enforcer: Enforcer

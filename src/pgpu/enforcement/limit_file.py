@@ -11,13 +11,13 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.compute_word import NOT_SHARED, ComputeWord, Hold
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import create_atomically
 from pgpu.host.file_lock import exclusive_flock
+from pgpu.structs import Struct
 
 ABI = 2
 """Version 2 added the compute word and the flags. A shim of version 1 would ignore the share, so it fails CUDA calls instead."""
@@ -44,8 +44,7 @@ _LIMIT_MODE = 0o644
 _INSTANCE = "MIG-"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitGpu:
+class LimitGpu(Struct, frozen=True):
     """One GPU of a limit file."""
 
     uuid: str
@@ -59,8 +58,7 @@ class LimitGpu:
     """Upper limit of the slice's memory that stays on the device; used only if the job oversubscribes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitFile:
+class LimitFile(Struct, frozen=True):
     """The content of a limit file."""
 
     job_id: str

@@ -9,12 +9,12 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
 from pgpu.enforcement.limit_file import ABI, MAX_GPUS, OLDEST_ABI, OVERSUBSCRIBES, LimitGpu, explaining, read_limit
 from pgpu.errors import EnforcementError
+from pgpu.structs import Struct, replace
 
 MAX_SLOTS = 1024
 USAGE_MAGIC = 0x4547415355555047
@@ -38,8 +38,7 @@ _FLOCK = struct.Struct("hh4xqqi4x")
 _Totals = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class UsedSlot:
+class UsedSlot(Struct, frozen=True):
     """One process of a slice, or the memory that its forked children still hold."""
 
     pid: int

@@ -6,7 +6,6 @@ fails because the GPU itself is full proves nothing: where there is a meter, it 
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 
 from pgpu.enforcement import Enforcer, Facts
 from pgpu.enforcement.slice_files import IN_JOB
@@ -14,6 +13,7 @@ from pgpu.errors import EnforcementError, PgpuBug
 from pgpu.host.process_identity import boot_id
 from pgpu.libraries import PROBE
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.structs import replace
 
 RunThrowaway = Callable[[Job, Delivery], str | None]
 """Starts a job through the runtime of its spec and returns its standard output; None if no program of such a job could load a

@@ -7,7 +7,6 @@ written by the job, so its figures are bounds-checked and capped.
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse, limit_file, meter, trace
@@ -18,6 +17,7 @@ from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, Sli
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.structs import replace
 from pgpu.units import GIB, format_memory
 
 _NANOSECONDS = 1_000_000_000

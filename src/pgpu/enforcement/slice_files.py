@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu import tmpfs
@@ -18,6 +17,7 @@ from pgpu.enforcement import meter, trace
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
+from pgpu.structs import Struct
 from pgpu.tmpfs import CAP_BYTES, mount_capped, unmount
 
 DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -38,8 +38,7 @@ _LIBRARY_MODE = 0o555
 _USAGE_MODE = 0o666
 
 
-@dataclass(frozen=True, slots=True)
-class SliceFiles:
+class SliceFiles(Struct, frozen=True):
     """Paths of one slice. `home` is closed to other users; the parts that a job sees are below it."""
 
     home: Path

@@ -7,12 +7,12 @@ bytes. Invalid records are dropped.
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from pgpu.enforcement import limit_file
 from pgpu.errors import EnforcementError
+from pgpu.structs import Struct
 
 ABI = 1
 MAGIC = 0x4543415254555047
@@ -70,8 +70,7 @@ class Memory(IntEnum):
     LIMIT = 7
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRecord:
+class TraceRecord(Struct, frozen=True):
     """One record of the log. Times are CLOCK_MONOTONIC in nanoseconds."""
 
     kind: RecordKind
@@ -102,8 +101,7 @@ class TraceRecord:
     """For a context: maximum threads of one multiprocessor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """All launches of one kernel with the same launch configuration."""
 
     name: str
@@ -122,8 +120,7 @@ class Shape:
     longest_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     records: tuple[TraceRecord, ...]
     """In the order of allocation in the log."""
 

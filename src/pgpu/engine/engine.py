@@ -5,7 +5,6 @@ Any process of pgpu may make them; no daemon is needed. A job's own supervisor d
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
 from pgpu.engine.admission.rounds import Admissions, cancel_entry
@@ -20,6 +19,7 @@ from pgpu.gpu import GpuSource
 from pgpu.ledger import Ledger
 from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.runtimes import Runtime
+from pgpu.structs import replace
 
 
 class Engine(EngineContext):

@@ -10,7 +10,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePath
 
@@ -28,6 +27,7 @@ from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Place, Request, Sha
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.capacity import format_down
+from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
 
 RESERVED_FACT = "shared-out-by"
@@ -44,8 +44,7 @@ def new_job_id() -> str:
     return secrets.token_hex(6)
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(Struct, frozen=True):
     """One future job."""
 
     job_id: str

@@ -6,17 +6,16 @@ Values only: `app` reads the settings from files, environment and flags. Every p
 import os
 import shutil
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pgpu.errors import NodeError
 from pgpu.scheduling.gpu_turns import TurnRules
+from pgpu.structs import Struct, field
 from pgpu.units import MIB
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
+class EngineSettings(Struct, frozen=True):
     """Settings of one engine."""
 
     state_directory: Path
@@ -88,8 +87,7 @@ class EngineSettings:
     """How many ended jobs of each user are kept, with their logs; the oldest are removed first. Default: months of ordinary use."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobPaths:
+class JobPaths(Struct, frozen=True):
     """The two directories of one job."""
 
     kept: Path
@@ -164,8 +162,7 @@ def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:
     return JobPaths(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperPaths:
+class KeeperPaths(Struct, frozen=True):
     """The files of the keeper of one queue, in the runtime directory."""
 
     lock: Path

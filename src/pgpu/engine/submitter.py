@@ -9,18 +9,17 @@ import json
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.model import Account
+from pgpu.structs import Struct
 
 _STATUS = Path("/proc/self/status")
 _NAMES = sorted(name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE")
 """Resource limits of this machine; RLIMIT_OFILE is another name of RLIMIT_NOFILE."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submitter:
+class Submitter(Struct, frozen=True):
     """A user, and what their jobs inherit."""
 
     uid: int

@@ -17,7 +17,6 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +24,7 @@ from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import Context, Declaration, attached_declaration
+from pgpu.structs import Struct, replace
 from pgpu.units import quoted
 
 REQUIRED = inspect.Parameter.empty
@@ -43,8 +43,7 @@ _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One argument of a handler that a request fills."""
 
     name: str
@@ -55,8 +54,7 @@ class Parameter:
     is_keyword_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """Parameters and result of a handler for one request."""
 
     parameters: tuple[Parameter, ...]
@@ -215,8 +213,7 @@ Values = tuple[Any, ...]
 _Call = Callable[[Callable[..., Any], Values, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Struct, frozen=True):
     """A callable that is ready for requests."""
 
     call: Callable[[Values, Context], Any]
@@ -285,8 +282,7 @@ def _binding_of(signature: Signature) -> _Call:
     return bind
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """An imported callable that is not constructed yet."""
 
     target: Any

@@ -6,11 +6,11 @@ page faults, which real GPUs have since the next generation.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pgpu.errors import RequestError
 from pgpu.gpu.mig_profiles import parse_division
 from pgpu.gpu.products import MODELS, GpuModel
+from pgpu.structs import replace
 
 # Most GPUs in a limit file (native/include/meter_abi.h).
 LARGEST_COUNT = 16

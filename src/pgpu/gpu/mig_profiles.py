@@ -5,9 +5,9 @@ since they differ in nothing that is simulated. A division is checked by its num
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pgpu.errors import RequestError
+from pgpu.structs import Struct
 from pgpu.units import MIB
 
 # Of every GPU with MIG.
@@ -16,8 +16,7 @@ COMPUTE_SLICES = 7
 MEMORY_SLICES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class MigProfile:
+class MigProfile(Struct, frozen=True):
     """One kind of instance."""
 
     name: str

@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.gpu.nvml_watch import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
+from pgpu.structs import replace
 
 _NO_INSTANCE = (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument)
 

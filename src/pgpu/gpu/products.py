@@ -13,14 +13,12 @@ Sources named below:
   the GTX 980 Ti's (110 MiB a container less the program's 98), the others are typical of CUDA 12 drivers.
 """
 
-from dataclasses import dataclass, replace
-
 from pgpu.gpu.mig_profiles import MigProfile
+from pgpu.structs import Struct, replace
 from pgpu.units import GIB, KIB, MIB
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeCapability:
+class ComputeCapability(Struct, frozen=True):
     """What all GPUs of one compute capability have in common."""
 
     major: int
@@ -119,8 +117,7 @@ CC_10_0 = replace(CC_9_0, major=10, architecture=10)
 _GB_PER_SECOND = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class GpuModel:
+class GpuModel(Struct, frozen=True):
     """What the simulated driver must know of a product to stand in for it."""
 
     slug: str

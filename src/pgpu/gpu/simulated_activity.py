@@ -6,10 +6,10 @@ names the process of each. A file of another size is rejected.
 
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import NodeError
+from pgpu.structs import Struct
 
 ACTIVITY_NAME = "activity"
 TURNS_NAME = "turns"
@@ -24,8 +24,7 @@ _LOST = struct.Struct("<56xQ")
 _GPU_BYTES = _HEADER.size + _SLOTS * _SLOT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True):
     """GPU time of one process on one GPU since it took its slot."""
 
     slot: int

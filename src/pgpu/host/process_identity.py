@@ -4,11 +4,11 @@ Reads /proc only. `identify_running` and `identify_unreaped` differ in zombies: 
 """
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pgpu.model import ProcessHolder
+from pgpu.structs import Struct
 
 # Fields of /proc/PID/stat after the name in parentheses, which may itself hold spaces and parentheses: proc(5).
 _STATE, _PARENT, _SESSION, _THREAD_COUNT, _START_TIME = 0, 1, 3, 17, 19
@@ -16,8 +16,7 @@ _STATE, _PARENT, _SESSION, _THREAD_COUNT, _START_TIME = 0, 1, 3, 17, 19
 _DEAD_STATES = {"Z", "X", "x"}
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStatus:
+class ProcessStatus(Struct, frozen=True):
     """The fields of /proc/PID/stat that pgpu uses."""
 
     is_zombie: bool

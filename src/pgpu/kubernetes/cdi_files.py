@@ -9,11 +9,11 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgpu.errors import NodeError
+from pgpu.structs import Struct
 
 KIND = "pgpu.io/gpu"
 
@@ -36,8 +36,7 @@ def content_of(uid: str, edits: Mapping[str, list[Any]]) -> bytes:
     return json.dumps({"cdiVersion": version, "kind": KIND, "devices": [device]}, indent=1).encode()
 
 
-@dataclass(slots=True)
-class _WantedFile:
+class _WantedFile(Struct):
     content: bytes
     identity: tuple[int, int, int, int] | None = None
     """Of the file when it was written; None before."""

@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lightkube.models.core_v1 import ObjectReference
@@ -20,6 +19,7 @@ from lightkube.resources.events_v1 import Event
 from pgpu.errors import ClusterError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient, ObjectName
+from pgpu.structs import Struct
 
 REPEAT_SECONDS = 600.0
 """The API server keeps events for an hour, so a lasting condition always has one."""
@@ -34,8 +34,7 @@ _MOST_REMEMBERED = 1000
 _CLUSTER_NAMESPACE = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class _EventText:
+class _EventText(Struct, frozen=True):
     about: ObjectName
     reason: str
     note: str

@@ -9,7 +9,6 @@ Sources: prometheus.io/docs/practices/naming, github.com/NVIDIA/dcgm-exporter.
 """
 
 import contextlib
-import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError, PgpuError
 from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_shares import PodResources, PodShare, shares
+from pgpu.structs import to_builtins
 
 ADDRESS = "127.0.0.1:9410"
 
@@ -215,7 +215,7 @@ class DriverHttpServer:
     def _pods(self) -> _Answer:
         try:
             names = {each.gpu.uuid: f"{each.gpu.place} {each.gpu.name}" for each in self._view.gpus()}
-            found = [{**dataclasses.asdict(each), "gpu": names.get(each.gpu_uuid)} for each in self._view.shares()]
+            found = [{**to_builtins(each), "gpu": names.get(each.gpu_uuid)} for each in self._view.shares()]
         except PgpuError as exc:
             error = {"message": str(exc), "hint": exc.hint}
             return HTTPStatus.SERVICE_UNAVAILABLE, _JSON, json.dumps({"error": error}).encode()

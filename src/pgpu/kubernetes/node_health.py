@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
 from pgpu.errors import NodeError, PgpuError
 from pgpu.model import Gpu
+from pgpu.structs import Struct, replace
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +25,7 @@ class HealthState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class HealthReport:
+class HealthReport(Struct, frozen=True):
     """One GPU's state at one moment."""
 
     gpu_uuid: str

@@ -1,9 +1,9 @@
 """What the driver needs of a node and of the cluster: a container runtime that reads CDI files, and rights of its account. Pure."""
 
 import re
-from dataclasses import dataclass
 
 from pgpu.errors import NodeError
+from pgpu.structs import Struct
 
 # First versions that read the field in which a kubelet names CDI devices. Source: kubernetes/kubernetes#126435,
 # containerd/containerd#8519.
@@ -56,8 +56,7 @@ def _version(match: re.Match[str]) -> tuple[int, int, int]:
     return int(match["major"]), int(match["minor"]), int(match["patch"] or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """Verbs on one kind of objects, in all namespaces."""
 
     group: str

@@ -4,11 +4,9 @@ The driver serves the result at `/pods`; `shares_at` reads it from there for the
 nor an engine.
 """
 
-import dataclasses
 import http.client
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pgpu.enforcement import SliceUse
@@ -17,13 +15,13 @@ from pgpu.kubernetes.cdi_files import KIND
 from pgpu.kubernetes.names import DRIVER
 from pgpu.kubernetes.unit_ids import RESOURCE, uid_of, units_of
 from pgpu.ledger import ClaimRecord
+from pgpu.structs import Struct, fields
 
 _ANSWER_SECONDS = 30.0
 _LONGEST_ANSWER_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDevice:
+class ClaimDevice(Struct, frozen=True):
     """One device of a ResourceClaim."""
 
     driver: str
@@ -37,8 +35,7 @@ class ClaimDevice:
     """Fully qualified: `vendor/class=name`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerClaim:
+class ContainerClaim(Struct, frozen=True):
     """A ResourceClaim that a container uses, possibly together with other containers."""
 
     namespace: str
@@ -46,8 +43,7 @@ class ContainerClaim:
     devices: tuple[ClaimDevice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUnits:
+class ContainerUnits(Struct, frozen=True):
     """Devices of a device plugin that one container has."""
 
     resource: str
@@ -56,8 +52,7 @@ class ContainerUnits:
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodContainer:
+class PodContainer(Struct, frozen=True):
     """One container of a pod, sidecars included; the kubelet lists no init container that ends."""
 
     name: str
@@ -65,8 +60,7 @@ class PodContainer:
     units: tuple[ContainerUnits, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """One pod of this node."""
 
     namespace: str
@@ -94,8 +88,7 @@ class PodResources(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PodShare:
+class PodShare(Struct, frozen=True):
     """One slice of one GPU in one container. Containers with the same claim share one slice, and each is listed with all of it."""
 
     namespace: str
@@ -195,8 +188,7 @@ def _shares_of(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SeenShare:
+class SeenShare(Struct, frozen=True):
     """A share as a driver serves it, with the name of its GPU."""
 
     share: PodShare
@@ -236,7 +228,7 @@ def shares_at(address: str) -> Sequence[SeenShare]:
                 f"the driver cannot list its slices: {document['error']['message']}", hint=document["error"]["hint"]
             )
         # A newer driver may serve more fields.
-        names = {each.name for each in dataclasses.fields(PodShare)}
+        names = {each.name for each in fields(PodShare)}
         return tuple(
             SeenShare(PodShare(**{name: value for name, value in each.items() if name in names}), each["gpu"])
             for each in document["shares"]

@@ -3,10 +3,10 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pgpu.errors import CapacityError, RequestError
 from pgpu.model import Claim, Slice
+from pgpu.structs import Struct
 from pgpu.units import GIB
 
 RESOURCE = "pgpu.io/gpu-memory-gib"
@@ -22,8 +22,7 @@ _UID_DIGITS = 40
 _SPAN_HINT = "a node's free GiB are counted together; ask for less, or use a cluster with DRA (docs/kubernetes.md, Older clusters)"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Unit:
+class Unit(Struct, frozen=True, order=True):
     """One GiB of one GPU."""
 
     gpu_uuid: str

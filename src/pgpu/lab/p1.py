@@ -9,13 +9,13 @@ P1: Kim and Kang, Korea University, 2023, on an RTX 3090. Each experiment's modu
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import report
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, SlicedJob, mean_seconds, run_bare, run_sliced, spread
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import MIB
 
 # Usable memory of P1's and P2's RTX 3090.
@@ -25,8 +25,7 @@ P1_DEVICE_MIB = 24_265
 P1_JOB_MIB = 1_205
 
 
-@dataclass(frozen=True, slots=True)
-class P1Row:
+class P1Row(Struct, frozen=True):
     """One line of P1's table: containers started at one moment."""
 
     jobs: int
@@ -89,8 +88,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class P1Plan:
+class P1Plan(Struct, frozen=True):
     job_counts: tuple[int, ...]
     """Jobs started together, one trial for each number."""
 
@@ -132,7 +130,7 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
     trials = list(_trials(bed, plan))
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
     figures = _draw(trials, directory, report.caption(bed))
-    return report.write_report("p1", bed, asdict(plan), trials, directory, table, _findings(trials), figures)
+    return report.write_report("p1", bed, to_builtins(plan), trials, directory, table, _findings(trials), figures)
 
 
 def _trials(bed: Testbed, plan: P1Plan) -> Iterator[ExperimentTrial]:

@@ -8,7 +8,6 @@ P2: Kang and Gil, Korea University and Daegu Catholic University, 2022, on an RT
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import report
@@ -16,6 +15,7 @@ from pgpu.lab.p1 import P1_DEVICE_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, run_bare, run_sliced
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
 # Memory that one training job allocates by default: 94 % of the GPU. Source: P2.
@@ -34,8 +34,7 @@ _COLUMNS = ("question", "P2", "ours")
 _TOGETHER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class P2Plan:
+class P2Plan(Struct, frozen=True):
     jobs: int = 10
     """Take-all jobs side by side, each in a slice."""
 
@@ -58,8 +57,7 @@ class P2Plan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Trials:
+class _Trials(Struct, frozen=True):
     alone: ExperimentTrial
     growing: ExperimentTrial
     together: ExperimentTrial
@@ -82,7 +80,7 @@ def run(bed: Testbed, plan: P2Plan, directory: Path) -> Report:
     table = Table("P2: memory held and memory used", _COLUMNS, tuple(_rows(trials, plan, bed)))
     figures = _draw(trials, directory, report.caption(bed))
     return report.write_report(
-        "p2", bed, asdict(plan), trials.all(), directory, table, _findings(trials, plan), figures
+        "p2", bed, to_builtins(plan), trials.all(), directory, table, _findings(trials, plan), figures
     )
 
 

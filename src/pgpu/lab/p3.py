@@ -13,7 +13,6 @@ Source: P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from pgpu.lab.p3_sharing_modes import SharingPlan
 from pgpu.lab.report import Cell, Report, ReportPart, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, SlicedJob, run_bare, run_sliced
+from pgpu.structs import Struct, field, replace, to_builtins
 from pgpu.units import MIB
 
 # Containers of hotspot3D that ran together in 93 % of 6 GB; of more, most failed. Source: P3.
@@ -42,8 +42,7 @@ QUEUE, TOGETHER = "pgpu, in the queue", "pgpu, oversubscribed"
 BARE = "without pgpu"
 
 
-@dataclass(frozen=True, slots=True)
-class WallPlan:
+class WallPlan(Struct, frozen=True):
     jobs: int = 60
     iterations: int = 40
     host_ms: float = 100.0
@@ -52,8 +51,7 @@ class WallPlan:
     with_pgpu: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class WallJob:
+class WallJob(Struct, frozen=True):
     """One of P3's containers on a GPU of some size."""
 
     memory_bytes: int
@@ -69,8 +67,7 @@ class WallJob:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _WallTrial:
+class _WallTrial(Struct, frozen=True):
     how: str
     paper: str
     trial: ExperimentTrial
@@ -200,8 +197,7 @@ PartName = Literal["wall", "overhead", "mps"]
 PARTS: tuple[PartName, ...] = ("wall", "overhead", "mps")
 
 
-@dataclass(frozen=True, slots=True)
-class P3Plan:
+class P3Plan(Struct, frozen=True):
     parts: tuple[PartName, ...] = PARTS
     wall: WallPlan = field(default_factory=WallPlan)
     overhead: OverheadPlan = field(default_factory=OverheadPlan)
@@ -209,7 +205,7 @@ class P3Plan:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the parts that run."""
-        return {name: asdict(getattr(self, name)) for name in self.parts}
+        return {name: to_builtins(getattr(self, name)) for name in self.parts}
 
 
 def run(bed: Testbed, plan: P3Plan, directory: Path) -> Report:

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgpu.errors import NodeError
@@ -19,6 +18,7 @@ from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import last_line
 from pgpu.model import JobSpec, Request
+from pgpu.structs import Struct, field
 from pgpu.units import MIB
 
 # Mean time that `docker exec` adds to a program, independent of the program. Source: P3.
@@ -43,8 +43,7 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TwoWays:
+class TwoWays(Struct, frozen=True):
     """Two ways to run a program."""
 
     plain: str
@@ -52,8 +51,7 @@ class TwoWays:
     """The same with pgpu."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Mean and standard deviation of some times."""
 
     mean_seconds: float
@@ -76,8 +74,7 @@ class Spread:
         return f"{self.mean_seconds:.3f}{deviation} s"
 
 
-@dataclass(slots=True)
-class Timings:
+class Timings(Struct):
     """Times of all runs, by way and program, in the order of repetitions."""
 
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -142,8 +139,7 @@ _PAIRS = (
 _DOCKER = TwoWays("process", "docker exec")
 
 
-@dataclass(frozen=True, slots=True)
-class OverheadPlan:
+class OverheadPlan(Struct, frozen=True):
     programs: tuple[str, ...] = tuple(PROGRAMS)
     repetitions: int = 5
     """P3 ran each program five times."""

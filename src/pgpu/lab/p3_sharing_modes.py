@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,11 +25,11 @@ from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import last_line, run_bare
 from pgpu.model import SharingMode
+from pgpu.structs import Struct, replace
 from pgpu.units import MIB
 
 
-@dataclass(frozen=True, slots=True)
-class P3Cell:
+class P3Cell(Struct, frozen=True):
     """Run time of the cache-sensitive program beside another one, in seconds."""
 
     size: int
@@ -90,8 +89,7 @@ _ROW_BYTES = 4 * 4096
 _SPARE_BYTES = 1024 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class SharingPlan:
+class SharingPlan(Struct, frozen=True):
     sizes: tuple[int, ...] = tuple(sorted({cell.size for cell in P3_TABLE}))
     seconds: float = 1.0
     """Of each run."""
@@ -103,8 +101,7 @@ class SharingPlan:
     """Whether each program is profiled and `pgpu advise` runs before any pair; takes minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(Struct, frozen=True):
     """A program of one size without a neighbour."""
 
     kind: Kind
@@ -121,8 +118,7 @@ class Alone:
         return (*_words(self.kind, self.size), "--ahead", str(self.ahead), "--seconds", f"{seconds:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """The prediction of `pgpu advise` for a pair."""
 
     winner: str
@@ -134,8 +130,7 @@ class Prediction:
     turns_slowdown: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """The cache-sensitive program beside a neighbour; times are of one of its iterations."""
 
     size: int

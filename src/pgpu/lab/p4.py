@@ -8,7 +8,6 @@ P4: "pGPU", thesis abstract, 2022.
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import report
@@ -16,6 +15,7 @@ from pgpu.lab.p1 import P1_JOB_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, run_bare, run_sliced
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
 P4_BEFORE = "a process above its share is put into state STOP until it is set to RUN"
@@ -28,8 +28,7 @@ _HOG = "p4-hog"
 _LOAD_MS = 1000.0
 
 
-@dataclass(frozen=True, slots=True)
-class P4Plan:
+class P4Plan(Struct, frozen=True):
     neighbours: int = 3
     hog_slice_bytes: int = 4 * GIB
     batches: int = 60
@@ -55,8 +54,7 @@ class P4Plan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Trials:
+class _Trials(Struct, frozen=True):
     bare: ExperimentTrial
     quiet: ExperimentTrial | None
     """The neighbours in their slices, without the hog."""
@@ -77,7 +75,7 @@ def run(bed: Testbed, plan: P4Plan, directory: Path) -> Report:
     trials = _run_all(bed, plan)
     table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
     figures = _draw(trials, directory, report.caption(bed))
-    return report.write_report("p4", bed, asdict(plan), trials.all(), directory, table, _findings(trials), figures)
+    return report.write_report("p4", bed, to_builtins(plan), trials.all(), directory, table, _findings(trials), figures)
 
 
 def _run_all(bed: Testbed, plan: P4Plan) -> _Trials:

@@ -4,11 +4,9 @@ The command line prints it. Figures are drawn by matplotlib without a screen.
 """
 
 import csv
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from pgpu.distribution import require_modules
 from pgpu.errors import NodeError
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import ExperimentTrial, JobOutcome
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
 Cell = str | int | float | None
@@ -27,8 +26,7 @@ OURS_COLOUR = "tab:blue"
 PAPER_COLOUR = "tab:gray"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -38,8 +36,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     experiment: str
     """`p1` to `p5`."""
 
@@ -57,13 +54,16 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, rows as objects."""
-        plain = {**dataclasses.asdict(self), "table": self.table.objects(), "files": [str(path) for path in self.files]}
+        plain = {
+            **to_builtins(self, enc_hook=str),
+            "table": self.table.objects(),
+            "files": [str(path) for path in self.files],
+        }
         further = [{"title": table.title, "rows": table.objects()} for table in self.further]
         return {**plain, "findings": list(self.findings), "further": further}
 
 
-@dataclass(frozen=True, slots=True)
-class ReportPart:
+class ReportPart(Struct, frozen=True):
     """The result of one part of an experiment; a row that is missing in the table has a finding with the reason."""
 
     table: Table

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +23,7 @@ from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
 from pgpu.libraries import SIMULATED_CUDA, library_path
 from pgpu.scheduling.capacity import Headroom
+from pgpu.structs import Struct, field, replace
 
 RuntimeName = Literal["process", "docker"]
 
@@ -39,8 +39,7 @@ _PYTHON_IN_IMAGE = "python3"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a private directory in it
 
 
-@dataclass(frozen=True, slots=True)
-class Testbed:
+class Testbed(Struct, frozen=True):
     """The surroundings of an experiment."""
 
     client: Client

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.client import Client
 from pgpu.errors import NodeError, PgpuError
 from pgpu.lab.testbed import Testbed
 from pgpu.model import Job, JobSpec, Request
+from pgpu.structs import Struct
 
 # In the last line of a program that ended before it could count its refusals.
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -28,8 +28,7 @@ OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 Sample = tuple[float, int]
 
 
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
+class JobOutcome(Struct, frozen=True):
     """One job that ended."""
 
     name: str
@@ -81,8 +80,7 @@ class JobOutcome:
         return [(float(at), int(held)) for at, held in self.result["memory_timeline"]] if self.result else []
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentTrial:
+class ExperimentTrial(Struct, frozen=True):
     """Jobs that were submitted at one moment, and the device while they ran."""
 
     is_with_pgpu: bool
@@ -283,8 +281,7 @@ def _start_and_wait(process: subprocess.Popen[str], name: str, began_at_seconds:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SlicedJob:
+class SlicedJob(Struct, frozen=True):
     name: str
     words: tuple[str, ...]
     """Workload and its arguments."""

@@ -7,7 +7,6 @@ submitted with it, and dropped by a trigger with the last such job that is not f
 import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pgpu.errors import RequestError
@@ -15,6 +14,7 @@ from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
 from pgpu.model import Gpu, Lease
 from pgpu.scheduling import Admission, Quota
+from pgpu.structs import replace
 
 Environment = Sequence[tuple[str, str]]
 

@@ -4,7 +4,6 @@ It is kept longer than the jobs themselves. Measurements beside antagonists are 
 profile of a call has none, those of the newest profile that has some are returned with it.
 """
 
-import dataclasses
 import json
 import math
 import sqlite3
@@ -24,6 +23,7 @@ from pgpu.model import (
     Sensitivity,
     SharingMode,
 )
+from pgpu.structs import replace, to_builtins
 
 # Signature and UID: runs of one user are never used for another.
 Call = tuple[str, int]
@@ -237,7 +237,7 @@ class Profiles:
 
     def add(self, profile: Profile, job_id: str) -> None:
         """Store the profile of a job; only in a decision."""
-        text = json.dumps(dataclasses.asdict(profile))
+        text = json.dumps(to_builtins(profile))
         call = (profile.signature, profile.gpu_name, profile.owner_uid)
         self._connection.execute(_PUT_PROFILES, (*call, job_id, profile.measured_at_seconds, text))
         self._connection.execute(_FORGET, (KEPT_PROFILES,))
@@ -265,7 +265,7 @@ class Profiles:
         found = self._one(_WITH_FINDINGS, (profile.signature, profile.owner_uid, profile.gpu_name))
         if found is None:
             return profile
-        return dataclasses.replace(profile, sensitivity=found.sensitivity, contests=found.contests)
+        return replace(profile, sensitivity=found.sensitivity, contests=found.contests)
 
     def all(self, owner_uid: int | None, most: int) -> list[Profile]:
         """Return the newest profile of each call of one user, or of all, newest first; each as `newest` returns it."""

@@ -5,7 +5,6 @@ Values without a column of their own are JSON in ASCII, so that undecodable byte
 
 import json
 import sqlite3
-from dataclasses import dataclass, fields
 from typing import Any
 
 from pgpu.model import (
@@ -24,11 +23,11 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
+from pgpu.structs import Struct, asdict
 from pgpu.units import escape_undecodable
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One job with its place in the queue and its supervisor."""
 
     job: Job
@@ -142,12 +141,7 @@ def _message(text: str | None) -> str | None:
 
 
 def _json(value: object) -> str:
-    # Serialises nested dataclasses like `asdict`, but without its deep copy.
-    return json.dumps(_fields(value), default=_fields)
-
-
-def _fields(value: Any) -> Columns:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    return json.dumps(value, default=asdict)
 
 
 def entry_of(row: sqlite3.Row) -> Entry:

@@ -10,12 +10,12 @@ in the entry of its job.
 import json
 import sqlite3
 import time
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from pgpu.errors import FunctionNotFoundError
 from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Claim, ColdStart, Event, Replica, ReplicaState, SharingWish, Slice
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import escape_undecodable
 
 # Not LIKE: a prefix may contain `%` and `_`.
@@ -105,8 +105,7 @@ class Events:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A user's token, without its secret part."""
 
     id: str
@@ -147,8 +146,7 @@ class Tokens:
             return connection.execute("DELETE FROM tokens WHERE id = ?", (token_id,)).rowcount > 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRecord:
+class ClaimRecord(Struct, frozen=True):
     """One claim and its current job."""
 
     claim: Claim
@@ -179,7 +177,7 @@ class HeldClaims:
         self._connection.execute(
             "INSERT INTO held_claims (uid, claim, job_id, held_at) VALUES (?1, ?2, ?3, ?4)"
             " ON CONFLICT (uid) DO UPDATE SET claim = ?2, job_id = ?3",
-            (claim.uid, json.dumps(asdict(claim)), job_id, now_seconds),
+            (claim.uid, json.dumps(to_builtins(claim)), job_id, now_seconds),
         )
 
     def free(self, uid: str, now_seconds: float) -> None:

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
+from pgpu.structs import Struct
 from pgpu.units import escape_undecodable
 
 # How long a writer waits for another one. A decision takes milliseconds, so after this the other process hangs.
@@ -56,8 +56,7 @@ def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
 _MOST_IDLE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
+class _Opened(Struct, frozen=True):
     """A connection and the identity of its file."""
 
     connection: sqlite3.Connection

@@ -7,7 +7,6 @@ last view are not converted again.
 import json
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -19,6 +18,7 @@ from pgpu.ledger.small_tables import HeldClaims
 from pgpu.model import JobState, Place, Request, SharingWish
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
+from pgpu.structs import Struct
 from pgpu.units import is_text
 
 # The table `claims` holds the reservations of overdue jobs; claims of Kubernetes are in `held_claims`.
@@ -103,8 +103,7 @@ GROUP BY signature, gpu_count ORDER BY min(sequence) LIMIT ?4
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A waiting job, with what admission needs."""
 
     job_id: str
@@ -124,8 +123,7 @@ class Waiting:
     """The only GPU it can use: that of a parked job."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobPeer:
+class JobPeer(Struct, frozen=True):
     """A job, with what its dependents need."""
 
     job_id: str

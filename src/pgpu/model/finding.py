@@ -1,7 +1,8 @@
 """Results of the doctor's checks, of this machine or of a cluster."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from pgpu.structs import Struct
 
 
 class Result(StrEnum):
@@ -15,8 +16,7 @@ class Result(StrEnum):
     """Jobs cannot run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Result of one check."""
 
     name: str

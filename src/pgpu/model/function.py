@@ -4,11 +4,11 @@ A version is immutable once it was accepted, except for its state. Its declarati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from pgpu.errors import RequestError
+from pgpu.structs import Struct
 
 WHOLE_PERCENT = 100
 
@@ -24,8 +24,7 @@ class VersionState(StrEnum):
     """Its requirements could not be installed, or no replica of it became ready in time; see `Version.reason`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(Struct, frozen=True):
     """Request for a new version."""
 
     function: str
@@ -49,8 +48,7 @@ class Deployment:
     """Whether it gets all of the traffic at once; the first version of a function always does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """One version of a function, written `NAME@NUMBER`."""
 
     function: str
@@ -76,8 +74,7 @@ class Version:
         return f"{self.function}@{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """Part of a function's traffic that one version gets."""
 
     version: int
@@ -85,8 +82,7 @@ class Share:
     """1 to 100; those of a function sum to 100."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """One function with all its versions."""
 
     name: str
@@ -118,8 +114,7 @@ class Function:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionToken:
+class FunctionToken(Struct, frozen=True):
     """Token to call one function, without its secret part."""
 
     id: str
@@ -139,8 +134,7 @@ class ReplicaState(StrEnum):
     """Its worker failed to start several times; it is retried periodically."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """One job that serves a version."""
 
     job_id: str
@@ -156,8 +150,7 @@ class Replica:
 COLD_START_PHASES = ("grant", "runtime", "interpreter", "imports", "restore", "constructor", "first_call")
 
 
-@dataclass(frozen=True, slots=True)
-class ColdStart:
+class ColdStart(Struct, frozen=True):
     """One start of a replica, from the decision to start it to its first response."""
 
     function: str

@@ -1,12 +1,10 @@
 """A GPU, its memory, the processes on it, and its measured bandwidths."""
 
-from dataclasses import dataclass
-
 from pgpu.model.lease import ProcessHolder
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A physical or simulated GPU, or a MIG instance of one; identified by its UUID, never by an ordinal."""
 
     uuid: str
@@ -50,8 +48,7 @@ class Gpu:
         return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
+class GpuMemory(Struct, frozen=True):
     """Used memory of one GPU at one moment."""
 
     uuid: str
@@ -59,8 +56,7 @@ class GpuMemory:
     """Held by all processes of the machine, without what the driver reserves."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """One process that holds memory of one GPU."""
 
     gpu_uuid: str
@@ -74,8 +70,7 @@ class GpuProcess:
     """Whether NVML lists it among graphics processes only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bandwidths:
+class Bandwidths(Struct, frozen=True):
     """Bandwidths of one GPU under one driver in bytes per second, as `pgpu calibrate` measured them."""
 
     to_device: float
@@ -93,8 +88,7 @@ class Bandwidths:
         return 2 / (1 / self.to_device + 1 / self.to_host)
 
 
-@dataclass(frozen=True, slots=True)
-class Outsider:
+class Outsider(Struct, frozen=True):
     """A process that holds memory of one GPU outside of every lease."""
 
     gpu_uuid: str

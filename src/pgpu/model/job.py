@@ -1,14 +1,13 @@
 """A job: the command and its runtime, the account it runs under, its state, and how jobs are submitted and reported."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from pgpu.model.lease import Holder, Lease, Request, SharingMode
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """The user a job runs as, from the kernel's credentials of the client, and what a process of that user would inherit.
 
     A job without an account runs as the process that starts it, as with the embedded engine.
@@ -23,8 +22,11 @@ class Account:
     limits: tuple[tuple[str, int, int], ...] = ()
     """(Name such as `RLIMIT_NOFILE`, soft, hard); -1 is no limit. Missing limits are those of the server."""
 
-    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    environment: tuple[tuple[str, str], ...] = ()
     """The whole environment: nothing is inherited from the server. Not in `repr`, since it may hold secrets."""
+
+    def __repr__(self) -> str:
+        return f"Account(uid={self.uid}, gid={self.gid})"
 
 
 # Owner of every job of `docker run --runtime=pgpu`. A container engine does not pass on its caller, so all such containers have
@@ -75,8 +77,7 @@ class JobState(StrEnum):
         return self in {JobState.EXITED, JobState.FAILED, JobState.CANCELLED}
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A host path in a container, as in `docker run --volume HOST:CONTAINER[:OPTIONS]`."""
 
     source: str
@@ -89,8 +90,7 @@ class Mount:
     """Docker's own options, such as `ro` or `rw,z`; empty for the engine's default."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     """What to run and how; the same terms as `docker run`."""
 
     command: tuple[str, ...]
@@ -151,8 +151,7 @@ class JobSpec:
     """Whether it continues without its lease when that is taken: it gets SIGTSTP then, and SIGCONT when it has a lease again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Dependencies of a job, and its place in an array."""
 
     after: tuple[str, ...] = ()
@@ -168,8 +167,7 @@ class Place:
     """Most jobs of its array that may be granted at a time; None for no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One job as stored in the ledger."""
 
     id: str
@@ -277,8 +275,7 @@ class Job:
 MOST_ELEMENTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """Several jobs from one submission."""
 
     indices: tuple[int, ...]
@@ -288,8 +285,7 @@ class Array:
     """Most of them that may be granted at a time, at least 1; None for no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """Request for one job or array of jobs."""
 
     spec: JobSpec
@@ -308,8 +304,7 @@ class Submission:
     """As `Job.signature`; set by the engine, never by a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One entry of the ledger's event log."""
 
     sequence: int

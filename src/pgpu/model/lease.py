@@ -19,9 +19,10 @@ preload, at its path on the host):
     mps/                only under MPS: mount point of `mps_pipe_directory`
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+
+from pgpu.structs import Struct, replace
 
 
 class SharingMode(StrEnum):
@@ -42,8 +43,7 @@ class SharingWish(StrEnum):
     """Chosen from measurements of the job and its neighbours, and reverted if it turns out slower."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """An amount of GPU memory on a number of GPUs, with priority and sharing; or no GPU at all."""
 
     memory_bytes: int
@@ -88,8 +88,7 @@ class Request:
         return self.gpu_count == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Struct, frozen=True):
     """New amounts for a waiting or running job; None leaves an amount as it is."""
 
     memory_bytes: int | None = None
@@ -112,8 +111,7 @@ class Resize:
         return replace(request, is_strict=is_strict and not takes_strictness_away)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """Part of one GPU given to one job."""
 
     gpu_uuid: str
@@ -132,8 +130,7 @@ class Slice:
         return self.memory_bytes if self.resident_bytes is None else self.resident_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A granted request: one slice for each GPU. It lasts until its holder is gone."""
 
     job_id: str
@@ -153,8 +150,7 @@ class Lease:
     """Sharing mode of its GPUs as long as it is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessHolder:
+class ProcessHolder(Struct, frozen=True):
     """A process of this machine; stays distinct when its PID is reused."""
 
     pid: int
@@ -165,8 +161,7 @@ class ProcessHolder:
     """/proc/sys/kernel/random/boot_id when the process started."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerHolder:
+class ContainerHolder(Struct, frozen=True):
     """A container of a Docker engine."""
 
     container_id: str
@@ -176,8 +171,7 @@ class ContainerHolder:
     """Address of the engine, such as `unix:///var/run/docker.sock`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimHolder:
+class ClaimHolder(Struct, frozen=True):
     """A Kubernetes claim: no process of its own, and any number of containers."""
 
     claim_uid: str
@@ -189,8 +183,7 @@ class ClaimHolder:
 Holder = ProcessHolder | ContainerHolder | ClaimHolder
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """Files and environment of one lease. Paths are those of the host."""
 
     slice_directory: Path
@@ -236,8 +229,7 @@ class Delivery:
         return self.simulated_state_directory is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Slices for a Kubernetes claim, on GPUs that the orchestrator has chosen. No command, no process; lasts until it is freed."""
 
     uid: str
@@ -269,8 +261,7 @@ class Claim:
     """Text of the orchestrator, kept with the claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClaim:
+class HeldClaim(Struct, frozen=True):
     """A claim that has its slices."""
 
     claim: Claim

@@ -1,9 +1,9 @@
 """Measurements of ended runs: profiles of GPU use, on which advice is based, and the history of memory and durations."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from pgpu.model.lease import SharingMode
+from pgpu.structs import Struct
 
 
 class Resource(StrEnum):
@@ -36,8 +36,7 @@ class Evidence(StrEnum):
     """Nsight Compute's hardware counters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """Use of one resource while a kernel of the job runs."""
 
     resource: Resource
@@ -47,8 +46,7 @@ class Demand:
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True):
     """Slowdown of a job when a resource is exhausted by others: 0.25 is a quarter longer. None if not measured."""
 
     cache: float | None = None
@@ -82,8 +80,7 @@ class Antagonist(StrEnum):
     """Its threads wait, as many on every multiprocessor as it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
+class Contest(Struct, frozen=True):
     """The job and an antagonist beside each other under MPS: the slowdown of each.
 
     The slowdown of the antagonist measures the pressure of the job on others without hardware counters.
@@ -113,8 +110,7 @@ class Contest:
     without the cache; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUse:
+class KernelUse(Struct, frozen=True):
     """All launches of one kernel with one shape."""
 
     name: str
@@ -126,8 +122,7 @@ class KernelUse:
     longest_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopyUse:
+class CopyUse(Struct, frozen=True):
     """All copies of one direction: `HtoD`, `DtoH`, `DtoD` or `PtoP`."""
 
     direction: str
@@ -136,8 +131,7 @@ class CopyUse:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """One measured run. Fractions are of the time between its first and its last use of the GPU."""
 
     signature: str
@@ -179,8 +173,7 @@ class Profile:
         return next((demand.fraction for demand in self.demands if demand.resource is resource), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run in the history of its program."""
 
     signature: str

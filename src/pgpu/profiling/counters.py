@@ -10,9 +10,9 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pgpu.model import Demand, Evidence, Resource
+from pgpu.structs import Struct
 
 PROGRAM = "ncu"
 
@@ -36,8 +36,7 @@ _TRIPLE = re.compile(r"\((\d+), *(\d+), *(\d+)\)")
 _ERROR = re.compile(r"==ERROR== *(.+)")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCounters:
+class KernelCounters(Struct, frozen=True):
     """All counted launches of one kernel with one shape. Fractions are 0 to 1, means over its time; None if not counted."""
 
     name: str

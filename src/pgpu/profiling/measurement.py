@@ -8,10 +8,10 @@ import itertools
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.enforcement.trace import Direction, Log, Memory, RecordKind, Shape, TraceRecord
 from pgpu.model import CopyUse, Demand, Evidence, Job, KernelUse, Profile, Resource
+from pgpu.structs import Struct, replace
 
 Interval = tuple[int, int]
 
@@ -57,8 +57,7 @@ def coverage(intervals: Sequence[Interval], window: Interval, bins: int) -> list
 MOST_POINTS = 600
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPoint:
+class MemoryPoint(Struct, frozen=True):
     """Memory that one slice holds from a moment on."""
 
     at_ns: int
@@ -125,8 +124,7 @@ _LARGE_COPY_BYTES = 1 << 20
 _USUAL_LINK_BYTES_PER_NS = 12.0
 
 
-@dataclass(frozen=True, slots=True)
-class GraphUse:
+class GraphUse(Struct, frozen=True):
     """All launches of graphs, without their contents."""
 
     launches: int
@@ -136,8 +134,7 @@ class GraphUse:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """Cost of tracing in the job's own threads; the two events around each command cost about the same on the GPU."""
 
     commands: int
@@ -155,8 +152,7 @@ class Overhead:
         return self.total_ns / self.window_ns if self.window_ns else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True):
     """Use of one GPU of the lease."""
 
     gpu: int
@@ -170,8 +166,7 @@ class GpuUse:
     peak: MemoryPoint | None
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """Everything measured from a log."""
 
     log: Log

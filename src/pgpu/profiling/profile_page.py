@@ -4,7 +4,6 @@ The page contains everything it needs: no network, no script, no other file. Tex
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from pgpu.enforcement.trace import Memory
@@ -12,6 +11,7 @@ from pgpu.model import Job, Profile
 from pgpu.profiling.counters import KernelCounters
 from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, coverage, downsample, length
 from pgpu.profiling.sensitivity import Loss
+from pgpu.structs import Struct
 from pgpu.units import format_duration, format_memory
 
 Row = tuple[str, str]
@@ -59,8 +59,7 @@ td:first-child, th:first-child {{ text-align: left; overflow-wrap: anywhere; }}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileResult:
+class ProfileResult(Struct, frozen=True):
     """Result of `pgpu profile`: one profiled run, and measurements of further runs."""
 
     job: Job

@@ -9,10 +9,10 @@ Source: P3 calls a program cache sensitive by its hit rates under a small and a 
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pgpu.model import Antagonist, Contest, Evidence, Sensitivity
 from pgpu.profiling.measurement import Interval, Measurement, length, overlap, union
+from pgpu.structs import Struct
 
 # Least fraction of the time of the job's kernels that overlaps with the antagonist's for a contest to be valid.
 LEAST_OVERLAP = 0.5
@@ -20,8 +20,7 @@ LEAST_OVERLAP = 0.5
 _ShapeKey = tuple[str, tuple[int, int, int], tuple[int, int, int], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """Relative increase of kernel durations under one condition against another."""
 
     fraction: float
@@ -47,8 +46,7 @@ def loss(before: Sequence[Measurement], after: Sequence[Measurement]) -> Loss | 
     return Loss(medians[1] / medians[0] - 1, spread, min(len(found) for found in known))
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """Runs beside an antagonist, with measurements of the antagonist beside the job and alone."""
 
     antagonist: Antagonist

@@ -5,14 +5,13 @@ A runtime starts, signals, waits for and adopts jobs. GPUs and limits are chosen
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Stdio:
+class Stdio(Struct, frozen=True):
     """The descriptors of a started job's standard streams; the supervisor owns the other ends.
 
     With a terminal (`JobSpec.wants_tty`) all three are the slave side of one pty. Otherwise output goes to named pipes that

@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pgpu.errors import EnforcementError, RequestError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Account, ClaimHolder, Delivery, Holder, Job, JobSpec
 from pgpu.runtimes import RunningJob, Runtime, Stdio
+from pgpu.structs import to_builtins
 
 CLAIM_VARIABLE = "PGPU_CLAIM"
 """Environment variable in the job's spec: the uid of its claim."""
@@ -106,7 +106,7 @@ class ClaimRuntime:
         announce(holder)
         path = _path(delivery.slice_directory)
         try:
-            write_atomically(path, json.dumps(asdict(delivery), default=str).encode(), 0o644)
+            write_atomically(path, json.dumps(to_builtins(delivery, enc_hook=str)).encode(), 0o644)
         except OSError as exc:
             raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc
         return ClaimJob(holder)

@@ -4,13 +4,13 @@ import contextlib
 import json
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder, SharingMode
+from pgpu.structs import Struct
 
 RECORD = "container.json"
 GATE = "gate"
@@ -20,8 +20,7 @@ CONTAINER_VARIABLE = "PGPU_CONTAINER"
 """Environment variable in the job's spec: the slice's directory, with the container's record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """One container and its slice's directory."""
 
     home: Path

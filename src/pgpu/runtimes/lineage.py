@@ -9,11 +9,11 @@ still counts it, by the locks in its slice.
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.host.process_identity import ProcessStatus, identify_unreaped, read_status
 from pgpu.model import ProcessHolder
+from pgpu.structs import Struct
 
 JOB_ID_VARIABLE = "PGPU_JOB_ID"
 
@@ -30,8 +30,7 @@ def mount_namespace(pid: int) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldNamespace:
+class HeldNamespace(Struct, frozen=True):
     """An open mount namespace. The descriptor keeps its inode number from being reused."""
 
     name: str
@@ -57,8 +56,7 @@ def hold_mount_namespace(pid: int) -> HeldNamespace | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """The marks of one job."""
 
     job_id: str

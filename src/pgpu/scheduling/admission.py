@@ -7,7 +7,6 @@ and GPUs stay reserved for one such job until it starts, so no job starves. Need
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.model import Gpu, SharingMode, Slice
 from pgpu.scheduling.admission_round import (
@@ -43,6 +42,7 @@ from pgpu.scheduling.reservations import (
     renew_reservation,
     reserve,
 )
+from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
 _CAUSES = {limit: cause for cause, limit in _LIMITS.items()}
@@ -96,8 +96,7 @@ def admit(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _JobReservation:
+class _JobReservation(Struct, frozen=True):
     candidate: Candidate
     reservation: Reservation
 

@@ -3,18 +3,18 @@
 Values only. The engine fills them in from the ledger and writes the result back.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import overload
 
 from pgpu.model import Gpu, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
+from pgpu.structs import Struct, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One waiting job."""
 
     job_id: str
@@ -69,8 +69,7 @@ def by_priority(queue: Sequence[Candidate]) -> Iterator[list[Candidate]]:
         yield classes[priority]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """One job with slices that count against their GPUs."""
 
     job_id: str
@@ -86,8 +85,7 @@ class Held:
     mode: SharingMode = SharingMode.TIME_SLICE
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """The most that one user may hold at a time."""
 
     memory_bytes: int | None = None
@@ -111,8 +109,7 @@ COUNTED_RUNS = 4
 LONGEST_SECONDS = 4 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class OverdueReservation:
+class OverdueReservation(Struct, frozen=True):
     """GPUs reserved for one overdue job, kept from round to round until it starts."""
 
     job_id: str
@@ -130,8 +127,7 @@ class OverdueReservation:
     """Since when these GPUs cannot host the job; None while they can."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedJob:
+class ServedJob(Struct, frozen=True):
     """A job that started out of order because it was overdue."""
 
     owner_uid: int
@@ -150,8 +146,7 @@ class ServedJob:
         return now_seconds - self.granted_at_seconds < COUNTED_RUNS * min(run_seconds, LONGEST_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Precedence:
+class Precedence(Struct, frozen=True):
     """State of overdue jobs that one round passes on to the next."""
 
     reservation: OverdueReservation | None = None
@@ -162,8 +157,7 @@ class Precedence:
 NO_PRECEDENCE = Precedence()
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A job that starts now."""
 
     job_id: str
@@ -206,7 +200,7 @@ class Cause(Enum):
 Explain = Callable[[Candidate, Cause], str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
     """A job that waits. The text of its reason is computed on access."""
 
@@ -215,8 +209,8 @@ class Wait:
     ahead: int
     """Number of jobs before it in its queue."""
 
-    _explain: Explain = field(compare=False, repr=False)
-    _candidate: Candidate = field(compare=False, repr=False)
+    _explain: Explain = dataclasses.field(compare=False, repr=False)
+    _candidate: Candidate = dataclasses.field(compare=False, repr=False)
 
     @property
     def reason(self) -> str:
@@ -266,8 +260,7 @@ class Waits(Sequence[Wait]):
         return Wait(candidate.job_id, cause, ahead, self._explain, candidate)
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """Result of one round: exactly one outcome for each candidate."""
 
     grants: tuple[Grant, ...]

@@ -12,15 +12,14 @@ import math
 import operator
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 
 from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, sample_left_seconds
+from pgpu.structs import Struct, field, replace
 
 
-@dataclass(frozen=True, slots=True)
-class BatchJob:
+class BatchJob(Struct, frozen=True):
     """One job of a batch, on one GPU."""
 
     job_id: str
@@ -38,8 +37,7 @@ class BatchJob:
     """Standard deviation of the logarithm of true over predicted duration; None for that of the batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningBatchJob:
+class RunningBatchJob(Struct, frozen=True):
     gpu: int
     """Index of its GPU in the capacities."""
 
@@ -55,8 +53,7 @@ class RunningBatchJob:
     """As for a waiting job."""
 
 
-@dataclass(frozen=True)
-class SimulatedBatch:
+class SimulatedBatch(Struct, frozen=True, dict=True):
     """A batch in columns."""
 
     memory_bytes: tuple[int, ...]
@@ -164,8 +161,7 @@ def _least_gpu_seconds(pieces: Sequence[tuple[int, float]], threshold: int, most
     return whole + sum(parts) / most_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedRun:
+class SimulatedRun(Struct, frozen=True):
     order: tuple[int, ...]
     """Every job's place in the batch, in the order in which they were started."""
 
@@ -214,8 +210,7 @@ def simulate(
     )
 
 
-@dataclass(slots=True)
-class _SimulatedGpu:
+class _SimulatedGpu(Struct):
     """One GPU at one moment of the simulation.
 
     All its jobs run at the same pace, which depends on their number. So the GPU has a clock of its own that counts work, and a

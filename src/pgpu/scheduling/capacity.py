@@ -8,10 +8,10 @@ host memory for all such jobs at once, so no host memory is promised twice.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
+from pgpu.structs import Struct, replace
 from pgpu.units import MIB, format_memory
 
 # MPS clients per GPU; a further one is refused by the MPS server. Source: NVIDIA, "Multi-Process Service", limits.
@@ -37,8 +37,7 @@ FIRST_THAT_PAGES = (6, 0)
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Tenancy:
+class Tenancy(Struct, frozen=True):
     """The jobs on one GPU, as far as sharing goes."""
 
     mode: SharingMode | None = None
@@ -95,8 +94,7 @@ def most_clients(gpu: Gpu) -> int:
     return MOST_MPS_CLIENTS_FROM_BLACKWELL if is_new else MOST_MPS_CLIENTS
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(Struct, frozen=True):
     """Memory of each GPU that is never granted: the larger of an amount and a fraction."""
 
     least_bytes: int = 256 * MIB
@@ -108,8 +106,7 @@ class Headroom:
         return 0 if gpu.is_instance else max(self.least_bytes, math.ceil(gpu.memory_bytes * self.fraction))
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRoom:
+class GpuRoom(Struct, frozen=True):
     """One GPU at one moment."""
 
     gpu: Gpu

@@ -15,7 +15,6 @@ import random
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from pgpu.scheduling.admission import admit
@@ -32,6 +31,7 @@ from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 from pgpu.scheduling.reservations import expected_ends
+from pgpu.structs import Struct, replace
 
 # Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it.
 KNOWN = 0.2
@@ -99,8 +99,7 @@ def is_significantly_less(these: Sequence[float], those: Sequence[float]) -> boo
     return mean > 0 and mean >= _SURE * statistics.pstdev(less) / math.sqrt(len(less))
 
 
-@dataclass(frozen=True, slots=True)
-class SlowdownCurve:
+class SlowdownCurve(Struct, frozen=True):
     """Run time of one program by the number of jobs on its GPU."""
 
     alone_seconds: float

@@ -9,7 +9,6 @@ Sources: minimum bin slack (Gupta and Ho 1999), with limited discrepancies (Harv
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling.admission_round import Candidate, Cause, Held
@@ -25,11 +24,11 @@ from pgpu.scheduling.capacity import (
 )
 from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, place
+from pgpu.structs import Struct, field
 from pgpu.units import MIB, format_memory, format_share
 
 
-@dataclass(slots=True)
-class FreeCapacity:
+class FreeCapacity(Struct):
     """Free capacity by GPU UUID; changed as jobs start and end."""
 
     free_bytes: dict[str, int]
@@ -302,8 +301,7 @@ def places_with_one_more(
     return places and {job_id: gpu for job_id, gpu in places.items() if job_id}
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """Depth-first search over the GPUs; amounts in whole MiB."""
 
     wanted: Mapping[str, int]

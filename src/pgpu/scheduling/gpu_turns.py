@@ -9,15 +9,14 @@ joint turns are ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from pgpu.structs import Struct, field, replace
 from pgpu.units import GIB
 
 _PRIORITY_THAT_DOUBLES = 50
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRules:
+class TurnRules(Struct, frozen=True):
     """Durations in seconds."""
 
     bytes_per_second: float = 12 * GIB
@@ -46,8 +45,7 @@ class TurnRules:
     """A job that has waited longer goes before all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
+class Contender(Struct, frozen=True):
     """An oversubscribing job on one GPU, now. Times are in seconds of a monotonic clock."""
 
     job_id: str
@@ -82,8 +80,7 @@ class Contender:
         return float("inf") if self.wanted_at_seconds is None else now_seconds - self.wanted_at_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class TurnState:
+class TurnState(Struct, frozen=True):
     """State of the turns on one GPU between two calls of `advance`."""
 
     is_on: bool = False

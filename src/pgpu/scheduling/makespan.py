@@ -13,7 +13,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.errors import PgpuBug
 from pgpu.model import SharingMode
@@ -22,6 +21,7 @@ from pgpu.scheduling.batch_simulation import NO_HOLDS, BatchJob, RunningBatchJob
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.forecast import Slowdown, SlowdownCurve, is_significantly_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
+from pgpu.structs import Struct, replace
 
 # Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`.
 STEPS_PER_SECOND = 60_000
@@ -102,8 +102,7 @@ def plan_waiting(
     return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Durations:
+class _Durations(Struct, frozen=True):
     """Predicted durations, and jobs of the queue as jobs of a batch."""
 
     rules: OrderRules
@@ -229,8 +228,7 @@ def _rest_of_plan(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
         yield [*order, *(place for place in places.values() if place not in known)], holds, last.most_at_once
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(Struct, frozen=True):
     run: SimulatedRun
     """In the first world."""
 

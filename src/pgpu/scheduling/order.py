@@ -12,17 +12,16 @@ with ageing.
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from pgpu.model import Slice
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota, by_priority
+from pgpu.structs import Struct, field
 
 # An overdue job goes first only while jobs that went first count for less than this share of all memory.
 MOST_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class OrderRules:
+class OrderRules(Struct, frozen=True):
     """Time constants of the order."""
 
     default_duration_seconds: float = 600.0
@@ -42,8 +41,7 @@ class OrderRules:
     """An overdue job keeps its reserved GPUs at least this long. Default: four hours, longer than most jobs of a lab."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """Sum of all GPUs, for dominant shares."""
 
     capacity_bytes: int
@@ -198,8 +196,7 @@ class OverdueJobs:
         return self._quotas.get(uid, NO_QUOTA).weight
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
+class BatchPlan(Struct, frozen=True):
     """Plan of a batch: whenever something is free, jobs that fit start in this order.
 
     It names jobs but no times, so it stays valid when jobs end early or late.

@@ -19,9 +19,9 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pgpu.model import SharingMode
+from pgpu.structs import Struct
 
 # Steps into which a GPU is divided if jobs ask for one resource only; a multiple of it if there are few kinds of jobs. Finer
 # steps change nothing on openb, where jobs ask for hundredths.
@@ -52,8 +52,7 @@ MOST_TRIED = 16
 WIDE_WEIGHT = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class JobShape:
+class JobShape(Struct, frozen=True):
     """Resources that one job asks for. Integers, so that no fit depends on rounding; GPU amounts are per GPU."""
 
     gpu_count: int = 1
@@ -71,8 +70,7 @@ class JobShape:
     host_memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuResources:
+class GpuResources(Struct, frozen=True):
     """Size of one GPU, and what is free of it."""
 
     uuid: str
@@ -129,8 +127,7 @@ class GpuResources:
         return wanted is not None and self.sharing_mode is not wanted
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResources:
+class NodeResources(Struct, frozen=True):
     """One node: its GPUs in NVML index order, and what is free of the rest."""
 
     name: str
@@ -153,8 +150,7 @@ class NodeResources:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """Jobs on one GPU that ask for the same."""
 
     cell: int

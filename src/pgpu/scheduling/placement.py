@@ -12,21 +12,20 @@ Source: after fragmentation gradient descent (Weng et al., USENIX ATC 2023), wit
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import combinations
 from typing import NamedTuple
 
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
+from pgpu.structs import Struct, field
 
 # CPU that a GPU is assumed to have, as a multiple of its even share of the node's free CPU. With all of the CPU for each, 0.3
 # points are lost on openb: the last CPUs of a node would count once for every gap.
 CPU_PER_GPU = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementPreference:
+class PlacementPreference(Struct, frozen=True):
     """What decides between GPUs that serve a job equally well."""
 
     sharing_mode: SharingMode | None = None
@@ -64,8 +63,7 @@ class Rating(NamedTuple):
     """Places of its GPUs in the node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Node and GPUs chosen for a job."""
 
     node: str
@@ -96,8 +94,7 @@ def place(
     return best_of(nodes, [rate(shape, node, outlook, preference) for node in nodes])
 
 
-@dataclass(slots=True)
-class _Gap:
+class _Gap(Struct):
     """GPUs of one node that are alike: size, free part and sharing mode."""
 
     gpu: GpuResources
@@ -338,8 +335,7 @@ _PER_GPU = 1_000_000_000
 _LEFT = 100_000
 
 
-@dataclass(slots=True)
-class _Rated:
+class _Rated(Struct):
     """Cost of hosting one shape, by the states that nodes are in."""
 
     shape: JobShape

@@ -10,12 +10,12 @@ reservations and modes hold as always. The set of leases taken is minimal: witho
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 
 from pgpu.model import SharingMode, SharingWish, Slice
 from pgpu.scheduling.admission_round import Admission, Candidate, Cause, Grant, Held
 from pgpu.scheduling.capacity import IDLE, GpuRoom, taken_bytes
+from pgpu.structs import Struct, replace
 
 # A resumed job is not suspended again for this long: two jobs that suspend each other in turn would only move memory.
 REARM_SECONDS = 60.0
@@ -23,8 +23,7 @@ REARM_SECONDS = 60.0
 _ROOM = {Cause.MEMORY, Cause.COMPUTE, Cause.TURN}
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A running job on one GPU that might be suspended."""
 
     job_id: str
@@ -43,8 +42,7 @@ class Victim:
         return self.frees_bytes * (now_seconds - self.granted_at_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _FreeGpu:
+class _FreeGpu(Struct, frozen=True):
     room: GpuRoom
     memory_bytes: int
     compute: float
@@ -161,8 +159,7 @@ def _choose_victims(
 DecideRound = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admission]
 
 
-@dataclass(frozen=True, slots=True)
-class EvictableLease:
+class EvictableLease(Struct, frozen=True):
     """An idle lease that its holder marked as evictable."""
 
     job_id: str
@@ -173,8 +170,7 @@ class EvictableLease:
     """Cost of losing it, 0 or more, in a unit common to all holders, such as expected seconds of waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReclaimedRound:
+class ReclaimedRound(Struct, frozen=True):
     """Result of a round with the leases that are taken."""
 
     admission: Admission
@@ -233,8 +229,7 @@ def _choose_leases(
     return taken, admission
 
 
-@dataclass(frozen=True, slots=True)
-class _ReclaimSearch:
+class _ReclaimSearch(Struct, frozen=True):
     rooms: Sequence[GpuRoom]
     queue: Sequence[Candidate]
     held: Mapping[str, Held]

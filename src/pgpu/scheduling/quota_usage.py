@@ -11,12 +11,12 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota, by_priority
 from pgpu.scheduling.order import Machine, OrderRules
 from pgpu.scheduling.reservations import NEVER, expected_ends
+from pgpu.structs import Struct, field
 from pgpu.units import format_memory
 
 
@@ -30,8 +30,7 @@ class QuotaLimit(Enum):
     """It would delay the job that its owner's quota is reserved for."""
 
 
-@dataclass(slots=True)
-class _Usage:
+class _Usage(Struct):
     memory_bytes: int = 0
     compute_share: float = 0.0
     jobs: int = 0
@@ -42,8 +41,7 @@ class _Usage:
         self.jobs += 1
 
 
-@dataclass(slots=True)
-class _Reserved:
+class _Reserved(Struct):
     """The part of one user's quota that is reserved for a job from a time on."""
 
     job_id: str
@@ -184,8 +182,7 @@ MOST_AT_ONCE = 128
 _CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}
 
 
-@dataclass(slots=True)
-class CpuAdmission:
+class CpuAdmission(Struct):
     """Outcome of one round for jobs without a GPU."""
 
     grants: list[Grant] = field(default_factory=list)

@@ -14,7 +14,6 @@ Source: EASY backfilling (Lifka, 1995), applied to memory and GPU time instead o
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pgpu.model import Gpu
@@ -22,6 +21,7 @@ from pgpu.scheduling.admission_round import Candidate, Held, OverdueReservation
 from pgpu.scheduling.capacity import IDLE, GpuRoom, Tenancy, has_compute, supports_mode, taken_bytes
 from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.order import OrderRules
+from pgpu.structs import Struct, replace
 
 # End of a job of unknown length.
 NEVER = math.inf
@@ -30,8 +30,7 @@ NEVER = math.inf
 UNABLE_SECONDS = 300.0
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(Struct):
     """GPUs reserved for one job from a time on. What is spare shrinks as other jobs are let in."""
 
     job_id: str
@@ -125,8 +124,7 @@ def _moments(
         yield end_seconds, then
 
 
-@dataclass(frozen=True, slots=True)
-class RoundState:
+class RoundState(Struct, frozen=True):
     """The machine in the middle of a round."""
 
     rooms: Sequence[GpuRoom]

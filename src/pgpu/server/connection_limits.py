@@ -14,13 +14,13 @@ import socket
 import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.errors import ServerFullError
 from pgpu.server.peer_credentials import peer_of
 from pgpu.server.responses import raw_error_response
 from pgpu.services.access import administers
+from pgpu.structs import Struct
 
 # Accepted in one iteration of the loop, so that open connections are served in between.
 _MOST_AT_ONCE = 64
@@ -56,8 +56,7 @@ def raise_descriptor_limit() -> tuple[int, int]:
     return soft, hard
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True):
     """Numbers of connections."""
 
     most_each: int

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -26,8 +25,9 @@ from pgpu.engine.leases.recovery import recover
 from pgpu.errors import PgpuError, UnauthenticatedError
 from pgpu.ledger import Ledger
 from pgpu.server.metrics import CONTENT_TYPE, ServerMetrics
-from pgpu.server.responses import JsonResponse
+from pgpu.server.responses import JsonResponse, described
 from pgpu.server.routes import JobServiceDep, authenticate
+from pgpu.structs import Struct, replace
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,15 +121,13 @@ _LEDGER_TIMEOUT_SECONDS = 1.0
 _CACHE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Struct, frozen=True):
     """That the server answers."""
 
     is_alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One part of the server."""
 
     name: str
@@ -143,8 +141,7 @@ class Check:
     """Why it is not good, in one line; None if it is, or if the caller is not authenticated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(Struct, frozen=True):
     """All parts at one moment."""
 
     is_ready: bool
@@ -194,16 +191,16 @@ class ReadinessProbe:
             return str(exc)
 
 
-_UNREADY: dict[int | str, dict[str, Any]] = {503: {"model": Readiness, "description": "It cannot work now."}}
+_UNREADY: dict[int | str, dict[str, Any]] = {503: {"model": described(Readiness), "description": "It cannot work now."}}
 
 
-@routes.get("/healthz", response_model=Life)
+@routes.get("/healthz", response_model=described(Life))
 async def healthz() -> Response:
     """Answer; a service manager restarts a server that does not. Needs no authentication."""
     return JsonResponse(Life(is_alive=True))
 
 
-@routes.get("/readyz", response_model=Readiness, responses=_UNREADY)
+@routes.get("/readyz", response_model=described(Readiness), responses=_UNREADY)
 def readyz(request: Request) -> Response:
     """Return whether a job would be accepted and started now. Reasons are included for authenticated callers."""
     found = cast("ReadinessProbe", request.app.state.readiness).examine()

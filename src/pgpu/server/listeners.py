@@ -16,7 +16,6 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +28,7 @@ from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_for
 from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.stream_routes import StreamRelay
+from pgpu.structs import Struct
 
 _BACKLOG = 1024
 _SYSTEMD_DESCRIPTOR = 3
@@ -39,8 +39,7 @@ _GRACE_SECONDS = 3
 _MOST_MESSAGE_BYTES = 1 << 21
 
 
-@dataclass(frozen=True, slots=True)
-class Tcp:
+class Tcp(Struct, frozen=True):
     """An address in addition to the Unix socket."""
 
     host: str

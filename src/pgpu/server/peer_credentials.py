@@ -10,13 +10,13 @@ import contextlib
 import select
 import socket
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pgpu.errors import RequestError
 from pgpu.server.responses import raw_error_response
+from pgpu.structs import Struct
 
 # Key of a request's `PeerCredentials` in its ASGI `state`; the value is None for TCP.
 STATE_KEY = "peer"
@@ -32,8 +32,7 @@ _MOST_GROUPS = 256
 _CREDENTIALS = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCredentials:
+class PeerCredentials(Struct, frozen=True):
     """A process that connected."""
 
     pid: int

@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import field, make_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from msgspec import NODEFAULT
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -22,6 +26,7 @@ from pgpu.errors import (
     UnauthenticatedError,
 )
 from pgpu.services import wire
+from pgpu.structs import FieldInfo, Struct, asdict, fields
 
 T = TypeVar("T")
 
@@ -93,6 +98,36 @@ def body_schema(kind: type[Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+@cache
+def described(kind: Any) -> Any:
+    """Return the type that FastAPI describes in place of an answer's: pydantic knows dataclasses and no structs.
+
+    Args:
+        kind: A struct, or a type that contains some.
+
+    Returns:
+        The same type with a dataclass of the same name, fields and docstring for each struct.
+    """
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        hints = get_type_hints(kind)
+        members = [(each.name, described(hints[each.name]), *_default_of(each)) for each in fields(kind)]
+        return make_dataclass(kind.__name__, members, namespace={"__doc__": kind.__doc__}, frozen=True)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, UnionType}:
+        return Union[tuple(described(each) for each in arguments)]  # noqa: UP007 - its members are computed
+    if origin in {tuple, list, dict}:
+        return origin[tuple(described(each) for each in arguments)]
+    return kind
+
+
+def _default_of(each: FieldInfo) -> tuple[Any, ...]:
+    if each.default_factory is not NODEFAULT:
+        return (field(default_factory=each.default_factory),)
+    if isinstance(each.default, Struct):
+        return (described(type(each.default))(**asdict(each.default)),)
+    return () if each.required else (each.default,)
+
+
 def add_body_schemas(app: FastAPI, bodies: Iterable[type[Any]]) -> None:
     """Add the schemas that `body_schema` refers to to an application's OpenAPI document."""
 
@@ -101,9 +136,11 @@ def add_body_schemas(app: FastAPI, bodies: Iterable[type[Any]]) -> None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             components = schema.setdefault("components", {}).setdefault("schemas", {})
             for kind in bodies:
-                described = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
-                components.update(described.pop("$defs", {}))
-                components[kind.__name__] = described
+                schema_of_kind = TypeAdapter(described(cast("Hashable", kind))).json_schema(
+                    ref_template="#/components/schemas/{model}"
+                )
+                components.update(schema_of_kind.pop("$defs", {}))
+                components[kind.__name__] = schema_of_kind
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -20,7 +20,7 @@ from pgpu.errors import RequestError
 from pgpu.model import Event
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.peer_credentials import HANG_UP_KEY, STATE_KEY, PeerCredentials
-from pgpu.server.responses import JsonResponse, body_schema, parse_body
+from pgpu.server.responses import JsonResponse, body_schema, described, parse_body
 from pgpu.services import wire
 from pgpu.services.access import AccessRules, Caller, Identity
 from pgpu.services.administration import AdministrationService
@@ -115,7 +115,7 @@ def table_routes() -> APIRouter:
                 name=route.name,
                 tags=[tag],
                 status_code=route.status if route.answer is not None else 204,
-                response_model=route.answer,
+                response_model=described(route.answer),
                 description=(inspect.getdoc(method) or "").partition("\n\n")[0],
                 openapi_extra=body_schema(body) if body is not None else None,
             )
@@ -179,7 +179,7 @@ def _parameters(
 handwritten = APIRouter(prefix="/v1")
 
 
-@handwritten.get("/jobs", response_model=list[JobReport], tags=["jobs"])
+@handwritten.get("/jobs", response_model=described(list[JobReport]), tags=["jobs"])
 async def list_jobs(
     request: Request,
     service: JobServiceDep,
@@ -226,7 +226,7 @@ async def put_bundle(request: Request, service: FunctionServiceDep, digest: str)
 @handwritten.get(
     "/events",
     response_class=Response,
-    responses={200: {"model": Event, "content": {_EVENT_STREAM: {}}}},
+    responses={200: {"model": described(Event), "content": {_EVENT_STREAM: {}}}},
     tags=["events"],
 )
 async def events(

@@ -31,7 +31,7 @@ from pgpu.engine.streams.log import stored
 from pgpu.engine.unix_sockets import connect
 from pgpu.model import Job, JobState
 from pgpu.server.fan_out import EventBroadcast
-from pgpu.server.responses import JsonResponse
+from pgpu.server.responses import JsonResponse, described
 from pgpu.server.routes import HangUpDep, JobServiceDep
 from pgpu.services.messages import END_HEADER
 from pgpu.services.route_table import JOB_ROOT
@@ -157,7 +157,7 @@ def _relay(connection: HTTPConnection) -> StreamRelay:
 RelayDep = Annotated[StreamRelay, Depends(_relay)]
 
 
-@routes.get("/{job}/wait", response_model=Job, tags=["jobs"])
+@routes.get("/{job}/wait", response_model=described(Job), tags=["jobs"])
 async def wait(
     service: JobServiceDep,
     relay: RelayDep,
@@ -172,7 +172,7 @@ async def wait(
     return JsonResponse(ended or await run_in_threadpool(service.ledger.job, job_id))
 
 
-@routes.get("/{job}/granted", response_model=Job, tags=["jobs"])
+@routes.get("/{job}/granted", response_model=described(Job), tags=["jobs"])
 async def granted(
     service: JobServiceDep,
     relay: RelayDep,

@@ -11,12 +11,12 @@ import json
 import os
 import pwd
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.engine.submitter import Submitter, inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Account, Job, JobSpec, Request
+from pgpu.structs import Struct
 
 _LIMITS = {
     "cpu time": "RLIMIT_CPU",
@@ -51,8 +51,7 @@ def administers(uid: int) -> bool:
     return uid in {0, os.geteuid()}
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A user and their groups, by socket credentials or by the user database."""
 
     uid: int
@@ -131,8 +130,7 @@ def _limits_of(pid: int, uid: int) -> Iterator[tuple[str, int, int]]:
             yield _LIMITS[name], soft, hard
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRules:
+class AccessRules(Struct, frozen=True):
     """Settings of one server: the group that may submit, and limits of jobs."""
 
     uid_of_token: Callable[[str], int | None] = lambda _token: None
@@ -165,8 +163,7 @@ class AccessRules:
         return Caller(peer.uid, administers(peer.uid), peer, self)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """The user for which a service acts."""
 
     uid: int

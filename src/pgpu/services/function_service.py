@@ -10,7 +10,6 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.distribution import extra_hint
@@ -37,6 +36,7 @@ from pgpu.model import (
 from pgpu.services.access import Caller, administers
 from pgpu.services.administration import digest_of
 from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
+from pgpu.structs import Struct
 
 TOKEN_PREFIX = "pgpufn"  # noqa: S105 - marks the text after it as a token
 _MOST_LABEL = 200
@@ -124,8 +124,7 @@ class FunctionStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionHost:
+class FunctionHost(Struct, frozen=True):
     """What all callers of one server share: the engine, the store and the check of the server's own tokens."""
 
     engine: Engine

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count, islice
 
 from pgpu.advising.advice import Advice
@@ -33,6 +32,7 @@ from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
 from pgpu.services.output_log import LogCursor, last_lines
+from pgpu.structs import replace
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64

@@ -4,18 +4,16 @@
 changes the interface that generated clients see.
 """
 
-from dataclasses import dataclass
-
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import GpuTime
 from pgpu.model import Gpu, Job, Outsider, Profile, SharingMode, Submission, VersionState
+from pgpu.structs import Struct
 
 END_HEADER = "Pgpu-Log-Offset"
 """Header of an answer with the last lines of a log: the offset at which they end, from which a client can follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A submission of jobs, all or none."""
 
     submissions: tuple[Submission, ...]
@@ -33,8 +31,7 @@ class Ask:
     """The simulated GPUs that it is for, such as `RTX 3090x4`; None for the server's own GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Several jobs or arrays to end."""
 
     jobs: tuple[str, ...]
@@ -42,39 +39,34 @@ class Cancel:
     """Between SIGTERM and SIGKILL for those that run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """How to end a job."""
 
     grace_seconds: float
     """Between SIGTERM and SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """A signal for a job's main process."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseOffer:
+class LeaseOffer(Struct, frozen=True):
     """Marks the lease of an idle job as evictable."""
 
     value: float
     """What it saves to keep the lease, 0 or more, in a unit common to all evictable leases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The size of a terminal, in characters."""
 
     columns: int
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """Jobs that might share a GPU."""
 
     jobs: tuple[Profile | str, ...]
@@ -87,8 +79,7 @@ class Together:
     """How many times longer than alone the slowest may take, 1 or more."""
 
 
-@dataclass(frozen=True, slots=True)
-class UserQuota:
+class UserQuota(Struct, frozen=True):
     """What one user may hold at a time; None for no limit."""
 
     uid: int
@@ -98,8 +89,7 @@ class UserQuota:
     """Of the user's share where several users wait; above 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReport:
+class TokenReport(Struct, frozen=True):
     """A token without its secret part."""
 
     id: str
@@ -107,8 +97,7 @@ class TokenReport:
     created_at_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
+class NewToken(Struct, frozen=True):
     """A new token in full; only the digest of its secret part is stored."""
 
     id: str
@@ -117,8 +106,7 @@ class NewToken:
     """The value of `PGPU_TOKEN` for its holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(Struct, frozen=True):
     """Traffic for a version."""
 
     version: int
@@ -126,8 +114,7 @@ class Rollout:
     """1 to 100; the rest goes to the version that had most of it before."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewFunctionToken:
+class NewFunctionToken(Struct, frozen=True):
     """A new token for one function in full; only its digest is stored."""
 
     id: str
@@ -135,16 +122,14 @@ class NewFunctionToken:
     """For the header `Authorization: Bearer TEXT`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAsk:
+class ReplicaAsk(Struct, frozen=True):
     """One more replica for the gateway, or the packages for one."""
 
     function: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """Whether a version can be served."""
 
     version: int
@@ -156,15 +141,13 @@ class Judgement:
     """Of the version that was tried, since name and number may belong to a newer one by now; None skips the comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A token from a call to the gateway."""
 
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bearer:
+class Bearer(Struct, frozen=True):
     """What a token permits; all fields are empty if it is unknown or revoked."""
 
     function: str | None = None
@@ -177,8 +160,7 @@ class Bearer:
     """Whether that user administers, and may call every function."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
+class GpuReport(Struct, frozen=True):
     """One GPU as `pgpu gpus` shows it."""
 
     gpu: Gpu
@@ -207,8 +189,7 @@ class GpuReport:
     """How the jobs on it share it; None while there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Struct, frozen=True):
     """One job and what it holds now."""
 
     job: Job
@@ -219,8 +200,7 @@ class JobReport:
     """One for each slice; empty until it uses a GPU, and after its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueReport:
+class QueueReport(Struct, frozen=True):
     """One waiting job as `pgpu queue` shows it."""
 
     position: int | None

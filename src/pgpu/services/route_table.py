@@ -6,7 +6,6 @@ or the body itself, the query. Routes with streams, pages or waits are written b
 """
 
 import re
-from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -45,12 +44,12 @@ from pgpu.services.messages import (
     UserQuota,
     Window,
 )
+from pgpu.structs import Struct, fields
 
 JOB_ROOT = "/v1/jobs"
 
 
-@dataclass(frozen=True)
-class ServiceRoute:
+class ServiceRoute(Struct, frozen=True, dict=True):
     """One operation as HTTP carries it."""
 
     name: str

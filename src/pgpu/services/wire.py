@@ -1,24 +1,24 @@
-"""JSON codec for dataclasses and errors, shared by the server and its clients.
+"""JSON codec for structs and errors, shared by the server and its clients.
 
-Generic over dataclasses, so that a new field needs no code here. Unknown fields are skipped and missing ones take their
+Generic over structs, so that a new field needs no code here. Unknown fields are skipped and missing ones take their
 default, so that neighbouring versions understand each other. JSON is written in ASCII, which keeps bytes that are no UTF-8
 (as surrogates), as the ledger does. An error keeps its class, message and hint across the wire.
 """
 
-import dataclasses
 import json
 import json.scanner
 import types
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pgpu.errors import PgpuBug, PgpuError, RequestError
+from pgpu.structs import FieldInfo, Struct, asdict, fields
 
 T = TypeVar("T")
 
-_PLAIN = (str, int, float, bool)
+_SCALARS = (str, int, float, bool)
 _LARGE_BYTES = 1 << 18
 _MOST_INTEGER = (1 << 63) - 1
 """The ledger's largest (SQLite's 64-bit integers)."""
@@ -58,12 +58,12 @@ def _classes(root: type[PgpuError]) -> Iterator[type[PgpuError]]:
 
 def encode(value: Any) -> bytes:
     """Return a value, or a structure of them, as JSON."""
-    return json.dumps(value, default=_fields_of, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return json.dumps(value, default=_plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
 
 
-def _fields_of(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return asdict(value)
     raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
@@ -93,7 +93,7 @@ def decode(kind: type[T], data: Any, place: str = "") -> T:
     """Convert parsed JSON to a typed value.
 
     Args:
-        kind: A dataclass, or what the fields of one may be: plain types, tuples, enumerations, literals, unions.
+        kind: A struct, or what the fields of one may be: plain types, tuples, enumerations, literals, unions.
         data: Parsed JSON.
         place: Its path in the message, for the error.
 
@@ -104,8 +104,8 @@ def decode(kind: type[T], data: Any, place: str = "") -> T:
 
 
 def _convert(kind: Any, data: Any, place: str) -> Any:  # noqa: PLR0911 - one line for each kind of type
-    if dataclasses.is_dataclass(kind):
-        return _convert_dataclass(cast("type[Any]", kind), data, place)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _convert_struct(kind, data, place)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
         return _convert_union(arguments, data, place)
@@ -123,29 +123,28 @@ def _convert(kind: Any, data: Any, place: str) -> Any:  # noqa: PLR0911 - one li
 def _convert_scalar(kind: Any, data: Any, place: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 1 << 1023:
         return float(data)
-    if kind not in _PLAIN:
+    if kind not in _SCALARS:
         raise TypeError(f"{kind} cannot be encoded")
     # `type() is`, not isinstance: a bool is an int in Python, and no number in JSON.
     is_storable = not isinstance(data, int) or -_MOST_INTEGER <= data <= _MOST_INTEGER
     return data if type(data) is kind and is_storable else _refuse(f"a {kind.__name__}", place)
 
 
-def _convert_dataclass(kind: type[Any], data: Any, place: str) -> Any:
+def _convert_struct(kind: type[Struct], data: Any, place: str) -> Any:
     if not isinstance(data, Mapping):
         _refuse("an object", place)
-    hints, fields = _shape(cast("Hashable", kind))
-    for field in fields:
-        has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
-        if field.name not in data and not has_default:
-            _refuse("there", f"{place}.{field.name}")
+    found = _fields_of(kind)
+    for each in found:
+        if each.required and each.name not in data:
+            _refuse("there", f"{place}.{each.name}")
     # Fields of `data` that this version does not have are skipped.
-    present = {field.name: data[field.name] for field in fields if field.name in data}
-    return kind(**{name: _convert(hints[name], value, f"{place}.{name}") for name, value in present.items()})
+    present = [each for each in found if each.name in data]
+    return kind(**{each.name: _convert(each.type, data[each.name], f"{place}.{each.name}") for each in present})
 
 
-@cache  # `get_type_hints` evaluates annotations, which costs more than the conversion itself.
-def _shape(kind: Any) -> tuple[dict[str, Any], tuple[dataclasses.Field[Any], ...]]:
-    return get_type_hints(kind), dataclasses.fields(kind)
+@cache  # `fields` evaluates annotations, which costs more than the conversion itself.
+def _fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    return fields(kind)
 
 
 def _convert_tuple(arguments: Sequence[Any], data: Any, place: str) -> tuple[Any, ...]:
@@ -159,7 +158,7 @@ def _convert_tuple(arguments: Sequence[Any], data: Any, place: str) -> tuple[Any
 
 
 def _convert_union(arguments: Sequence[Any], data: Any, place: str) -> Any:
-    # At most one dataclass of a union has all its required fields in `data`: those of our unions share none.
+    # At most one struct of a union has all its required fields in `data`: those of our unions share none.
     if data is None and types.NoneType in arguments:
         return None
     refusal: RequestError | None = None

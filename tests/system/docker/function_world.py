@@ -7,7 +7,6 @@ import os
 import pickle
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import Deployment, Replica
 from pgpu.services.messages import ReplicaAsk
+from pgpu.structs import replace
 
 T = TypeVar("T")
 

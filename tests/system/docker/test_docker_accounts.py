@@ -5,7 +5,6 @@ The users are numbers that nobody has; images that want more are made of the sma
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.system.docker.conftest import docker
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Mount
 from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
+from pgpu.structs import replace
 
 pytestmark = pytest.mark.docker
 

@@ -6,7 +6,6 @@ import os
 import tarfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pgpu.model import Account, ContainerHolder, Delivery, Job
 from pgpu.runtimes.docker.create_request import JOB_LABEL, container_name
 from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
 from pgpu.runtimes.docker.docker_runtime import DockerRuntime
+from pgpu.structs import replace
 
 pytestmark = pytest.mark.docker
 

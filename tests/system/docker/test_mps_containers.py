@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from tests.system.test_auto_choice import LIGHT
 from tests.system.test_auto_sharing import ledger_of, remember
 
 from pgpu.model import SharingMode
+from pgpu.structs import replace
 
 pytestmark = pytest.mark.docker
 

@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer
+from pgpu.structs import replace
 
 NAME = "it"
 

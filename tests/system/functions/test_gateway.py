@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from tests.system.functions.replicas import Answer, answer_of
 from tests.waiting import until
 
 from pgpu.services.messages import Bearer
+from pgpu.structs import replace
 
 MIB = 1 << 20
 

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.system.functions.replicas import Answer
 from tests.waiting import until
 
 from pgpu.services.messages import Bearer
+from pgpu.structs import replace
 
 EVENT = {"ce_id": "e1", "ce_source": "/tests", "ce_specversion": "1.0", "ce_type": "test"}
 

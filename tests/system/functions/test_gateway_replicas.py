@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 
 import psutil
 from tests.system.functions.gateways import Gateway, function, gateway, version
@@ -11,6 +10,7 @@ from tests.waiting import until
 
 from pgpu.functions.router.version_load import LoadHistory
 from pgpu.model import Share
+from pgpu.structs import replace
 
 
 def starts(made: Gateway, name: str) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from tests.system.functions.applications import ODD_BODIES, ODD_HEADS
 from tests.system.functions.gateways import function, gateway
 from tests.system.functions.replicas import Replica, answer_of, replica, until_broken
 from tests.waiting import until
+
+from pgpu.structs import replace
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.kubernetes.unit_ids import uid_of, unit_of
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 

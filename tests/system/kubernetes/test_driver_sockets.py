@@ -4,7 +4,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from pgpu.kubernetes.driver_mode import alone_on_node
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
 from pgpu.kubernetes.kubelet_sockets import SocketServer
 from pgpu.kubernetes.node_health import HealthState
+from pgpu.structs import replace
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What is told to a cluster's users as events: said once, in time, and never at the cost of who says it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tests.fakes.api_server import EVENTS, ApiServer, Fault, User, running
 
 from pgpu.kubernetes.api import ClusterClient, ObjectName, connect
 from pgpu.kubernetes.cluster_events import BURST, REPEAT_SECONDS, EventRecorder
+from pgpu.structs import replace
 
 CLAIM = ObjectName("resource.k8s.io/v1", "ResourceClaim", "claim-a", "team", "uid-1")
 NODE = ObjectName("v1", "Node", "node1", uid="uid-2")

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,13 @@ from pgpu.errors import NodeError, PgpuBug, PgpuError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, OCI_RUNTIME, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Gpu
+from pgpu.structs import Struct
 
 _MODE = 0o644
 _INDENT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """The runtime's entry in the configuration."""
 
     name: str
@@ -68,8 +67,7 @@ class Installation:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A configuration file before and after."""
 
     path: Path

@@ -3,12 +3,12 @@
 Fields are only ever added. A job's environment is never included: it may hold secrets.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.errors import PgpuError, RequestError
+from pgpu.structs import asdict, to_builtins
 
 if TYPE_CHECKING:
     from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
@@ -59,29 +59,29 @@ def of_gpus(reports: "Iterable[GpuReport]") -> Document:
     """Describe GPUs, in the order given."""
     gpus = []
     for report in reports:
-        rest = {each.name: getattr(report, each.name) for each in dataclasses.fields(report) if each.name != "gpu"}
+        rest = {name: value for name, value in asdict(report).items() if name != "gpu"}
         outsiders = [
             {"pid": each.process.pid, "program": each.program, "uid": each.uid, "used_bytes": each.used_bytes}
             for each in report.outsiders
         ]
-        gpu = {**dataclasses.asdict(report.gpu), **rest}
+        gpu = {**to_builtins(report.gpu), **rest}
         gpus.append({**gpu, "jobs": list(report.jobs), "outsiders": outsiders})
     return document(gpus=gpus)
 
 
 def of_history(calls: "Iterable[CallHistory]") -> Document:
     """Describe calls and their runs, in the order given."""
-    return document(calls=[dataclasses.asdict(call) for call in calls])
+    return document(calls=[to_builtins(call) for call in calls])
 
 
 def of_waste(found: "Iterable[Waste]") -> Document:
     """Describe reserved and used memory of jobs, in the order given."""
-    return document(jobs=[{**dataclasses.asdict(each), "factor": each.factor} for each in found])
+    return document(jobs=[{**to_builtins(each), "factor": each.factor} for each in found])
 
 
 def of_pods(seen: "Iterable[SeenShare]") -> Document:
     """Describe slices with their containers, in the order given."""
-    return document(slices=[{**dataclasses.asdict(each.share), "gpu": each.gpu} for each in seen])
+    return document(slices=[{**to_builtins(each.share), "gpu": each.gpu} for each in seen])
 
 
 def of_top(gpus: "Iterable[GpuReport]", jobs: "Iterable[JobReport]") -> Document:
@@ -100,7 +100,7 @@ def _job(report: "JobReport") -> Document:
         "runtime": job.spec.runtime,
         "image": job.spec.image,
         "command": list(job.spec.command),
-        "request": dataclasses.asdict(job.request),
+        "request": to_builtins(job.request),
         "created_at_seconds": job.created_at_seconds,
         "started_at_seconds": job.started_at_seconds,
         "finished_at_seconds": job.finished_at_seconds,
@@ -118,10 +118,10 @@ def _job(report: "JobReport") -> Document:
         "wanted_at_seconds": job.wanted_at_seconds,
         "peak_bytes": job.peak_bytes,
         "lease": _lease(report),
-        "time": [dataclasses.asdict(each) for each in report.time],
-        "holder": dataclasses.asdict(job.holder) if job.holder else None,
+        "time": [to_builtins(each) for each in report.time],
+        "holder": to_builtins(job.holder) if job.holder else None,
         "owner_uid": job.owner_uid,
-        "place": {**dataclasses.asdict(job.place), "after": list(job.place.after)},
+        "place": {**to_builtins(job.place), "after": list(job.place.after)},
         "signature": job.signature,
         "attempt": job.attempt,
         "expected_start_seconds": job.expected_start_seconds,
@@ -141,7 +141,7 @@ def _lease(report: "JobReport") -> Document | None:
         "sharing": lease.sharing,
         "slices": [
             {
-                **dataclasses.asdict(granted),
+                **to_builtins(granted),
                 "used_bytes": use.used_bytes if use else None,
                 "peak_bytes": use.peak_bytes if use else None,
                 "refusals": use.refusals if use else None,

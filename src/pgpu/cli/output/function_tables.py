@@ -1,6 +1,5 @@
 """Tables and JSON documents of functions, on a server and on a cluster. Fields are only ever added."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ from pgpu.model import (
     Version,
     VersionState,
 )
+from pgpu.structs import to_builtins
 from pgpu.units import format_duration, format_memory, format_share
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def document_of(served: Iterable[Served]) -> Document:
             "created_at_seconds": function.created_at_seconds,
             "versions": [_version(version) for version in function.versions],
             "traffic": [{"version": share.version, "percent": share.percent} for share in function.traffic],
-            "replicas": [dataclasses.asdict(replica) for replica in replicas],
+            "replicas": [to_builtins(replica) for replica in replicas],
         }
         for function, replicas in served
     ]
@@ -109,16 +109,16 @@ def document_of_version(version: Version) -> Document:
 
 def document_of_starts(starts: Iterable[ColdStart]) -> Document:
     """Describe cold starts, in the order given."""
-    return document(cold_starts=[{**dataclasses.asdict(start), "phases": dict(start.phases)} for start in starts])
+    return document(cold_starts=[{**to_builtins(start), "phases": dict(start.phases)} for start in starts])
 
 
 def document_of_tokens(tokens: Iterable[FunctionToken]) -> Document:
     """Describe tokens, without their secret parts."""
-    return document(tokens=[dataclasses.asdict(token) for token in tokens])
+    return document(tokens=[to_builtins(token) for token in tokens])
 
 
 def _version(version: Version) -> dict[str, Any]:
-    return {**dataclasses.asdict(version), "declaration": json.loads(version.declaration)}
+    return {**to_builtins(version), "declaration": json.loads(version.declaration)}
 
 
 def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
@@ -181,7 +181,7 @@ def of_cluster_functions(found: "Sequence[DeployedFunction]") -> Table:
 
 def document_of_cluster_functions(found: "Iterable[DeployedFunction]") -> Document:
     """Describe functions, in the order given."""
-    return document(functions=[{**dataclasses.asdict(each), "reasons": list(each.reasons)} for each in found])
+    return document(functions=[{**to_builtins(each), "reasons": list(each.reasons)} for each in found])
 
 
 def document_of_outcome(outcome: "DeployOutcome") -> Document:
@@ -192,6 +192,6 @@ def document_of_outcome(outcome: "DeployOutcome") -> Document:
             "namespace": outcome.namespace,
             "platform": outcome.platform.value,
             "url": outcome.url,
-            "objects": [dataclasses.asdict(done) for done in outcome.done],
+            "objects": [to_builtins(done) for done in outcome.done],
         }
     )

@@ -1,9 +1,7 @@
 """What `pgpu profile`, `advise` and `calibrate` print: tables, lines, JSON documents, an HTML page and a trace."""
 
-import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -19,6 +17,7 @@ from pgpu.model import Bandwidths, Gpu, SharingMode
 from pgpu.profiling.measurement import MemoryPoint, downsample
 from pgpu.profiling.perfetto import trace_events
 from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
+from pgpu.structs import to_builtins
 from pgpu.units import format_memory
 
 _MOST_KERNELS = 20
@@ -60,10 +59,10 @@ def document_of_profile(finding: ProfileResult) -> dict[str, Any]:
     return {
         "job_id": finding.job.id,
         "exit_code": finding.job.exit_code,
-        **dataclasses.asdict(finding.profile),
+        **to_builtins(finding.profile),
         "contexts": measurement.context_count,
         "processes": measurement.process_count,
-        "graphs": dataclasses.asdict(measurement.graphs),
+        "graphs": to_builtins(measurement.graphs),
         "gpus": [
             {
                 "index": use.gpu,
@@ -97,8 +96,8 @@ def document_of_profile(finding: ProfileResult) -> dict[str, Any]:
             "per_command_ns": measurement.overhead.per_command_ns,
             "fraction": measurement.overhead.fraction,
         },
-        "cache_loss": None if finding.cache is None else dataclasses.asdict(finding.cache),
-        "counters": [dataclasses.asdict(each) for each in finding.counters],
+        "cache_loss": None if finding.cache is None else to_builtins(finding.cache),
+        "counters": [to_builtins(each) for each in finding.counters],
         "not_measured": list(finding.notes),
     }
 
@@ -237,13 +236,13 @@ def document_of_calibration(  # noqa: PLR0917 - the parts of one result
 ) -> Document:
     sheet = model_named(gpu.name)
     return document(
-        constants=asdict(constants),
-        error_before=asdict(before),
-        error_after=asdict(after),
+        constants=to_builtins(constants),
+        error_before=to_builtins(before),
+        error_after=to_builtins(after),
         pairs=pairs,
         gpu_uuid=gpu.uuid,
         driver_version=gpu.driver_version,
-        bandwidths=asdict(bandwidths),
+        bandwidths=to_builtins(bandwidths),
         link_bytes_per_second=gpu.link_bytes_per_second,
         sheet_memory_bytes_per_second=None if sheet is None else sheet.bandwidth_bytes_per_second,
     )

@@ -5,7 +5,6 @@ Options that only a server of pgpu has (tokens, parts of the traffic, parked rep
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from pgpu.cli.output import console
 from pgpu.cli.verbs.function_calls import read_declaration
 from pgpu.errors import RequestError
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ Output = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="On Kubernetes: take over fields of other managers.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Which cluster and namespace, as given on the command line."""
 
     namespace: str | None = None
@@ -76,8 +75,7 @@ class Cluster:
     is_everywhere: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterDeployment:
+class ClusterDeployment(Struct, frozen=True):
     """The options of `pgpu function deploy --runtime kubernetes`."""
 
     app: str

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -18,6 +17,7 @@ from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
 from pgpu.errors import FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 _POLL_SECONDS = 1.0
@@ -167,8 +167,7 @@ def _print_function_logs(client: Client, name: str, *, follow: bool, tail_lines:
         _print_piece(piece.stream, line, as_json=as_json, job=piece.job_id)
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One line of a replica's output."""
 
     job_id: str

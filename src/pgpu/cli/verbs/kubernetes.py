@@ -1,7 +1,7 @@
 """`pgpu kubernetes`: the driver of a node, and the scheduler extender of a cluster."""
 
-import dataclasses
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -108,8 +108,8 @@ def driver(
     console.print_log("pgpu.kubernetes")
     # State and slices lie in places of the node, since containers get mounts of the slices.
     if settings.state_dir == Settings().state_dir:
-        settings = dataclasses.replace(settings, state_dir=STATE_DIRECTORY)
-    drive(dataclasses.replace(settings, runtime_dir=settings.runtime_dir or RUNTIME_DIRECTORY), node)
+        settings = replace(settings, state_dir=STATE_DIRECTORY)
+    drive(replace(settings, runtime_dir=settings.runtime_dir or RUNTIME_DIRECTORY), node)
 
 
 @verbs.command()

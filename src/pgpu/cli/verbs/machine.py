@@ -1,11 +1,9 @@
 """Verbs for the machine: `gpus`, `top` with a live view, `doctor`, and `version` for bug reports."""
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +14,7 @@ from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console, documents
 from pgpu.distribution import extra_hint, installed_version
 from pgpu.errors import RequestError
+from pgpu.structs import Struct, to_builtins
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,8 +26,7 @@ _REFRESH_SECONDS = 1.0
 _MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
 
 
-@dataclass(frozen=True, slots=True)
-class SortOrder:
+class SortOrder(Struct, frozen=True):
     """One way to sort jobs in the live view."""
 
     key: str
@@ -207,6 +205,6 @@ def _print_findings(findings: "Iterable[Finding]", *, as_json: bool) -> None:
                 print(f"      mend it: {finding.remedy}", flush=True)
     is_healthy = all(finding.result.value != "failure" for finding in printed)
     if as_json:
-        checks = [dataclasses.asdict(finding) for finding in printed]
+        checks = [to_builtins(finding) for finding in printed]
         console.print_json(documents.document(is_healthy=is_healthy, checks=checks))
     raise typer.Exit(exits.OK if is_healthy else exits.CHECK_FAILED)

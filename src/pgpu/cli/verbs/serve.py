@@ -1,8 +1,8 @@
 """`pgpu serve` runs the server of a machine; `pgpu install-runtime` registers the runtime `pgpu` with Docker."""
 
-import dataclasses
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +73,7 @@ def serve(
         raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
     settings = invocation_of(context).settings(host=host, idle_timeout=idle_timeout)
     if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
-        settings = dataclasses.replace(settings, state_dir=_SYSTEM_STATE)  # root's own home is not for a service
+        settings = replace(settings, state_dir=_SYSTEM_STATE)  # root's own home is not for a service
     if idle_timeout is not None:  # Supervisors are other processes and read it from the environment.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
     serve_until_signal(

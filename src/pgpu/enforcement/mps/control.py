@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from pgpu.enforcement.self_test import parse_answers
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, Slice
+from pgpu.structs import Struct
 from pgpu.units import MIB
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -59,8 +59,7 @@ def find_control(*, is_simulated: bool) -> Path | None:
     return None if found is None else Path(found)
 
 
-@dataclass(frozen=True, slots=True)
-class MpsControl:
+class MpsControl(Struct, frozen=True):
     """A control daemon, alive or not, identified by its pipe directory."""
 
     program: Path
@@ -233,8 +232,7 @@ HoldThrowaway = Callable[[Job, Delivery, Account | None, Callable[[str, Owns], N
 """Starts a job under an account, waits until its program prints `ready`, calls back with the output so far, and ends it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsProof:
+class MpsProof(Struct, frozen=True):
     """The verification for one way of delivery."""
 
     hold: HoldThrowaway

@@ -14,7 +14,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pgpu.enforcement.mps.daemon_process import children, daemon_process, end
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import exclusive_flock, open_lock_file
+from pgpu.structs import Struct, field, replace, to_builtins
 
 QUIT_SECONDS = 2
 """Time for servers that still have clients to end, once no job should be left."""
@@ -51,8 +51,7 @@ class Health(Enum):
     WELL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """The record of one daemon."""
 
     number: int
@@ -210,7 +209,7 @@ class GpuDaemon:
         return 1 if last is None else last.number + 1
 
     def _write(self, generation: Generation) -> None:
-        write_atomically(self._record, json.dumps(asdict(generation)).encode(), 0o600)
+        write_atomically(self._record, json.dumps(to_builtins(generation)).encode(), 0o600)
 
     def _clear(self) -> None:
         present = self.generation()
@@ -264,8 +263,7 @@ def health_without_servers(control: MpsControl) -> Health:
     return Health.SILENT if control.is_there() else Health.GONE
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonSnapshot:
+class DaemonSnapshot(Struct, frozen=True):
     """One snapshot of a daemon."""
 
     began_seconds: float

@@ -14,7 +14,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 
 from pgpu.advising import needs_estimation
 from pgpu.advising.advice import Confidence, GpuKind, advise
@@ -27,6 +26,7 @@ from pgpu.engine.leases.mps_sharing import mps_obstacle
 from pgpu.ledger import Call, Entry, FactTable, Ledger, LedgerView, Waiting
 from pgpu.model import Gpu, Profile, SharingMode, SharingWish
 from pgpu.scheduling import GpuRoom
+from pgpu.structs import Struct, field, replace, to_builtins
 
 BELIEVED_SECONDS = 86_400.0
 """For how long a verdict applies; then `advising` decides again."""
@@ -47,7 +47,7 @@ def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
 def keep_verdict(facts: FactTable, gpu: Gpu, signatures: Iterable[str], verdict: Verdict) -> None:
     """Store a verdict on programs together for `BELIEVED_SECONDS`."""
     name = verdict_key(gpu, signatures).removeprefix(_VERDICTS)
-    facts.put_for(_VERDICTS, name, json.dumps(asdict(verdict)), BELIEVED_SECONDS)
+    facts.put_for(_VERDICTS, name, json.dumps(to_builtins(verdict)), BELIEVED_SECONDS)
 
 
 def verdict_of(view: LedgerView, gpu: Gpu, signatures: Iterable[str]) -> Verdict | None:
@@ -70,8 +70,7 @@ def was_declined(view: LedgerView, signature: str, owner_uid: int) -> bool:
     return text is not None and time.time() - float(text) < BELIEVED_SECONDS
 
 
-@dataclass(slots=True)
-class ProfileReadings:
+class ProfileReadings(Struct):
     """Readings of profiles, shared between processes through the ledger.
 
     Reading a profile with antagonist runs takes tenths of a second of a core; inside a transaction this would block every
@@ -125,16 +124,14 @@ _MOST_BESIDE = 3
 alone it runs under MPS as fast as without, and later jobs may join it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tenant:
+class _Tenant(Struct, frozen=True):
     """A program on, or for, a GPU."""
 
     signature: str
     owner_uid: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A GPU on which a client of MPS may start, now or once it is empty."""
 
     gpu: Gpu
@@ -147,8 +144,7 @@ class _Place:
     """Memory that a job could have now, in time slices."""
 
 
-@dataclass(slots=True)
-class AutoSharing:
+class AutoSharing(Struct):
     """Chooses the sharing mode for one engine; its caches hold what one round reads."""
 
     has_mps: bool

@@ -6,14 +6,13 @@ cancelled, and so are its successors.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pgpu.ledger import JobPeer, LedgerView
 from pgpu.model import JobState
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class DependencyVerdicts:
+class DependencyVerdicts(Struct, frozen=True):
     """Waiting jobs that may not start; a job that is in neither mapping may."""
 
     held: Mapping[str, str]

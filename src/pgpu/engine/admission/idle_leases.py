@@ -6,12 +6,12 @@ Pure. An evicted job ends, or lives on without its GPU if it can park; a parked 
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pgpu.errors import CapacityError, PgpuBug
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling.preemption import EvictableLease
+from pgpu.structs import replace
 
 RECLAIM_GRACE_SECONDS = 1.5
 """Between SIGTERM and SIGKILL of an evicted job. With the supervisor's own work this stays below the two seconds that the

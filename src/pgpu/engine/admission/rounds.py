@@ -7,7 +7,6 @@ another process has written since. Starting the granted jobs is left to the call
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pgpu.engine.admission.auto_sharing import AutoSharing
@@ -22,12 +21,12 @@ from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.capacity import with_host_part
+from pgpu.structs import Struct, field, replace
 
 NO_CHANGE = Admission((), (), ())
 
 
-@dataclass(frozen=True)
-class RoundOutcome:
+class RoundOutcome(Struct, frozen=True, dict=True):
     """The outcome of one round.
 
     Reasons of waiting jobs are computed when one is read: ordering ten thousand jobs takes long, and most reasons are never

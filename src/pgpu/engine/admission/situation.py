@@ -6,7 +6,6 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.auto_sharing import AutoSharing
@@ -34,12 +33,12 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
+from pgpu.structs import Struct, field, replace
 
 CLOSED = "waits until the administrator opens the GPUs to new jobs"
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """Everything that one round is decided on."""
 
     rooms: tuple[GpuRoom, ...]
@@ -127,8 +126,7 @@ class Situation:
         return replace(admission, elsewhere=others)
 
 
-@dataclass(slots=True)
-class SituationReader:
+class SituationReader(Struct):
     """Reads the situation of one kind of GPUs; keeps values between rounds that are costly to make anew."""
 
     settings: EngineSettings
@@ -144,10 +142,10 @@ class SituationReader:
     host_memory: Callable[[], int] = available_bytes
     """Memory that the host could give now to jobs that oversubscribe, in bytes."""
 
-    _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
+    _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict)
     """Of the last round, by job id: most of them still wait, and ten thousand take long to make."""
 
-    _lasting: Mapping[Call, float] = field(default_factory=dict, compare=False, repr=False)
+    _lasting: Mapping[Call, float] = field(default_factory=dict)
     """Durations of calls as of the last round; the same mapping as long as no run has ended."""
 
     def situation(self, view: LedgerView, snapshot: Snapshot) -> Situation:

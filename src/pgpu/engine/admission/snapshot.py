@@ -5,7 +5,6 @@ Values that cannot be read count as taken: no job starts on memory that may not 
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse
@@ -14,6 +13,7 @@ from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 from pgpu.scheduling.capacity import IDLE, Tenancy
+from pgpu.structs import Struct, field
 from pgpu.units import MIB
 
 KEPT_BYTES = 512 * MIB
@@ -29,8 +29,7 @@ HeldBytes = Mapping[tuple[str, str], int]
 """Bytes that a job's meter counts, by job id and GPU UUID."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Every GPU of one engine."""
 
     gpus: tuple[Gpu, ...]

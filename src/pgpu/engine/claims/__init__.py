@@ -5,13 +5,13 @@ There is no queue: a claim that does not fit now is an error, and the orchestrat
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.enforcement import SliceUse
 from pgpu.errors import RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Gpu, HeldClaim
+from pgpu.structs import Struct
 from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
@@ -20,8 +20,7 @@ STEP_BYTES = 256 * MIB
 _MOST_GPUS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimableGpu:
+class ClaimableGpu(Struct, frozen=True):
     """One GPU as claims see it."""
 
     gpu: Gpu

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +54,7 @@ from pgpu.scheduling.capacity import (
     supports_mode,
     with_host_part,
 )
+from pgpu.structs import replace
 from pgpu.units import format_memory
 
 PATIENCE_SECONDS = 40.0

@@ -7,7 +7,6 @@ for ever. A trace log that cannot be read or written is logged and does not dela
 import logging
 import time
 import zlib
-from dataclasses import dataclass, replace
 
 from pgpu.advising.memory_demand import Basis, retry_bytes
 from pgpu.enforcement import trace
@@ -18,6 +17,7 @@ from pgpu.gpu import MetricsWatch
 from pgpu.ledger import Decision, LedgerView
 from pgpu.model import Gpu, Job, JobState, Profile, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
+from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
 
 MOST_TRIES = 3
@@ -29,8 +29,7 @@ _ZLIB_LEVEL = 1
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceMeasurement:
+class TraceMeasurement(Struct, frozen=True):
     """Metrics of one traced job."""
 
     measurement: Measurement
@@ -73,8 +72,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class NextTry:
+class NextTry(Struct, frozen=True):
     """A job that is queued again."""
 
     job: Job
@@ -84,8 +82,7 @@ class NextTry:
     run: "EndedRun"
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRun:
+class EndedRun(Struct, frozen=True):
     """What was measured of one job until its end."""
 
     history: RunHistory

@@ -6,7 +6,6 @@
 import statistics
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.advising.memory_demand import UNKNOWN, Basis, Estimate, estimate, program_of
 from pgpu.enforcement import SliceUse
@@ -14,6 +13,7 @@ from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Quota
+from pgpu.structs import Struct, replace
 from pgpu.units import SMALLEST_SLICE_BYTES
 
 GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))
@@ -32,8 +32,7 @@ CAREFUL_SHARE = 0.5
 """Share of the largest GPU that a job of unknown size is granted at least; it gets more where more is free."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryObservation:
+class MemoryObservation(Struct, frozen=True):
     """GPU memory of one job, measured while it ran."""
 
     slice_bytes: int
@@ -62,8 +61,7 @@ class MemoryObservation:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LargestSlice:
+class LargestSlice(Struct, frozen=True):
     """The largest slice that a job could ever be granted."""
 
     memory_bytes: int

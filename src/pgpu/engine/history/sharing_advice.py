@@ -6,7 +6,6 @@ a job without a profile is refused with the command that makes one.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from pgpu.advising.advice import Advice, GpuKind, advise
 from pgpu.advising.constants_fit import constants_of, key_of, text_of
@@ -18,6 +17,7 @@ from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.products import MODELS
 from pgpu.ledger import Ledger, LedgerView
 from pgpu.model import Bandwidths, Gpu, Profile
+from pgpu.structs import to_builtins
 
 _MOST_PROFILES = 2000
 _MOST_TOGETHER = 64
@@ -148,7 +148,7 @@ def keep_constants(context: EngineContext, gpu_uuid: str, constants: Constants, 
 
 def keep_bandwidths(ledger: Ledger, gpu: Gpu, measured: Bandwidths) -> None:
     """Store a GPU's bandwidths under its present driver; those under other drivers are removed."""
-    ledger.facts.put_for(f"bandwidths/{gpu.uuid}/", gpu.driver_version, json.dumps(asdict(measured)), 0.0)
+    ledger.facts.put_for(f"bandwidths/{gpu.uuid}/", gpu.driver_version, json.dumps(to_builtins(measured)), 0.0)
 
 
 def swap_bytes_per_second(ledger: Ledger, gpu: Gpu) -> float | None:

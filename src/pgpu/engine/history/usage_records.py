@@ -2,16 +2,15 @@
 
 import base64
 import zlib
-from dataclasses import dataclass, replace
 
 from pgpu.advising.memory_demand import Estimate
 from pgpu.enforcement import trace
 from pgpu.errors import RequestError
 from pgpu.model import Contest, Demand, Profile, Run, Sensitivity
+from pgpu.structs import Struct, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """Results of several runs of a program, such as beside antagonists."""
 
     sensitivity: Sensitivity
@@ -26,8 +25,7 @@ class Findings:
         return replace(profile, sensitivity=self.sensitivity, contests=self.contests, demands=(*kept, *self.demands))
 
 
-@dataclass(frozen=True, slots=True)
-class Profiled:
+class Profiled(Struct, frozen=True):
     """What is kept of one traced job."""
 
     job_id: str
@@ -36,8 +34,7 @@ class Profiled:
     """Its trace log, compressed with zlib and encoded in base64; see `unpack_log`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallHistory:
+class CallHistory(Struct, frozen=True):
     """The runs of one call of a program by one user on one model of GPU."""
 
     signature: str
@@ -50,8 +47,7 @@ class CallHistory:
     """Of `--memory auto` for its next run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(Struct, frozen=True):
     """One job's slice, and how much of it was used."""
 
     job_id: str

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +22,7 @@ from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION
 from pgpu.model import ProcessHolder
+from pgpu.structs import Struct, to_builtins
 
 LOOK = b"look"
 GO = b"go"
@@ -41,8 +41,7 @@ _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperIdentity:
+class KeeperIdentity(Struct, frozen=True):
     """Which process keeps a queue."""
 
     process: ProcessHolder
@@ -187,7 +186,7 @@ def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> in
 
 def write_identity(descriptor: int, process: ProcessHolder) -> None:
     """Write into a keeper's lock who holds it."""
-    text = json.dumps({"process": asdict(process), "version": LEDGER_VERSION}).encode()
+    text = json.dumps({"process": to_builtins(process), "version": LEDGER_VERSION}).encode()
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, text, 0)
 

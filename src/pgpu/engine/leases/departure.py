@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
@@ -18,6 +17,7 @@ from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.model import Job
+from pgpu.structs import Struct, field, replace
 
 QUIET_SECONDS = 10.0
 """How long to wait at most for work in flight of a job that keeps its memory; then the other job starts beside it."""
@@ -41,8 +41,7 @@ _NANOSECONDS = 1e9
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Departure:
+class Departure(Struct):
     """The move of one supervisor's job."""
 
     context: EngineContext
@@ -51,7 +50,7 @@ class Departure:
     """Whether a process is the job's, by host PID."""
 
     _mover: "Mover | None" = None
-    _held_at_seconds: float | None = field(default=None, repr=False)
+    _held_at_seconds: float | None = field(default=None)
 
     @property
     def is_under_way(self) -> bool:
@@ -206,8 +205,7 @@ class Departure:
         return self._mover
 
 
-@dataclass(slots=True)
-class Mover:
+class Mover(Struct):
     """Moves a job's processes in either direction, in a thread: a move takes long, and the supervisor serves streams meanwhile.
 
     Every step may be repeated, so after a crash the next supervisor starts again: a process that is away stays away. If one
@@ -227,7 +225,7 @@ class Mover:
     trouble: str | None = None
     """Why processes that should be back are not, after `TROUBLE_COUNT` attempts; None otherwise."""
 
-    _thread: threading.Thread | None = field(default=None, repr=False)
+    _thread: threading.Thread | None = field(default=None)
     _failures: int = 0
     _logged: str = ""
 

@@ -9,7 +9,6 @@ granted job is queued again.
 import math
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from pgpu.engine.admission.idle_leases import awaited_departures, mark_evicted
 from pgpu.engine.context import EngineContext
@@ -19,6 +18,7 @@ from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState
+from pgpu.structs import replace
 
 
 def mark_evictable(context: EngineContext, job_id: str, value: float) -> Job:

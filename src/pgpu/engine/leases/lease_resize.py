@@ -9,7 +9,6 @@ leaves the job too little, never too much.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from pgpu.advising.memory_demand import Basis, shrunk_bytes
 from pgpu.enforcement import Enforcer
@@ -24,6 +23,7 @@ from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
+from pgpu.structs import Struct, replace
 from pgpu.units import format_memory, format_share
 
 GROWN = 1.01
@@ -73,8 +73,7 @@ def _is_on(job: Job, gpu_uuid: str) -> bool:
     return any(part.gpu_uuid == gpu_uuid for part in job.lease.slices)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChange:
+class LimitChange(Struct, frozen=True):
     """One resize of one job. Does nothing unless the job runs: a starting one binds its limits itself."""
 
     enforcer: Enforcer
@@ -131,8 +130,7 @@ class LimitChange:
                 self._bind(job, [each])
 
 
-@dataclass(frozen=True, slots=True)
-class _Dimension:
+class _Dimension(Struct, frozen=True):
     """A limit that can change without the other: memory, or compute."""
 
     amount: Callable[[Request], tuple[float, bool]]

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer
@@ -22,12 +21,12 @@ from pgpu.errors import EnforcementError, NodeError, NotReadyError, PgpuBug, Req
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import PROBE
 from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, Request, SharingMode, SharingWish, Slice
+from pgpu.structs import Struct, replace
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class MpsSharing:
+class MpsSharing(Struct, frozen=True):
     """The daemons of all GPUs for the jobs of one ledger."""
 
     daemons: MpsDaemons

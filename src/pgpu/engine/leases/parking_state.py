@@ -5,13 +5,13 @@ a reboot there are no processes to bring back.
 """
 
 import json
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Job, ProcessHolder, SharingMode
+from pgpu.structs import Struct, to_builtins
 
 _MODE = 0o600
 
@@ -29,8 +29,7 @@ class Stage(StrEnum):
     """It could not be moved, and goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traveller:
+class Traveller(Struct, frozen=True):
     """A process that is, or may be, moved to the host."""
 
     process: ProcessHolder
@@ -38,8 +37,7 @@ class Traveller:
     """GPU memory that it held before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parking:
+class Parking(Struct, frozen=True):
     """The state of one job's move."""
 
     by: str
@@ -60,7 +58,7 @@ def save_parking(path: Path, parking: Parking) -> None:
         OSError: It cannot be written.
     """
     # Atomic: waiting jobs and rounds of other processes read the file at any time.
-    write_atomically(path, json.dumps(asdict(parking)).encode(), _MODE)
+    write_atomically(path, json.dumps(to_builtins(parking)).encode(), _MODE)
 
 
 def load_parking(path: Path) -> Parking | None:

@@ -6,7 +6,6 @@ without one.
 
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 from pgpu.engine.context import EngineContext
@@ -15,6 +14,7 @@ from pgpu.engine.unix_sockets import send_datagram
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
+from pgpu.structs import replace
 
 SPAWN_PATIENCE_SECONDS = 20.0
 """How long a supervisor may take from its start to its first write to the ledger; a busy machine starts hundreds."""

@@ -6,7 +6,6 @@ on now and then.
 
 import socket
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.engine.event_loop import READABLE, WRITABLE, EventLoop
@@ -20,6 +19,7 @@ from pgpu.engine.streams.frames import (
     encode_gap,
 )
 from pgpu.engine.streams.log import OutputLog
+from pgpu.structs import Struct
 
 MOST_LAG_BYTES = 4 << 20
 """How far a client may lag before it holds the job back; less than the log keeps in memory on a full disk."""
@@ -52,8 +52,7 @@ class JobSide(Protocol):
         ...
 
 
-@dataclass
-class _Follower:
+class _Follower(Struct):
     connection: socket.socket
     decoder: FrameDecoder
     outgoing: bytearray

@@ -3,9 +3,10 @@
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
+
+from pgpu.structs import Struct, to_builtins
 
 _HEADER = struct.Struct(">BI")
 _MOST_PAYLOAD_BYTES = 1 << 20
@@ -34,8 +35,7 @@ class Kind(IntEnum):
     """The job is final in the ledger, and everything it wrote was sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """What a client wants."""
 
     offset: int
@@ -48,8 +48,7 @@ class Hello:
     """Whether the job's standard input ends when this client goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One thing said."""
 
     kind: Kind
@@ -63,7 +62,7 @@ def encode_frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 def encode_hello(hello: Hello) -> bytes:
     """Return the bytes of the first frame."""
-    return encode_frame(Kind.HELLO, json.dumps(asdict(hello)).encode())
+    return encode_frame(Kind.HELLO, json.dumps(to_builtins(hello)).encode())
 
 
 def decode_hello(payload: bytes) -> Hello:

@@ -2,8 +2,9 @@
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from pgpu.structs import Struct
 
 STDOUT: Final = "stdout"
 STDERR: Final = "stderr"
@@ -18,8 +19,7 @@ _NUMBERS = {STDOUT: 1, STDERR: 2}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One piece of output."""
 
     stream: str

@@ -9,19 +9,18 @@ import fcntl
 import os
 import struct
 import termios
-from dataclasses import dataclass, field
 
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
+from pgpu.structs import Struct, field
 
 _END_OF_TRANSMISSION = b"\x04"
 """What a terminal's line discipline takes for the end of input. Source: termios(3), VEOF."""
 
 
-@dataclass
-class JobStreams:
+class JobStreams(Struct):
     """Descriptors of the supervisor's side; `outputs` are non-blocking."""
 
     outputs: dict[int, str]

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 
 from pgpu.engine.admission.idle_leases import RECLAIM_GRACE_SECONDS, is_waited_for, mark_parked
 from pgpu.engine.admission.snapshot import available_bytes
@@ -21,6 +20,7 @@ from pgpu.engine.leases.eviction import PlaceRefusedError, occupants
 from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, load_parking, save_parking
 from pgpu.host.process_identity import is_alive
 from pgpu.model import SEALED_HOST_MEMORY_BYTES, Job, Lease
+from pgpu.structs import Struct, field, replace
 from pgpu.units import GIB
 
 MOST_MOVED_BYTES = 8 * GIB
@@ -36,8 +36,7 @@ STAYED = "it did not leave its GPU when its lease was taken"
 CAME_BACK = "it used its GPU while it was parked"
 
 
-@dataclass(slots=True)
-class Aside:
+class Aside(Struct):
     """One supervisor's part in it."""
 
     engine: Engine
@@ -52,16 +51,16 @@ class Aside:
     patience_seconds: float = 5.0
     """Who has not left so long after it began to be emptied never will: the job is stopped."""
 
-    _is_told: bool = field(default=False, repr=False)
-    _has_gone_on: bool = field(default=False, repr=False)
-    _asked: set[int] = field(default_factory=set, repr=False)
+    _is_told: bool = field(default=False)
+    _has_gone_on: bool = field(default=False)
+    _asked: set[int] = field(default_factory=set)
     """Processes that were asked to end."""
 
-    _emptied_from_seconds: float | None = field(default=None, repr=False)
+    _emptied_from_seconds: float | None = field(default=None)
     """Since when what holds memory is asked to end; None: it is not."""
 
-    _breaches: int = field(default=0, repr=False)
-    reproach: str | None = field(default=None, repr=False)
+    _breaches: int = field(default=0)
+    reproach: str | None = field(default=None)
     """Why it was stopped; None: it was not, as far as this supervisor knows."""
 
     def leave(self, job: Job) -> None:

@@ -1,10 +1,9 @@
 """Who looks after a job, as the ledger has it: one process at a time, and the next only once that one is dead."""
 
-from dataclasses import replace
-
 from pgpu.engine.engine import Engine
 from pgpu.host.process_identity import is_alive, myself
 from pgpu.ledger import Entry
+from pgpu.structs import replace
 
 
 def attend(engine: Engine, job_id: str) -> None:

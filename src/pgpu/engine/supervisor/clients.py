@@ -5,8 +5,6 @@ ends the job, with one line that says why. So does a daemon that died; one that 
 refuses to restart anything: the next job that comes does.
 """
 
-from dataclasses import dataclass, field
-
 from pgpu.enforcement.mps import Health, MpsDaemons
 from pgpu.enforcement.mps.daemon import DaemonSnapshot, read_snapshot
 from pgpu.enforcement.mps.daemon_process import children, is_ending
@@ -14,13 +12,13 @@ from pgpu.engine.supervisor.mps_looks import Looks
 from pgpu.gpu import GpuSource
 from pgpu.model import Job, SharingMode
 from pgpu.runtimes import RunningJob
+from pgpu.structs import Struct, field
 
 SILENT_SECONDS = 60.0
 """How long a daemon may not answer at all before its jobs end: those who need it to start a program wait meanwhile."""
 
 
-@dataclass
-class Judging:
+class Judging(Struct):
     """What is remembered of one job on a GPU from sighting to sighting."""
 
     gpu_uuid: str
@@ -80,8 +78,7 @@ def _faulted(gpu_uuid: str) -> str:
     return f"a client of the MPS server of GPU {gpu_uuid} faulted: CUDA calls of all its programs fail"
 
 
-@dataclass
-class Clients:
+class Clients(Struct):
     """One running job's."""
 
     daemons: MpsDaemons

@@ -5,10 +5,10 @@ It refuses to write anything; the engine's decision does.
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from pgpu.errors import CancelledError, CommandNotExecutableError, CommandNotFoundError, PgpuError
 from pgpu.model import Job, JobState
+from pgpu.structs import replace
 
 EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
 """Of jobs that never ran; as Docker's."""

@@ -7,7 +7,6 @@ unless somebody asks to stop the job.
 import contextlib
 import os
 import signal
-from dataclasses import dataclass, field
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
@@ -15,15 +14,15 @@ from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.host.process_identity import identify_running
 from pgpu.model import Lease
 from pgpu.runtimes.process_owners import ProcessOwners
+from pgpu.structs import Struct, field
 
 
-@dataclass(slots=True)
-class Marked:
+class Marked(Struct):
     """Tells the processes of a job that this supervisor never saw run: by the marks that the job gave them."""
 
     engine: Engine
     job_id: str
-    _belonging: ProcessOwners = field(default_factory=ProcessOwners, repr=False)
+    _belonging: ProcessOwners = field(default_factory=ProcessOwners)
 
     def owns(self, pid: int) -> bool:
         """Whether a process, by host PID, is part of the job, as far as one can tell.
@@ -52,8 +51,7 @@ class Marked:
         self._belonging.close()
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
+class LeftBehind(Struct, frozen=True):
     """What one supervisor does of it, once the job it looks after has ended."""
 
     engine: Engine

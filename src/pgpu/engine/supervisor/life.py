@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
@@ -42,6 +41,7 @@ from pgpu.host.stderr_log import Complaints, say, say_traceback
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob
+from pgpu.structs import replace
 
 LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
 """How often a lease is looked at whose job ended and whose memory a forked child may still hold; the last repeated."""

@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.mps import MpsControl
 from pgpu.enforcement.mps.daemon import DaemonSnapshot, publish_snapshot, read_snapshot, take_snapshot
 from pgpu.host.file_lock import try_lock
+from pgpu.structs import Struct
 
 _EVERY_SECONDS = 0.9
 """Less than a tick, so that each tick of one process alone finds it due."""
@@ -21,8 +21,7 @@ _STUCK_SECONDS = 30.0
 """Who is on duty and has seen nothing for so long is stopped: the others look themselves."""
 
 
-@dataclass(slots=True)
-class Looks:
+class Looks(Struct):
     """One process's part."""
 
     _thread: threading.Thread | None = None

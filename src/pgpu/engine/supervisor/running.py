@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
@@ -28,6 +27,7 @@ from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob
+from pgpu.structs import replace
 
 TICK_SECONDS = 1.0
 """How often the driver is asked what the job holds."""

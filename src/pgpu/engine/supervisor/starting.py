@@ -5,7 +5,6 @@ ran and starts it, or a holder and takes charge of it; where even that is unsure
 """
 
 import time
-from dataclasses import replace
 
 from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
@@ -18,6 +17,7 @@ from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
+from pgpu.structs import replace
 
 
 def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:

@@ -6,7 +6,6 @@ supervisor would not see.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
@@ -16,10 +15,10 @@ from pgpu.engine.supervisor.aside import Aside
 from pgpu.errors import NodeError
 from pgpu.ledger import Entry
 from pgpu.model import Job, Lease
+from pgpu.structs import Struct, replace
 
 
-@dataclass(slots=True)
-class Suspension:
+class Suspension(Struct):
     """What one supervisor does of it."""
 
     engine: Engine

@@ -3,13 +3,12 @@
 The meter binds; this catches what passes it. It reports, and leaves it to the supervisor to stop a job.
 """
 
-from dataclasses import dataclass, field
-
 from pgpu.enforcement import SliceUse
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation
 from pgpu.model import Job, Lease, Slice
 from pgpu.runtimes import RunningJob
+from pgpu.structs import Struct, field
 from pgpu.units import MIB, format_memory
 
 TOLERANCE = 1.05
@@ -19,8 +18,7 @@ _DRIFT_BYTES = MIB
 """Smaller differences between driver and meter are left alone."""
 
 
-@dataclass
-class Watch:
+class Watch(Struct):
     """What is remembered of one running job from second to second."""
 
     engine: Engine

@@ -7,11 +7,11 @@ limited to the time that has passed, and nothing is decided by them.
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.board import BoardGpu
 from pgpu.host.atomic_file import write_atomically
+from pgpu.structs import Struct
 
 SPANS_SECONDS = (1, 10, 60)
 
@@ -20,8 +20,7 @@ MOST_SAMPLES = SPANS_SECONDS[-1] + 2
 _NANOSECONDS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTime:
+class GpuTime(Struct, frozen=True):
     """A job's use of one GPU's time as its own board has it. Shares are 0 to 1, and None without samples."""
 
     gpu_uuid: str
@@ -49,8 +48,7 @@ class GpuTime:
     """End of that turn, if another job waits for one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One reading of a board."""
 
     at_ns: int

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from pgpu.advising.verification import DEFAULT_RULES, Trial, Verdict, VerificationRules, Way, advance, begin
 from pgpu.enforcement.compute_word import Hold
@@ -21,6 +20,7 @@ from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
+from pgpu.structs import Struct, field
 
 TURN_SECONDS = 0.1
 """Length of one turn; long beside the launches that the held jobs still finish."""
@@ -60,8 +60,7 @@ class MpsVerifier:
             self._trial.close()
 
 
-@dataclass(slots=True)
-class _GpuTrial:
+class _GpuTrial(Struct):
     """The trial on one GPU, while this process holds its lock."""
 
     context: EngineContext

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +30,7 @@ from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnState, advance
+from pgpu.structs import Struct, asdict, field, replace
 
 TURN_SECONDS = 0.02
 """Polling interval while jobs take turns; the GPU is idle for about as long at each change."""
@@ -55,8 +55,7 @@ _Value = TypeVar("_Value")
 # atomically; an unreadable file counts as none.
 
 
-@dataclass(frozen=True, slots=True)
-class TurnPaths:
+class TurnPaths(Struct, frozen=True):
     """Files of one GPU's turns, in the runtime directory."""
 
     lock: Path
@@ -65,8 +64,7 @@ class TurnPaths:
     state: Path
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTurn:
+class GpuTurn(Struct, frozen=True):
     """The turn on one GPU. Times are seconds since the epoch."""
 
     gpu_uuid: str
@@ -193,8 +191,7 @@ class Arbiter:
             each.close()
 
 
-@dataclass(frozen=True, slots=True)
-class TurnMeasurement:
+class TurnMeasurement(Struct, frozen=True):
     """What changes seldom of one job on one GPU."""
 
     set_bytes: int
@@ -207,8 +204,7 @@ class TurnMeasurement:
     """Of its limit file; None where it has none yet."""
 
 
-@dataclass(slots=True)
-class _GpuTurns:
+class _GpuTurns(Struct):
     """The turns of one GPU, while this process holds its lock."""
 
     context: EngineContext

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.engine.context import EngineContext
@@ -21,6 +20,7 @@ from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Outsider, ProcessHolder
 from pgpu.runtimes.process_owners import ProcessOwners
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import format_memory
 
 _FIRST_PID_NAMESPACE = 4026531836
@@ -79,8 +79,7 @@ def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
     ]
 
 
-@dataclass(slots=True)
-class _Reported:
+class _Reported(Struct):
     """A reported outsider, and how far stopping it has come."""
 
     outsider: Outsider
@@ -128,7 +127,7 @@ class Watchdog:
                 self._reported[key] = _Reported(outsider)
         self._seen = set(found)
         if before != set(self._reported) or not self._has_written:
-            text = json.dumps([asdict(each.outsider) for each in self._reported.values()])
+            text = json.dumps([to_builtins(each.outsider) for each in self._reported.values()])
             # For reports of other processes, which find outsiders without a reading of their own.
             self._context.ledger.facts.put(_fact(settings), text)
             self._has_written = True

@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +26,7 @@ from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, 
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
+from pgpu.structs import Struct
 from pgpu.units import GIB
 
 _GRACE_SECONDS = 10.0
@@ -51,8 +51,7 @@ _BUILD_POLL_SECONDS = 1.0
 """Between two polls of an installation, which takes seconds at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaJob:
+class ReplicaJob(Struct, frozen=True):
     """One replica and the state of its job."""
 
     job_id: str

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgpu.errors import NodeError, RequestError
@@ -28,6 +27,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_spec,
 )
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
+from pgpu.structs import Struct, replace
 from pgpu.tmpfs import mount_capped, unmount
 from pgpu.units import KIB, quoted
 
@@ -85,8 +85,7 @@ def _plain_declaration(declaration: str) -> str:
         raise RequestError("the declaration holds a number that is out of range") from exc
 
 
-@dataclass(frozen=True, slots=True)
-class Deployer:
+class Deployer(Struct, frozen=True):
     """Implements `pgpu.services.function_service.FunctionStore`; called in the server's threads."""
 
     store: BundleStore

@@ -18,7 +18,6 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -26,6 +25,7 @@ from typing import BinaryIO, NamedTuple
 import pathspec
 
 from pgpu.errors import NodeError, RequestError
+from pgpu.structs import Struct, field
 from pgpu.units import MIB, quoted
 
 IGNORE_FILE = ".pgpuignore"
@@ -58,8 +58,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BundleMember:
+class BundleMember(Struct, frozen=True):
     """A file, directory or link of a bundle."""
 
     path: str
@@ -73,8 +72,7 @@ class BundleMember:
     is_executable: bool = False
 
 
-@dataclass(slots=True)
-class BundleInspector:
+class BundleInspector(Struct):
     """Checks the members of one bundle in their order."""
 
     most_bytes: int = MOST_BYTES
@@ -138,8 +136,7 @@ def _is_text(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBundle:
+class PackedBundle(Struct, frozen=True):
     """A bundle that was written."""
 
     digest: str

@@ -18,12 +18,12 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.distribution import installed_version
 from pgpu.functions.api import Declaration, dump_declaration, parse_declaration
 from pgpu.model import Deployment, JobSpec, Mount, Request, Version
+from pgpu.structs import Struct
 
 NEEDS = ("msgspec", "httptools")
 """Libraries with C extensions."""
@@ -104,8 +104,7 @@ SOCKETS = "/.pgpu-sockets"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaPaths:
+class ReplicaPaths(Struct, frozen=True):
     """Paths on this machine that a replica needs."""
 
     source: Path

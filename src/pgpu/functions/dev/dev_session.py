@@ -6,6 +6,7 @@ on serving and the reason is reported. If the GPU has no room for both, the old 
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import http.client
 import itertools
@@ -20,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.api import Declaration, dump_declaration
 from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function
+from pgpu.structs import Struct, field
 
 _ANSWER_SECONDS = 5.0
 """Limit for a health report."""
@@ -70,8 +71,7 @@ def socket_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="pgpu-fn-"))
 
 
-@dataclass(slots=True)
-class DevReplica:
+class DevReplica(Struct):
     """A replica that was started."""
 
     process: subprocess.Popen[bytes]
@@ -123,7 +123,7 @@ SourceSnapshot = Mapping[str, tuple[int, int]]
 """Modification time in ns and size in bytes, by path."""
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class DevSession:
     """One `pgpu function dev`; runs in the calling thread, with a thread for each replica that is ending."""
 
@@ -132,19 +132,21 @@ class DevSession:
     report: Callable[[str], None]
     """Called with each line of progress."""
 
-    slice_command: Callable[[Declaration, bool], Sequence[str]] = field(default=lambda _declaration, _may_wait: ())
+    slice_command: Callable[[Declaration, bool], Sequence[str]] = dataclasses.field(
+        default=lambda _declaration, _may_wait: ()
+    )
     """Returns the prefix that runs a command in a slice for a declaration; empty for a CPU function. If the second argument
     is false, the command exits with 124 instead of waiting for room."""
 
     name: str | None = None
     is_reloading: bool = True
-    stopped: threading.Event = field(default_factory=threading.Event)
-    _directory: Path = field(init=False)
+    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+    _directory: Path = dataclasses.field(init=False)
     """Of all replicas' sockets."""
 
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     _replica: DevReplica | None = None
-    _leaving: list[threading.Thread] = field(default_factory=list)
+    _leaving: list[threading.Thread] = dataclasses.field(default_factory=list)
 
     def run(self, announce: Callable[[FunctionDescription], None]) -> None:
         """Serve until `stopped` is set.

@@ -7,16 +7,15 @@ meet the modules of the old one.
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import PROJECT_FILE, Declaration, parse_declaration, read_project
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionSource:
+class FunctionSource(Struct, frozen=True):
     """A function before its code is imported."""
 
     source: Path
@@ -65,8 +64,7 @@ def _section_of(directory: Path, app: str) -> str | None:
     return next((name for name, section in read_project(directory).items() if section.app == app), None)
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionDescription:
+class FunctionDescription(Struct, frozen=True):
     """What a function's module declares, found by importing it."""
 
     name: str

@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from pgpu.structs import Struct
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls (
@@ -33,8 +34,7 @@ _BEGUN = "begun"
 _EVENT = "application/cloudevents+json"
 
 
-@dataclass(frozen=True, slots=True)
-class AsyncCall:
+class AsyncCall(Struct, frozen=True):
     """One call, as it was received."""
 
     id: str
@@ -54,8 +54,7 @@ class AsyncCall:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReply:
+class StoredReply(Struct, frozen=True):
     """A call's answer."""
 
     status: int
@@ -63,8 +62,7 @@ class StoredReply:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AsyncCallRecord:
+class AsyncCallRecord(Struct, frozen=True):
     """A stored call without its request."""
 
     function: str

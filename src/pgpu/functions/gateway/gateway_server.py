@@ -13,7 +13,6 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +30,7 @@ from pgpu.functions.ipc.local_sockets import peer_uid
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import RouterTable
 from pgpu.functions.router.version_load import LoadHistory, learned_loads, restore_loads, save_periodically
+from pgpu.structs import Struct
 
 _BACKLOG = 1024
 _RETRY_SECONDS = 0.2
@@ -114,8 +114,7 @@ class GatewayConnection(HttpConnection):
         return cycle if is_direct and cycle.more_body else None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
+class GatewaySettings(Struct, frozen=True):
     """How a gateway runs."""
 
     unix: Path

@@ -8,7 +8,6 @@ a complete one.
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from pgpu.functions.ipc.call_messages import Reply
 from pgpu.functions.protocols.call_refusal import Refusal, RefusedError
 from pgpu.functions.protocols.library_types import bare_type, encode_library_type
 from pgpu.functions.protocols.media_types import BYTES, EVENTS, JSON, LINES, MSGPACK, TEXT, negotiate
+from pgpu.structs import Struct
 
 _VALUES = (JSON, MSGPACK)
 _TEXTS = (TEXT, JSON, MSGPACK)
@@ -70,8 +70,7 @@ class ResultWriter(Protocol):
         """Write a result; a refusal if it cannot be written, with the reason in `detail`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainWriter:
+class PlainWriter(Struct, frozen=True):
     """The media types for one Accept header; None where the caller accepts none of a kind's types."""
 
     for_values: str | None
@@ -141,8 +140,7 @@ def unwritable(result: Any, error: BaseException) -> Refusal:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _MediaStream:
+class _MediaStream(Struct, frozen=True):
     """A `StreamWriter` for one media type."""
 
     media: str

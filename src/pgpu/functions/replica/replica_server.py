@@ -17,7 +17,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import ServingState, WorkerSupervisor
 from pgpu.functions.requests.request_queue import PendingRequest, ReplicaMetrics, ResponseSink
 from pgpu.functions.worker.child_processes import adopt_orphans
+from pgpu.structs import Struct
 
 HTTP_SOCKET = "http.sock"
 CALLS_SOCKET = "calls.sock"
@@ -47,8 +47,7 @@ _JSON = {"content-type": "application/json"}
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSettings:
+class ReplicaSettings(Struct, frozen=True):
     """How a replica runs, independent of its function."""
 
     directory: Path

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from pgpu.functions.worker.zygote import ZygoteArguments, main
+from pgpu.structs import Struct
 from pgpu.units import MIB
 
 SLICE_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGCONT})
@@ -28,8 +28,7 @@ MOST_FILES = 5000
 """Files to check below a function's source; a larger tree must not delay the start."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedFunction:
+class ServedFunction(Struct, frozen=True):
     """The function that a replica serves."""
 
     name: str
@@ -72,8 +71,7 @@ class Fork:
         return self._status
 
 
-@dataclass(frozen=True, slots=True)
-class ZygoteProcess:
+class ZygoteProcess(Struct, frozen=True):
     """A new zygote, not connected yet."""
 
     process: Child

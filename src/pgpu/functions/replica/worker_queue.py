@@ -8,7 +8,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pgpu.functions.api import Declaration
 from pgpu.functions.ipc.async_channel import AsyncChannel
@@ -23,14 +22,14 @@ from pgpu.functions.requests.request_queue import (
     RequestQueue,
     queue_full,
 )
+from pgpu.structs import Struct
 
 WORKER_DIED = Refusal(502, "worker_died", "the worker died while it served this request")
 _OK = 200
 _CLIENT_GONE = 499
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSlot:
+class WorkerSlot(Struct, frozen=True):
     """A worker that takes calls."""
 
     channel: AsyncChannel

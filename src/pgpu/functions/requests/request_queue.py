@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
 from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.protocols.call_refusal import Refusal
+from pgpu.structs import Struct
 
 _BOUNDS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -91,8 +91,7 @@ class ResponseSink(Protocol):
         """Take a piece of a stream. After its delivery the sink calls `ReplicaInfo.credit()`, which allows one more piece."""
 
 
-@dataclass(slots=True, eq=False)
-class PendingRequest:
+class PendingRequest(Struct, eq=False):
     """A request from the end of its head to its answer."""
 
     request_id: str

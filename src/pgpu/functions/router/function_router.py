@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pgpu.errors import RequestError
 from pgpu.functions.ipc.call_messages import Reply
@@ -23,6 +22,7 @@ from pgpu.functions.router.version_load import VersionLoad
 from pgpu.functions.scaling.call_history import ValueClock
 from pgpu.functions.scaling.replica_policy import FunctionView, Phase, TrafficSplit
 from pgpu.model import Function, VersionState
+from pgpu.structs import Struct
 
 WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
 GONE = Refusal(404, "not_found", "the function is not there any more")
@@ -47,8 +47,7 @@ _ANSWER_GRACE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class RouterEvents:
+class RouterEvents(Struct):
     """Events of all routers of a gateway; each receiver sets its callbacks before the first request. On the event loop."""
 
     wake: "Callable[[FunctionRouter], None]" = lambda _router: None

@@ -12,7 +12,6 @@ import re
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -129,8 +128,7 @@ class ReacquireResult(Enum):
     """The lease was taken, and the replica ends."""
 
 
-@dataclass(slots=True, eq=False)
-class RoutedRequest(PendingRequest):
+class RoutedRequest(PendingRequest, eq=False):
     """A request that goes to one of several replicas."""
 
     router: "FunctionRouter | None" = None

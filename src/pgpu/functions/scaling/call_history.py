@@ -14,7 +14,8 @@ Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1; for functions: Fuerst a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pgpu.structs import Struct
 
 # Histogram of four hours in minutes, and the percentiles of its window, as in Shahrad et al.
 _BIN_SECONDS = 60.0
@@ -32,8 +33,7 @@ _MOST_OUTSIDE = 0.5
 _FLATTEST = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class WarmWindow:
+class WarmWindow(Struct, frozen=True):
     """When a replica is kept without calls, in seconds after the last call."""
 
     from_seconds: float = 0.0

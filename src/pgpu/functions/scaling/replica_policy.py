@@ -7,10 +7,10 @@ A replica that has a call is never ended. All times are in seconds on one monoto
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pgpu.functions.scaling.call_history import WarmWindow
+from pgpu.structs import Struct, field
 
 
 class Phase(StrEnum):
@@ -33,8 +33,7 @@ class Phase(StrEnum):
     """It gets no new calls and ends after its last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(Struct, frozen=True):
     """One replica."""
 
     job_id: str
@@ -56,8 +55,7 @@ class ReplicaView:
     """A parked replica is not woken before."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionView:
+class VersionView(Struct, frozen=True):
     """One version that gets traffic."""
 
     number: int
@@ -93,8 +91,7 @@ class VersionView:
     """The value of an idle replica; see `replica_value`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionView:
+class FunctionView(Struct, frozen=True):
     """One function."""
 
     now_seconds: float
@@ -109,43 +106,37 @@ class FunctionView:
     """Whether there is an earlier traffic split to return to if a new version fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartReplica:
+class StartReplica(Struct, frozen=True):
     """Submit the job of one more replica."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrainReplica:
+class DrainReplica(Struct, frozen=True):
     """Send no more calls to this replica."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplica:
+class StopReplica(Struct, frozen=True):
     """End the job of this replica, which has no calls."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ParkReplica:
+class ParkReplica(Struct, frozen=True):
     """Take the slice from this idle replica and keep its process."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class WakeReplica:
+class WakeReplica(Struct, frozen=True):
     """Let this parked replica wait for its slice again."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class MarkEvictable:
+class MarkEvictable(Struct, frozen=True):
     """Allow the engine to take this idle replica's lease for a more valuable one."""
 
     job_id: str
@@ -153,8 +144,7 @@ class MarkEvictable:
     """Of keeping the replica; the engine divides it by its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailVersion:
+class FailVersion(Struct, frozen=True):
     """Give up this new version and restore the earlier traffic split."""
 
     version: int

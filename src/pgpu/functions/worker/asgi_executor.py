@@ -11,7 +11,6 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_messages import BODILESS, Call, Reply
 from pgpu.functions.worker.async_executor import AsyncExecutor, WakeSignal
 from pgpu.functions.worker.call_codec import STREAM_WINDOW, WorkItem, send_end, send_head, send_piece
+from pgpu.structs import replace
 from pgpu.units import KIB
 
 Message = MutableMapping[str, Any]

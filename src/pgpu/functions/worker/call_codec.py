@@ -8,7 +8,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.errors import RequestError
@@ -18,6 +17,7 @@ from pgpu.functions.ipc.blocking_channel import BlockingChannel
 from pgpu.functions.ipc.call_messages import INLINE_BYTES, Body, Call, Chunk, FrameKind, Reply, encode_frame
 from pgpu.functions.ipc.memory_files import write_body
 from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal, RefusedError, handler_error, handler_refusal
+from pgpu.structs import Struct
 
 STREAM_WINDOW = 16
 """Pieces of a stream that may be in flight: a slow caller pauses its handler instead of filling memory."""
@@ -26,8 +26,7 @@ _EMPTY_CONTEXT = Context()
 _CANCELLED = Refusal(499, "cancelled", "the caller has left")
 
 
-@dataclass(slots=True)
-class WorkItem:
+class WorkItem(Struct):
     """One call that this worker has received."""
 
     number: int

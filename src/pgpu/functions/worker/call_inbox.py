@@ -7,7 +7,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import FrameType
 
 from pgpu.functions.handler import Handler
@@ -25,10 +24,10 @@ from pgpu.functions.ipc.call_messages import (
 )
 from pgpu.functions.ipc.memory_files import map_body
 from pgpu.functions.worker.call_codec import WorkItem, log_failure
+from pgpu.structs import Struct, field
 
 
-@dataclass(slots=True)
-class CallInbox:
+class CallInbox(Struct):
     """Frames from one channel, sorted by kind."""
 
     channel: BlockingChannel

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.functions.api import Declaration
@@ -20,13 +19,13 @@ from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.call_codec import CallCodec, describe_failed_start, log_failure
 from pgpu.functions.worker.call_inbox import ShutdownSignal
 from pgpu.functions.worker.sync_executors import BatchExecutor, SingleExecutor, ThreadedExecutor
+from pgpu.structs import Struct
 
 FAILED = 1
 """Exit status of a worker that could not construct its handler."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedFunction:
+class PreparedFunction(Struct, frozen=True):
     """What the zygote has loaded for all workers."""
 
     name: str

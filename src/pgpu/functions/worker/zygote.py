@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.functions.api import dump_declaration, parse_declaration
@@ -33,10 +32,10 @@ from pgpu.functions.worker.child_processes import (
     prefer_oom_kill,
 )
 from pgpu.functions.worker.worker_main import PreparedFunction, run_worker
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ZygoteArguments:
+class ZygoteArguments(Struct, frozen=True):
     """Arguments of a zygote process."""
 
     name: str

@@ -4,7 +4,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from pgpu.kubernetes.api.api_connection import (
     request_with_retries,
 )
 from pgpu.kubernetes.api.resources import Node, ResourceClaim, claim_of, node_of
+from pgpu.structs import Struct
 
 _Resource = TypeVar("_Resource", bound=Resource)
 
@@ -60,24 +60,21 @@ class DryRun(Enum):
         return {} if self is DryRun.NO else {"dryRun": self.value}
 
 
-@dataclass(frozen=True, slots=True)
-class SliceList:
+class SliceList(Struct, frozen=True):
     """ResourceSlices at one resource version."""
 
     slices: tuple[ResourceSlice, ...]
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectList(Generic[_Resource]):
+class ObjectList(Struct, Generic[_Resource], frozen=True):
     """Objects of a kind at one resource version."""
 
     resource_version: str
     found: tuple[_Resource, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[_Resource]):
+class WatchEvent(Struct, Generic[_Resource], frozen=True):
     """One event of a watch."""
 
     kind: str

@@ -6,7 +6,6 @@ another manager unless it is forced. Source: https://kubernetes.io/docs/referenc
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from lightkube.core.generic_client import BasicRequest, GenericSyncClient
 from pgpu.errors import ObjectNotFoundError
 from pgpu.kubernetes.api.api_connection import connect, default_kubeconfig, request_with_retries
 from pgpu.kubernetes.api.cluster import DryRun
+from pgpu.structs import Struct
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -26,8 +26,7 @@ _APPLY_TYPE = "application/apply-patch+yaml"
 _PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKind:
+class ObjectKind(Struct, frozen=True):
     """One kind of objects and its REST path."""
 
     api_version: str

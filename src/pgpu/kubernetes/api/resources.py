@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from lightkube.models.resource_v1 import DeviceAllocationConfiguration, DeviceRequestAllocationResult
@@ -11,14 +10,14 @@ from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
 from lightkube.utils.quantity import parse_quantity
 
 from pgpu.errors import ClusterError
+from pgpu.structs import Struct, field
 from pgpu.units import GIB, MIB, quoted
 
 _UNITS = ((GIB, "Gi"), (MIB, "Mi"))
 _FROM_CLASS = "FromClass"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectName:
+class ObjectName(Struct, frozen=True):
     """Reference to the object of an event."""
 
     api_version: str
@@ -32,8 +31,7 @@ class ObjectName:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """One machine of the cluster."""
 
     name: str
@@ -50,8 +48,7 @@ class Node:
         return ObjectName("v1", "Node", self.name, uid=self.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
+class AllocatedDevice(Struct, frozen=True):
     """One device that the scheduler allocated for one request of a claim."""
 
     request: str
@@ -70,8 +67,7 @@ class AllocatedDevice:
     """Whether the request is for administrative access to a device that other claims have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """Opaque parameters for one driver, as the scheduler copied them into the allocation."""
 
     is_from_class: bool
@@ -85,8 +81,7 @@ class Configuration:
     """Requests of the claim that they apply to; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimUser:
+class ClaimUser(Struct, frozen=True):
     """An object that a claim is reserved for."""
 
     resource: str
@@ -96,8 +91,7 @@ class ClaimUser:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceClaim:
+class ResourceClaim(Struct, frozen=True):
     """A claim on devices, with its allocation."""
 
     namespace: str

@@ -7,7 +7,6 @@ objects of other managers are not changed unless forced.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.errors import (
@@ -32,6 +31,7 @@ from pgpu.kubernetes.deploy.workload import (
     selector,
 )
 from pgpu.kubernetes.names import SHARED_CLASS
+from pgpu.structs import Struct
 
 DEPLOYMENTS = ObjectKind("apps/v1", "Deployment", "deployments")
 SERVICES = ObjectKind("v1", "Service", "services")
@@ -52,8 +52,7 @@ _CLAIM_FIELDS = ("resourceClaims", "resources.claims", ".claims")
 _QUOTA = "exceeded quota"
 
 
-@dataclass(frozen=True, slots=True)
-class DeployOptions:
+class DeployOptions(Struct, frozen=True):
     """Options of a deployment."""
 
     platform: Platform | None = None
@@ -63,8 +62,7 @@ class DeployOptions:
     """Whether fields of other managers are taken over."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectChange:
+class ObjectChange(Struct, frozen=True):
     """What happened to one object."""
 
     kind: str
@@ -73,8 +71,7 @@ class ObjectChange:
     """`created`, `changed`, `unchanged` or `removed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeployOutcome:
+class DeployOutcome(Struct, frozen=True):
     """A deployed function."""
 
     name: str

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pgpu.kubernetes.api import DynamicClient, ObjectKind
 from pgpu.kubernetes.deploy.apply import DEPLOYMENTS, KNATIVE_SERVICES, is_own
 from pgpu.kubernetes.deploy.workload import APP_ANNOTATION, FUNCTION_LABEL, SLICE_ANNOTATION, Platform, selector
+from pgpu.structs import Struct
 
 _PODS = ObjectKind("v1", "Pod", "pods")
 
@@ -21,8 +21,7 @@ _NORMAL_WAITS = {"ContainerCreating", "PodInitializing"}
 _Object = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class DeployedFunction:
+class DeployedFunction(Struct, frozen=True):
     """One function on a cluster."""
 
     name: str

@@ -7,11 +7,11 @@ with, and new content is a new version of the pod.
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from pgpu.errors import RequestError
+from pgpu.structs import Struct, field
 from pgpu.units import quoted
 
 Manifest = dict[str, Any]
@@ -41,8 +41,7 @@ class Platform(StrEnum):
     """Knative Serving: scales with the calls, down to none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSlice:
+class ReplicaSlice(Struct, frozen=True):
     """The slice of each replica."""
 
     gpus: int = 1
@@ -55,8 +54,7 @@ class ReplicaSlice:
     """Of each GPU's time, above 0 to 1; None: not limited by a share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
+class Scaling(Struct, frozen=True):
     """Number of replicas."""
 
     minimum: int = 0
@@ -70,8 +68,7 @@ class Scaling:
     """Whether a Deployment has a HorizontalPodAutoscaler; Knative has its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     """A file of the function's source."""
 
     path: str
@@ -81,8 +78,7 @@ class SourceFile:
     is_executable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """One function on a cluster."""
 
     name: str

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -18,6 +17,7 @@ from pgpu.kubernetes.kubelet_sockets import SocketServer, add_service, method_ca
 from pgpu.kubernetes.node_health import DriverReadiness, HealthSource, HealthState
 from pgpu.kubernetes.pod_shares import PodResources
 from pgpu.kubernetes.unit_ids import RESOURCE, UNIT_BYTES, Unit, preferred
+from pgpu.structs import Struct
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,7 @@ def plugin_options() -> wire.DevicePluginOptions:
     return wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedUnit:
+class OfferedUnit(Struct, frozen=True):
     """One unit as it is listed to the kubelet."""
 
     unit: Unit

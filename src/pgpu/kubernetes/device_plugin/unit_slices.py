@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import Claims
@@ -21,6 +20,7 @@ from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
 from pgpu.kubernetes.unit_ids import Unit, claim_of, is_ours, uid_of, units_in, units_of
 from pgpu.model import HeldClaim
 from pgpu.runtimes.claim_runtime import Viewers
+from pgpu.structs import Struct, field
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ def _has_viewers(held: HeldClaim) -> bool:
     return any(True for _ in Viewers(held.delivery.slice_directory).members())
 
 
-@dataclass(slots=True)
-class _UnitSlice:
+class _UnitSlice(Struct):
     held: HeldClaim
     units: frozenset[Unit]
     was_started: bool
@@ -43,8 +42,7 @@ class _UnitSlice:
     """Since when no pod is listed with its units; None: one is, or the pods were not read yet."""
 
 
-@dataclass(slots=True)
-class UnitSlices:
+class UnitSlices(Struct):
     """All slices of units. Thread-safe."""
 
     claims: Claims

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 
 from lightkube.models.core_v1 import PodCondition
@@ -33,6 +32,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
 )
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model.finding import Finding, broken, fine, weak
+from pgpu.structs import Struct
 from pgpu.units import format_memory
 
 _MOST_GPUS = 24
@@ -41,8 +41,7 @@ _SPECIAL_KINDS = {DeviceKind.MPS, DeviceKind.OVERSUBSCRIBED}
 _NO_CLASS = "kubectl get deviceclasses; kubectl apply -k deploy/kubernetes makes those of pgpu"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
+class GpuUsage(Struct, frozen=True):
     """What is free of one GPU, and which claims have the rest."""
 
     node: str

@@ -5,7 +5,6 @@ would be larger than what the scheduler counted: another node's devices, admin a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pgpu.errors import NodeError, RequestError
@@ -13,6 +12,7 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, Configuration, ResourceClaim
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model import Claim, SharingWish, Slice
+from pgpu.structs import Struct, replace
 from pgpu.units import parse_duration_seconds, quoted
 
 API_VERSION = "pgpu.io/v1alpha1"
@@ -32,8 +32,7 @@ _SHARING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimName:
+class ClaimName(Struct, frozen=True):
     """A claim as the kubelet names it."""
 
     namespace: str
@@ -41,8 +40,7 @@ class ClaimName:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """A claim on this node's GPUs, and the devices that it stands for."""
 
     claim: Claim
@@ -51,8 +49,7 @@ class Allocation:
     """Names of parameters that a claim sets and only a DeviceClass may set."""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceParameters:
+class SliceParameters(Struct, frozen=True):
     """Parameters of a slice besides its sizes, from the claim and its DeviceClass."""
 
     wait_for_memory_seconds: float = 0.0
@@ -63,8 +60,7 @@ class SliceParameters:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedParameters:
+class ParsedParameters(Struct, frozen=True):
     """The parameters in effect, and those without effect."""
 
     parameters: SliceParameters

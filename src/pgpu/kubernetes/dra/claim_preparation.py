@@ -9,7 +9,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pgpu.engine.claims import Claims
@@ -20,6 +19,7 @@ from pgpu.kubernetes.dra.claim_allocation import NOTE, ClaimName, base_request, 
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.container_edits import container_edits
 from pgpu.model import Claim, Delivery, HeldClaim
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 _log = logging.getLogger(__name__)
@@ -30,8 +30,7 @@ GpuEdits = Callable[[Delivery], Mapping[str, list[Any]] | None]
 """Returns what the real GPUs of a delivery need in a container; None for simulated ones. Raises NodeError."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(Struct, frozen=True):
     """One device of a prepared claim, as the kubelet expects it back."""
 
     pool: str

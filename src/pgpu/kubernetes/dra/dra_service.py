@@ -6,7 +6,6 @@ messages of v1 serves both under their own service names.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -20,10 +19,10 @@ from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
 from pgpu.kubernetes.generated import dra_v1_pb2 as wire
 from pgpu.kubernetes.kubelet_sockets import add_service
 from pgpu.kubernetes.node_health import HealthReport, HealthSource, HealthState
+from pgpu.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class DraVersion:
+class DraVersion(Struct, frozen=True):
     """One version of the kubelet's DRA API."""
 
     name: str

@@ -5,7 +5,6 @@ Every change marks its node as changed, so that only this node is rated anew.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +22,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.scheduling.outlook import GpuResources, NodeResources
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 _Key = TypeVar("_Key")

@@ -7,7 +7,6 @@ from the list are removed. While the API server is away, the threads go on tryin
 import logging
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from lightkube.core.resource import Resource
@@ -19,6 +18,7 @@ from pgpu.kubernetes.extender import scheduled_objects
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scorer import Scorer
 from pgpu.kubernetes.names import DRIVER
+from pgpu.structs import Struct, field
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +31,7 @@ STALE_SECONDS = 30.0
 _Found = TypeVar("_Found", bound=Resource)
 
 
-@dataclass(frozen=True, slots=True)
-class _WatchedKind(Generic[_Found]):
+class _WatchedKind(Struct, Generic[_Found], frozen=True):
     resource: type[_Found]
     put: Callable[[Any, _Found | None], None]
     """Stores an object under its key; None: it was deleted."""
@@ -139,8 +138,7 @@ class ObjectWatcher(Generic[_Found]):
             _log.error("%s %s: a bug of pgpu: %r", self._kind.resource.__name__, key, error)
 
 
-@dataclass
-class ClusterWatch:
+class ClusterWatch(Struct):
     """The watchers of all kinds that a scorer needs."""
 
     watchers: list[ObjectWatcher[Any]] = field(default_factory=list)

@@ -13,7 +13,6 @@ import signal
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from pgpu.kubernetes.api import ClusterClient
 from pgpu.kubernetes.extender.cluster_watch import watch_cluster
 from pgpu.kubernetes.extender.scheduled_objects import PodState, pod_of
 from pgpu.kubernetes.extender.scorer import NOT_AT_ALL, Scorer
+from pgpu.structs import Struct
 
 _log = logging.getLogger(__name__)
 
@@ -148,8 +148,7 @@ def _error(text: str) -> bytes:
     return msgspec.json.encode({"error": text})
 
 
-@dataclass(frozen=True, slots=True)
-class ListenOptions:
+class ListenOptions(Struct, frozen=True):
     """Address and TLS of the server."""
 
     host: str

@@ -7,7 +7,6 @@ what a pod gets.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from lightkube.utils.quantity import parse_quantity
 from pgpu.errors import RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import prepare_type
+from pgpu.structs import Struct, field
 from pgpu.units import quoted
 
 GIB_RESOURCE = "pgpu.io/gpu-memory-gib"
@@ -41,8 +41,7 @@ class ClaimKey(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDemand:
+class GpuDemand(Struct, frozen=True):
     """One request of a claim."""
 
     class_name: str
@@ -56,8 +55,7 @@ class GpuDemand:
     """Of each GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedGpu:
+class ConsumedGpu(Struct, frozen=True):
     """What a claim has of one GPU."""
 
     pool: str
@@ -70,8 +68,7 @@ class ConsumedGpu:
     """All of it, whatever the amounts are."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimState:
+class ClaimState(Struct, frozen=True):
     """A claim's requests and its allocation."""
 
     key: ClaimKey
@@ -84,8 +81,7 @@ class ClaimState:
     """Pods that it is reserved for."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaim:
+class PodClaim(Struct, frozen=True):
     """A pod's reference to a claim."""
 
     name: str | None
@@ -94,8 +90,7 @@ class PodClaim:
     template: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodState:
+class PodState(Struct, frozen=True):
     """A pod's requests."""
 
     uid: str
@@ -111,8 +106,7 @@ class PodState:
     claims: tuple[PodClaim, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCapacity:
+class NodeCapacity(Struct, frozen=True):
     """What pods may have of a node."""
 
     name: str
@@ -122,8 +116,7 @@ class NodeCapacity:
     """GPU memory of the whole node, on nodes with the device plugin."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGpu:
+class SharedGpu(Struct, frozen=True):
     """One GPU that many claims may share."""
 
     gpu: str
@@ -136,8 +129,7 @@ class SharedGpu:
     step_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSlice:
+class PublishedSlice(Struct, frozen=True):
     """One ResourceSlice: GPUs of a pool, in the order in which the scheduler tries them."""
 
     name: str
@@ -147,8 +139,7 @@ class PublishedSlice:
     gpus: tuple[SharedGpu, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuClass:
+class GpuClass(Struct, frozen=True):
     """One DeviceClass of pgpu's devices."""
 
     name: str

@@ -11,7 +11,6 @@ Source: k8s.io/kube-scheduler/extender/v1, MaxExtenderPriority.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scheduled_objects import (
@@ -26,6 +25,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
 from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, Placer, prefer_fuller_nodes
+from pgpu.structs import Struct
 from pgpu.units import GIB
 
 BEST = 10
@@ -51,8 +51,7 @@ _CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 _ALONE = PlacementPreference(SharingMode.EXCLUSIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class PodDemand:
+class PodDemand(Struct, frozen=True):
     """What a pod requests."""
 
     shape: JobShape
@@ -141,8 +140,7 @@ class DemandMix:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Assumption:
+class _Assumption(Struct, frozen=True):
     until_seconds: float
     keys: tuple[ClaimKey, ...]
 

@@ -5,7 +5,6 @@ share. So a device with all fields is sent as a dry run, and the answer is compa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.resource_v1 import (
@@ -23,6 +22,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from pgpu.errors import ObjectNotFoundError, ObjectRefusedError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient, DryRun
+from pgpu.structs import Struct
 
 CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
 PARTITIONABLE_DEVICES = "DRAPartitionableDevices"
@@ -32,8 +32,7 @@ DEVICE_TAINTS = "DRADeviceTaints"
 _PROBE = "probe"
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """What a ResourceSlice may contain."""
 
     is_served: bool = True

@@ -23,6 +23,7 @@ from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features, features_kept, features_of
 from pgpu.kubernetes.resource_slices.pool_plan import CALM_SECONDS, PoolPlanner
 from pgpu.kubernetes.resource_slices.resource_pool import Content, content, name_of, with_old_times
+from pgpu.structs import Struct
 
 SUBJECT = "published to the cluster"
 """Subject of the driver's `DriverReadiness`."""
@@ -36,8 +37,7 @@ FAREWELL_SECONDS = 5.0
 """A thread that waits for an unresponsive server is left behind after so long; it ends with the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(Struct, frozen=True):
     """Result of one comparison with the API server."""
 
     generation: int
@@ -175,8 +175,7 @@ class SliceWatcher:
                 self._wake()
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Intervals of a publisher."""
 
     poll_seconds: float = 30.0

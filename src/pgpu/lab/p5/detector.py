@@ -4,12 +4,12 @@ Imports nothing of pgpu. ONNX Runtime uses one thread, so that the times of call
 """
 
 import sys
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from pgpu.structs import Struct, to_builtins
 
-@dataclass(frozen=True, slots=True)
-class Box:
+
+class Box(Struct, frozen=True):
     """A detection; edges as fractions of the image."""
 
     label: int
@@ -68,7 +68,7 @@ def main() -> int:
     import json  # noqa: PLC0415 - only here
 
     found = Detector(sys.argv[1])(sys.stdin.buffer.read())
-    sys.stdout.write(json.dumps([asdict(box) for box in found]))
+    sys.stdout.write(json.dumps([to_builtins(box) for box in found]))
     return 0
 
 

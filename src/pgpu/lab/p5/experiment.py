@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import linear_regression
 from typing import BinaryIO, Literal
@@ -34,11 +33,11 @@ from pgpu.lab.p5.network import SHAPES, DetectorShape
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import last_line
+from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
 
-@dataclass(frozen=True, slots=True)
-class P5Row:
+class P5Row(Struct, frozen=True):
     """Response time of 100 requests to an SSD detector in TensorFlow, as one kind of function."""
 
     kind: Literal["cpu", "gpu"]
@@ -78,8 +77,7 @@ _DEADLINE_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class P5Plan:
+class P5Plan(Struct, frozen=True):
     requests: int = 100
     """Measured requests of each kind."""
 
@@ -95,8 +93,7 @@ class P5Plan:
     """Pause between two requests: the kernel throttles a process that never idles, even a real-time one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Measured requests to one function in one structure."""
 
     kind: str
@@ -121,8 +118,7 @@ class Measured:
         return self.deviation_seconds / self.mean_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """A function and the command that serves it."""
 
     app: str
@@ -299,7 +295,7 @@ def _report(bed: Testbed, plan: P5Plan, directory: Path, cpu: Sequence[Measured]
         device=bed.device_name,
         is_simulated=bed.is_simulated,
         runtime=bed.runtime,
-        settings={**asdict(plan), "cpu": _processor(), "cores": os.cpu_count()},
+        settings={**to_builtins(plan), "cpu": _processor(), "cores": os.cpu_count()},
         table=table,
         findings=tuple(findings(cpu, gpu)),
         files=tuple(_files(bed, directory, (table, *further), [*cpu, *gpu])),

@@ -12,11 +12,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgpu.distribution import require_modules
+from pgpu.structs import Struct
 
 # Pascal VOC's twenty and the background, as in the original.
 CLASSES = 21
@@ -31,8 +31,7 @@ _LEAST_SCALE, _MOST_SCALE = 0.2, 0.9
 PriorBox = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One convolution, with a pooling before it."""
 
     outputs: int
@@ -55,8 +54,7 @@ class Layer:
     is_unpadded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """A layer in its place in a network."""
 
     name: str
@@ -90,8 +88,7 @@ class Convolution:
         return self.layer.outputs * self.inner * self.output_pixels**2
 
 
-@dataclass(frozen=True, slots=True)
-class DetectorShape:
+class DetectorShape(Struct, frozen=True):
     name: str
     purpose: str
     pixels: int

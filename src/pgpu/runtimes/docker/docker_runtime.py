@@ -7,7 +7,6 @@ announced never runs. Images are not pulled, and no privileges are added.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from pgpu.runtimes.docker.refusals import (
     refuse_unknown_user,
 )
 from pgpu.runtimes.docker.staging import Staging
+from pgpu.structs import replace
 
 _SHIMS = (CUDA_SHIM, NVML_SHIM)
 # Go's zero time, which engines return for a time that is not set.

@@ -4,16 +4,15 @@ They are read from the files of a container that is created and never started. S
 since they may be of another architecture.
 """
 
-import dataclasses
 import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from pgpu.host.atomic_file import write_atomically
+from pgpu.structs import Struct, to_builtins
 
 PRELOAD_PATH = "/etc/ld.so.preload"
 CUDA_NAME = "libcuda.so.1"
@@ -30,8 +29,7 @@ _NUMBERED = re.compile(rb"[^A-Za-z_:]*[0-9]")
 _FORMAT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
+class ImageFacts(Struct, frozen=True):
     """Facts of one image."""
 
     libc: Literal["glibc", "musl"] | None
@@ -62,7 +60,7 @@ class ImageFacts:
     """True if a line of its /etc/group could match a number that stands for another group, or the file is unreadable."""
 
     def to_json(self) -> str:
-        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+        return json.dumps({"format": _FORMAT, **to_builtins(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
@@ -153,8 +151,7 @@ def _places(files: ContainerFiles, architecture: str, library_path: Sequence[str
     return list(dict.fromkeys((*standard, *existing)))
 
 
-@dataclass(frozen=True, slots=True)
-class FactsCache:
+class FactsCache(Struct, frozen=True):
     """Cache of facts by image ID. An ID is a digest, so its facts never change."""
 
     directory: Path

@@ -11,7 +11,6 @@ import json
 import posixpath
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -20,13 +19,13 @@ from docker import errors as docker_errors
 
 from pgpu.runtimes.docker.docker_engine import DockerEngine
 from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, read_facts
+from pgpu.structs import Struct
 
 _NOT_FOUND = 404
 _LARGEST_FILE_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedContainerFiles:
+class CreatedContainerFiles(Struct, frozen=True):
     """The files of one container of an engine."""
 
     api: docker.APIClient

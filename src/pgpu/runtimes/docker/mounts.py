@@ -10,12 +10,12 @@ links of an image are not resolved, and there the engine fails.
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
 from pgpu.model import Delivery, Mount
 from pgpu.runtimes.docker.image_facts import CUDA_NAME, ImageFacts
+from pgpu.structs import Struct
 
 JOB_DIRECTORY = "/.pgpu"
 """Directly under /: a parent directory that the container's root can rename could be replaced by a forged one."""
@@ -23,8 +23,7 @@ JOB_DIRECTORY = "/.pgpu"
 _PRELOAD = "ld.so.preload"
 
 
-@dataclass(frozen=True, slots=True)
-class BindMount:
+class BindMount(Struct, frozen=True):
     source: Path
     target: str
     is_read_only: bool

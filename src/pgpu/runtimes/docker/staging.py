@@ -16,7 +16,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgpu.errors import PgpuError, RequestError, RuntimeUnavailableError
@@ -24,6 +23,7 @@ from pgpu.host.process_identity import identify_unreaped
 from pgpu.libraries import STAGER, library_path
 from pgpu.model import Account, Mount
 from pgpu.runtimes.launcher import spawn
+from pgpu.structs import Struct, field, replace
 
 _QUICK_SECONDS = 0.5
 """Deadline that applies to every look-up; local file systems take a thousandth of it."""
@@ -160,8 +160,7 @@ def _ends_within(pidfd: int, seconds: float) -> bool:
 _NOBODY = Account(65534, 65534)
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(Struct, frozen=True):
     """The directory in which volumes are mounted for the engine; accessible to root only."""
 
     directory: Path

@@ -1,0 +1,18 @@
+"""Records of typed fields: msgspec's structs under one import, with type-checked copies.
+
+A dataclass compiles its methods at each start of a process, in about 1 ms; a struct takes 20 µs. Some 200 of them are
+defined before a command or a job's supervisor can begin.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import FieldInfo, asdict, fields
+
+if TYPE_CHECKING:
+    # The same signature; checkers verify the names and types of the changes of this one.
+    from dataclasses import replace
+else:
+    from msgspec.structs import replace
+
+__all__ = ["FieldInfo", "Struct", "asdict", "field", "fields", "replace", "to_builtins"]
