@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from benchmarks.function_overhead.server import Server, running
 from benchmarks.function_overhead.servers import PGPU
 from benchmarks.function_overhead.wrk import Load, load
 from benchmarks.shim_overhead import RESULTS, circumstances
-
-from pgpu.structs import replace
 
 FIXED_MS, EACH_MS = 5.0, 0.2
 MOST_TOGETHER = 32

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.functions.scaling.call_history import Frequency, ValueClock, replica_value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
-from pgpu.structs import replace
 from pgpu.units import GIB
 
 FUNCTIONS, SLOTS = 200, 4

@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from benchmarks import monopolist
 from tests.compute_world import ComputeJob, ComputeWorld, Load, a_compute_world, shared
 
 from pgpu.gpu.simulated import DRIVER_VERSION
-from pgpu.structs import replace
 
 RESULTS = Path(__file__).parent / "results"
 TARGET_POINTS = 2.0

@@ -11,14 +11,13 @@ import json
 import secrets
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.soak import sharing_storm
 from tests.soak.sharing_kinds import KINDS
 from tests.soak.sharing_storm import opened_sharing_storm
-
-from pgpu.structs import replace
 
 CONTROL = Path(sharing_storm.__file__).parent / "sharing_control"
 

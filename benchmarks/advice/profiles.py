@@ -5,14 +5,13 @@ driver's occupancy; their time with the smallest L1 cache instead of the largest
 with what the antagonists lost.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.advice.stage import Measured, Program, Stage
 
 from pgpu.cli.profile_runs import Neighbour, fraction_of, neighbours_for
 from pgpu.model import Contest, Demand, Evidence, KernelUse, Profile, Resource, Sensitivity
-from pgpu.structs import replace
 from pgpu.workloads import programs
 from pgpu.workloads.programs.antagonists import BLOCK_THREADS, CROWD, DRAM_STREAM, FMA_CHAINS, L2_SWEEP, blocks_for
 

@@ -1,5 +1,6 @@
 """Sets of jobs like those that people have, made from a seed: memory rigid, durations from seconds to an hour."""
 
+import dataclasses
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def inference(seed: int) -> JobSet:
 
 def first(jobs: JobSet, count: int) -> JobSet:
     """Return the first so many jobs of a set."""
-    return replace(jobs, jobs=jobs.jobs[:count])
+    return dataclasses.replace(jobs, jobs=jobs.jobs[:count])
 
 
 def mixed(seed: int) -> JobSet:
@@ -76,7 +77,7 @@ def arriving(jobs: JobSet, seed: int, share: float) -> JobSet:
     """Return the same jobs, which come at random within a share of the time that they would fill the cards."""
     dice = random.Random(seed)
     within_seconds = share * jobs.work_seconds
-    return replace(
+    return dataclasses.replace(
         jobs,
         jobs=tuple(replace(job, release_seconds=round(dice.uniform(0, within_seconds), 1)) for job in jobs.jobs),
     )

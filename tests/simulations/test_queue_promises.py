@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -20,7 +21,6 @@ from hypothesis import strategies as st
 from pgpu.model import Request
 from pgpu.scheduling import Candidate, GpuRoom, OrderRules, Quota, admit
 from pgpu.scheduling.order import BatchPlan
-from pgpu.structs import replace
 from pgpu.units import GIB
 
 CARD_BYTES = 24 * GIB

@@ -6,7 +6,7 @@ It needs an engine whose containers reach PyPI and the image of `tools/test-imag
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from tests.waiting import DEADLINE_SECONDS, until
 from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.model import Version, VersionState
-from pgpu.structs import replace
 
 pytestmark = [pytest.mark.docker, pytest.mark.soak]
 

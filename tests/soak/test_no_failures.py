@@ -1,9 +1,9 @@
 """No real CUDA program in the queue fails for lack of memory, where the same ones without pgpu do."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.no_failures_real import MIXED, RealJob, real_jobs, with_pgpu, without_pgpu
-
-from pgpu.structs import replace
 
 GPUS = 2
 

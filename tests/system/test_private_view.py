@@ -9,7 +9,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import LAUNCHER, library_path
 from pgpu.runtimes.process_runtime import PRELOAD_PATH, can_make_private_views, shadows
-from pgpu.structs import replace
 
 _NOBODY = 65534
 _READY = b"ready\n"

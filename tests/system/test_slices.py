@@ -1,5 +1,6 @@
 """Slices of a simulated GPU, made by the shim enforcer and entered by real processes."""
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -109,7 +110,7 @@ def test_a_driver_of_the_machine_is_found_behind_the_shim(stage: Stage, *, is_ad
     installed = install_driver(stage)
     libraries = DriverLibraries(installed / "libcuda.so.1", installed / "libnvidia-ml.so.1")
     real = ShimEnforcer(stage.directory, lambda _: _CONTEXT_BYTES, None, lambda: libraries)
-    machine = replace(stage, enforcer=real)
+    machine = dataclasses.replace(stage, enforcer=real)
     state = (("PGPU_SIMGPU_DIR", str(stage.directory / "simgpu")),)
     with talking(machine, _RUNTIME, is_advisory=is_advisory, environment=state) as job:
         assert job.delivery.simulated_state_directory is None

@@ -17,6 +17,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,7 @@ from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import Context, Declaration, attached_declaration
-from pgpu.structs import Struct, replace
+from pgpu.structs import Struct
 from pgpu.units import quoted
 
 REQUIRED = inspect.Parameter.empty

@@ -7,7 +7,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
 from pgpu.model import Deployment, Replica, Version, VersionState
 from pgpu.runtimes.docker.docker_engine import engine_url
-from pgpu.structs import replace
 
 pytestmark = pytest.mark.docker
 
