@@ -22,7 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
@@ -123,6 +123,33 @@ def run_command(
         for stream in outputs:
             stream.seek(0)
         return subprocess.CompletedProcess([str(PGPU), *words], code, *(stream.read() for stream in outputs))
+
+
+_CLIENT = """#!{python} -IS
+import json, os, signal, socket, struct, sys
+near, far = socket.socketpair()
+request = json.dumps([["{pgpu}", *sys.argv[1:]], dict(os.environ), os.getcwd()]).encode()
+server = socket.socket(fileno={descriptor})
+socket.send_fds(server, [request], [0, 1, 2, far.fileno()])
+server.detach()
+far.close()
+pid = struct.unpack("i", near.recv(4))[0]
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = struct.unpack("i", near.recv(4))[0]
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+@contextlib.contextmanager
+def shell_command() -> Iterator[tuple[Path, int]]:
+    """Make a directory for PATH whose `pgpu` is forked as well; yields it and the descriptor that the shell must inherit."""
+    descriptor = _server().fileno()
+    with tempfile.TemporaryDirectory() as directory:
+        client = Path(directory) / "pgpu"
+        client.write_text(_CLIENT.format(python=sys.executable, pgpu=PGPU, descriptor=descriptor))
+        client.chmod(0o755)
+        yield Path(directory), descriptor
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import re
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pgpu.model import Request as Amount
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.server.responses import parse_body
+from pgpu.structs import Struct
 from pgpu.units import GIB
 
 GOOD: dict[str, Any] = {
@@ -154,8 +154,7 @@ def test_more_jobs_than_one_request_may_be_for_are_refused_by_their_number(app: 
     assert f"at most {MOST_ELEMENTS} jobs" in json.loads(text)["error"]["message"]
 
 
-@dataclass
-class Noted:
+class Noted(Struct):
     """A body that says who read it."""
 
     reader: str = ""

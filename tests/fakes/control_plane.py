@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire
 from pgpu.services.messages import Bearer
-from pgpu.structs import replace
+from pgpu.structs import replace, to_builtins
 
 
 @dataclass
@@ -67,7 +67,7 @@ class FakeControlPlane:
         self._books.write("functions", list(functions))
 
     def allow(self, token: str, bearer: Bearer) -> None:
-        self._books.write("tokens", {**self._books.read("tokens", {}), token: asdict(bearer)})
+        self._books.write("tokens", {**self._books.read("tokens", {}), token: to_builtins(bearer)})
 
     def make_room(self, replicas: int) -> None:
         self._books.write("room", replicas)

@@ -1,8 +1,8 @@
 """What the queue promises over a day, replayed in simulated time: nobody starves, and priorities and shares hold however long it is."""
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pgpu.model import Request
 from pgpu.scheduling import Candidate, GpuRoom, OrderRules, Quota, admit
 from pgpu.scheduling.order import BatchPlan
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 CARD_BYTES = 24 * GIB
@@ -200,7 +201,9 @@ def test_a_large_job_does_not_starve_behind_its_owners_small_ones_under_a_quota(
 @given(days())
 def test_nobody_starves_under_quotas_either(arrivals: list[Arrival]) -> None:
     arrivals = [
-        replace(each, candidate=replace(each.candidate, request=replace(each.candidate.request, memory_bytes=size)))
+        dataclasses.replace(
+            each, candidate=replace(each.candidate, request=replace(each.candidate.request, memory_bytes=size))
+        )
         for each in arrivals
         for size in [min(each.candidate.request.memory_bytes, 12 * GIB)]
     ]

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.forked_commands import shell_command
 from tests.waiting import DEADLINE_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,11 +40,13 @@ def test_the_shell_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         "PATH": f"{bin_directory}:{os.environ['PATH']}",
         "PGPU_STATE_DIR": str(tmp_path / "state"),
     }
-    with tempfile.TemporaryDirectory() as directory:  # short: a socket's path has 107 bytes at most
+    # Short names: a socket's path has 107 bytes at most.
+    with shell_command() as (first, descriptor), tempfile.TemporaryDirectory() as directory:
         done = subprocess.run(
             ["bash", "-eux", "-o", "pipefail", "-c", "\n".join([_END, *blocks])],
             cwd=ROOT,
-            env={**environment, "TMPDIR": directory},
+            env={**environment, "PATH": f"{first}:{environment['PATH']}", "TMPDIR": directory},
+            pass_fds=[descriptor],
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BLOCKED = ("cuda", "matplotlib", "onnx", "onnxruntime", "msgspec", "fastapi", "uvicorn", "docker", "lightkube", "grpc")
+BLOCKED = ("cuda", "matplotlib", "onnx", "onnxruntime", "fastapi", "uvicorn", "docker", "lightkube", "grpc")
 
 
 class Bare:
