@@ -11,6 +11,7 @@
 
 #include "report.h"
 
+#define RECORD_MARK         14          /* native/monitor/record.h */
 #define LARGEST_ENVIRONMENT (64u << 20) /* far above the kernel's own limit for execve */
 
 extern char **environ;
@@ -66,6 +67,10 @@ void wait_until_let_go(void) {
         got = read(CONTROL_FD, &byte, 1);
     } while (got < 0 && errno == EINTR);
     if (got != 1) _exit(125);
+}
+
+void mark_run(void) {
+    if (pwrite(MARK_FD, "R", 1, RECORD_MARK) != 1) give_up("record", "mark");
 }
 
 static void run_on_path(char **command) {

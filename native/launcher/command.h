@@ -21,4 +21,7 @@ void wait_until_let_go(void);
  * is refused and not handed to a shell, as container runtimes do. */
 _Noreturn void run_command(char **command);
 
+/* Write the mark of a command that ran into the monitor's record: a start without it is safe to repeat. */
+void mark_run(void);
+
 #endif

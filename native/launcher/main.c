@@ -51,6 +51,7 @@ int main(int count, char **arguments) {
     fcntl(REPORT_FD, F_SETFD, FD_CLOEXEC);
     struct options options = {0};
     read_options(&options, arguments);
+    if (options.is_marked) fcntl(MARK_FD, F_SETFD, FD_CLOEXEC);
     if (options.is_probe) {
         enter_slice(&options);
         return 0;
@@ -65,5 +66,6 @@ int main(int count, char **arguments) {
         take_mask_and_limits(&options);
     }
     wait_until_let_go();
+    if (options.is_marked) mark_run();
     run_command(options.command);
 }

@@ -27,6 +27,8 @@ static void add_limit(struct options *options, const char *text) {
 static bool read_switch(struct options *options, const char *word) {
     if (strcmp(word, "--tty") == 0)
         options->has_terminal = true;
+    else if (strcmp(word, "--mark") == 0)
+        options->is_marked = true;
     else if (strcmp(word, "--probe") == 0)
         options->is_probe = true;
     else

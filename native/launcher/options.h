@@ -27,6 +27,7 @@ struct options {
     const char *limits[MAX_LIMITS]; /* RESOURCE:SOFT:HARD in the kernel's numbers; -1: none */
     int limit_count;
     const char *directory; /* where the command starts; NULL: where the launcher was started */
+    bool is_marked;        /* MARK_FD is there */
     bool has_terminal;     /* stdin becomes the controlling terminal */
     bool is_probe;         /* build a view of empty files, run nothing, exit 0 */
     struct pair drivers[MAX_PAIRS];

@@ -21,6 +21,9 @@ NVML_SHIM = "libpgpu-ml.so"
 # Starts a process job inside a private user and mount namespace.
 LAUNCHER = "pgpu-launch"
 
+# The native parent of a process job.
+MONITOR = "pgpu-monitor"
+
 # Mounts into a container, as root, files that the container's user may open.
 STAGER = "pgpu-stage"
 

@@ -58,6 +58,18 @@ class Launch:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
 
+    def await_start(self) -> None:
+        """Wait until the monitor has started the launcher and recorded it, and take its PID.
+
+        Raises:
+            RuntimeUnavailableError: It could not.
+        """
+        line = self._read_line()
+        word, _, pid = line.partition("\t")
+        if word != "started":
+            raise _failure(line)
+        self.pid = int(pid)
+
     def hand_over(self, environment: Mapping[str, str]) -> None:
         """Send the environment and wait until the job's setup is complete.
 

@@ -1,0 +1,266 @@
+/* One job's parent: it starts the launcher, carries output into the log, serves clients, owns the terminal,
+ * reaps what the job leaves behind, and leaves one durable record of the job's end.
+ *
+ * It decides nothing: the agent holds the launcher's control pipe and sends control words. It has no time
+ * limits on the job and needs nobody: an agent that is gone finds the record later. One thread, no heap. */
+#include "monitor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "followers.h"
+#include "record.h"
+
+#define LAST_WORD_MS 30000 /* how long clients of a job that ended may take */
+enum { REFUSED = 125, LOOK_MS = 1000, FIRST_FOLLOWER = 6 };
+
+struct job {
+    const struct order *order;
+    struct record record;
+    struct job_log log;
+    struct streams streams;
+    struct followers followers;
+    pid_t main; /* the launcher, later the job's command */
+    int signals;
+    bool has_ended, is_finished, has_quit;
+    uint64_t ended_at_ms;
+};
+
+static struct job job; /* static: a process has one, and the clients' table is large */
+
+/* In the words of the launcher's own refusals, which the same reader parses. */
+static _Noreturn void refuse(const char *stage, const char *detail) {
+    dprintf(job.order->fds[ORDER_REPORT], "%d\t%s\t%s\n", errno, stage, detail);
+    _exit(REFUSED);
+}
+
+/* A datagram may be lost: the spool is what counts. */
+static void hint(const char *word) {
+    if (job.order->hint == NULL) return;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(job.order->hint) >= sizeof address.sun_path) return;
+    strcpy(address.sun_path, job.order->hint);
+    char text[100];
+    const int length = snprintf(text, sizeof text, "%s %s", word, job.order->job);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return;
+    sendto(fd, text, (size_t)length, MSG_NOSIGNAL, (struct sockaddr *)&address, sizeof address);
+    close(fd);
+}
+
+static void move_up(int *fd) {
+    const int moved = fcntl(*fd, F_DUPFD_CLOEXEC, 16);
+    if (moved < 0) refuse("descriptors", "duplicate");
+    *fd = moved;
+}
+
+/* The launcher's descriptors: standard streams, control (3), report (4), record for its mark (5). */
+static _Noreturn void become_launcher(void) {
+    const int *given = job.order->fds;
+    int fds[] = {given[ORDER_JOB_STDIN], given[ORDER_JOB_STDOUT], given[ORDER_JOB_STDERR],
+                 given[ORDER_GO],        given[ORDER_REPORT],     job.record.fd};
+    const int count = sizeof fds / sizeof *fds;
+    for (int i = 0; i < count; i++)
+        move_up(&fds[i]); /* above all targets, so that none is overwritten before its turn */
+    for (int i = 0; i < count; i++)
+        if (dup2(fds[i], i) < 0) refuse("descriptors", "place");
+    syscall(SYS_close_range, count, ~0u, 0);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    char *nothing[] = {NULL};
+    execve(job.order->launcher[0], job.order->launcher, nothing);
+    dprintf(4, "%d\tlauncher\t%s\n", errno, job.order->launcher[0]);
+    _exit(REFUSED);
+}
+
+static void start(void) {
+    const int *fds = job.order->fds;
+    job.main = fork();
+    if (job.main < 0) refuse("process", "fork");
+    if (job.main == 0) become_launcher();
+    if (!record_start(&job.record, job.main)) {
+        const int error = errno;
+        kill(job.main, SIGKILL);
+        record_forget(&job.record);
+        errno = error;
+        refuse("record", job.record.started);
+    }
+    /* Before the launcher's own words, since it waits for its environment. */
+    dprintf(fds[ORDER_REPORT], "started\t%d\n", (int)job.main);
+}
+
+/* With the job's ends open here, its end would not be seen as the end of its output and its report. */
+static void close_job_ends(void) {
+    static const enum order_fd ends[] = {ORDER_GO,        ORDER_REPORT,     ORDER_WORDS,
+                                         ORDER_JOB_STDIN, ORDER_JOB_STDOUT, ORDER_JOB_STDERR};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        close(job.order->fds[ends[i]]);
+}
+
+/* What a monitor may do that outlives an attack on it: end its own job. */
+static void drop_capabilities(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2] = {{0}};
+    if (syscall(SYS_capget, &header, data) != 0) return;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t kept = i == 0 ? data[i].permitted & (1u << CAP_KILL) : 0;
+        data[i].effective = data[i].permitted = kept;
+        data[i].inheritable = 0;
+    }
+    syscall(SYS_capset, &header, data);
+}
+
+/* As much as waits now, never until the end: what the job left behind may hold its pipes for ever. */
+static void drain(int which) {
+    int waiting = 0;
+    if (job.streams.outputs[which] < 0 || ioctl(job.streams.outputs[which], FIONREAD, &waiting) != 0) return;
+    for (uint64_t until = job.log.end + job.log.dropped + (uint64_t)waiting;
+         job.log.end + job.log.dropped < until;)
+        if (!streams_read(&job.streams, which, &job.log)) return;
+}
+
+static void end(void) {
+    drain(0);
+    drain(1);
+    log_save(&job.log);
+    job.has_ended = true;
+    job.ended_at_ms = now_ms();
+    followers_output_grew(&job.followers);
+}
+
+static void obey(const char *word) {
+    unsigned number, columns, rows;
+    if (sscanf(word, "signal %u", &number) == 1 && number < NSIG) {
+        /* Not reaped yet, so the PID is the job's. */
+        if (!job.has_ended && job.main > 0) kill(job.main, (int)number);
+    } else if (sscanf(word, "window %u %u", &columns, &rows) == 2 && columns <= 0xffff && rows <= 0xffff) {
+        streams_set_window(&job.streams, (unsigned short)columns, (unsigned short)rows);
+    } else if (strcmp(word, "end") == 0 && job.main == 0 && !job.has_ended) {
+        end();
+    } else if (strcmp(word, "finish") == 0) {
+        job.is_finished = true;
+    } else if (strcmp(word, "quit") == 0) {
+        job.has_quit = true;
+    }
+}
+
+static void read_control(void) {
+    char word[64];
+    for (;;) {
+        const ssize_t got = recv(job.order->fds[ORDER_CONTROL], word, sizeof word - 1, MSG_DONTWAIT);
+        if (got < 0) return;
+        word[got] = '\0';
+        obey(word);
+    }
+}
+
+/* The one place that reaps: the job's main process, and orphans of the job as their subreaper. */
+static void reap(void) {
+    struct signalfd_siginfo info;
+    while (read(job.signals, &info, sizeof info) == sizeof info)
+        continue;
+    for (;;) {
+        int status;
+        struct rusage usage;
+        const pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+        if (pid <= 0) return;
+        if (pid != job.main || job.has_ended) continue;
+        end();
+        record_end(&job.record, status, &usage, job.log.dropped);
+        hint("ended");
+    }
+}
+
+static int add_poll(struct pollfd *polls, int count, int fd, short events) {
+    polls[count] = (struct pollfd){events == 0 ? -1 : fd, events, 0};
+    return count + 1;
+}
+
+static bool is_over(void) {
+    if (job.has_quit) return true;
+    if (!job.has_ended) return false;
+    /* Without clients too it stays until the job is final: one that comes now must find somebody. */
+    if (job.is_finished && job.followers.count == 0) return true;
+    return now_ms() - job.ended_at_ms > LAST_WORD_MS;
+}
+
+static void one_round(void) {
+    struct pollfd polls[FIRST_FOLLOWER + MOST_FOLLOWERS];
+    int which[MOST_FOLLOWERS];
+    const bool is_held = !job.has_ended && followers_hold_back(&job.followers);
+    const bool is_hung_up = job.streams.is_hung_up;
+    const short out = is_held || job.has_ended || is_hung_up ? 0 : POLLIN;
+    const short in = job.streams.input_length > 0 || job.streams.input_ends ? POLLOUT : 0;
+    int count = add_poll(polls, 0, job.signals, POLLIN);
+    count = add_poll(polls, count, job.order->fds[ORDER_CONTROL], POLLIN);
+    count = add_poll(polls, count, job.order->fds[ORDER_LISTENER], POLLIN);
+    count = add_poll(polls, count, job.streams.outputs[0], out);
+    count = add_poll(polls, count, job.streams.outputs[1], out);
+    count = add_poll(polls, count, job.streams.stdin_end, job.streams.stdin_end < 0 ? 0 : in);
+    const int more = followers_poll(&job.followers, polls + count, which);
+    if (poll(polls, (nfds_t)(count + more), is_held || job.has_ended || is_hung_up ? LOOK_MS : -1) < 0)
+        return;
+    if (polls[1].revents) read_control();
+    if (polls[2].revents) followers_accept(&job.followers, job.order->fds[ORDER_LISTENER]);
+    for (int i = 0; i < more; i++)
+        if (polls[count + i].revents) followers_ready(&job.followers, which[i], polls[count + i].revents);
+    for (int i = 0; i < 2; i++)
+        if (polls[3 + i].revents) streams_read(&job.streams, i, &job.log);
+    if (polls[5].revents) streams_push_input(&job.streams);
+    if (polls[3].revents || polls[4].revents) followers_output_grew(&job.followers);
+    if (is_hung_up && streams_read(&job.streams, 0, &job.log)) followers_output_grew(&job.followers);
+    if (polls[0].revents) reap();
+    if (job.is_finished && job.has_ended && !job.followers.has_ended) {
+        job.followers.has_ended = true;
+        followers_output_grew(&job.followers);
+    }
+}
+
+_Noreturn void monitor(const struct order *order) {
+    job.order = order;
+    sigset_t all, child;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL); /* SIGPIPE too: a write to a closed pipe returns its error */
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_DUMPABLE, 0);
+    job.signals = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (job.signals < 0) refuse("signals", "signalfd");
+    const bool has_launcher = order->launcher != NULL;
+    if (has_launcher && !record_create(&job.record, order->fds[ORDER_SPOOL], order->job, order->try))
+        refuse("spool", "record");
+    log_open(&job.log, order->log, order->cap);
+    job.streams = (struct streams){.outputs = {order->fds[ORDER_STDOUT], order->fds[ORDER_STDERR]},
+                                   .has_terminal = order->has_terminal,
+                                   .wants_stdin = order->wants_stdin,
+                                   .stdin_end = order->wants_stdin ? order->fds[ORDER_INPUT] : -1};
+    if (order->has_terminal) job.streams.outputs[1] = -1; /* the master side once more */
+    for (int i = ORDER_STDOUT; i <= ORDER_INPUT; i++)
+        fcntl(order->fds[i], F_SETFL, O_NONBLOCK);
+    followers_init(&job.followers, &job.log, &job.streams);
+    if (has_launcher) start();
+    close_job_ends();
+    drop_capabilities();
+    if (has_launcher) hint("started");
+    while (!is_over())
+        one_round();
+    followers_hang_up(&job.followers);
+    _exit(0);
+}

@@ -1,0 +1,102 @@
+#include "order.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define VERSION    "pgpu-monitor 1"
+#define MOST_WORDS ((off_t)16 << 20) /* several times what the kernel accepts as arguments */
+
+static bool is_name(const char *text) {
+    const size_t length = strlen(text);
+    return length > 0 && length <= 64 && strspn(text, "0123456789abcdefghijklmnopqrstuvwxyz") == length;
+}
+
+static bool read_option(struct order *order, const char *word, char *value) {
+    if (value == NULL) return false;
+    if (strcmp(word, "--job") == 0)
+        order->job = value;
+    else if (strcmp(word, "--try") == 0)
+        order->try = value;
+    else if (strcmp(word, "--log") == 0)
+        order->log = value;
+    else if (strcmp(word, "--hint") == 0)
+        order->hint = value;
+    else if (strcmp(word, "--cap") == 0)
+        order->cap = strtoull(value, NULL, 10);
+    else
+        return false;
+    return true;
+}
+
+static bool read_words(struct order *order, char **word) {
+    if (*word == NULL || strcmp(*word++, VERSION) != 0) return false;
+    for (; *word != NULL && strcmp(*word, "--") != 0; word++) {
+        if (strcmp(*word, "--tty") == 0)
+            order->has_terminal = true;
+        else if (strcmp(*word, "--stdin") == 0)
+            order->wants_stdin = true;
+        else if (read_option(order, word[0], word[1]))
+            word++;
+        else
+            return false;
+    }
+    if (order->job == NULL || order->try == NULL || order->log == NULL) return false;
+    if (*word != NULL && word[1] == NULL) return false;
+    if (*word != NULL) order->launcher = word + 1;
+    return is_name(order->job) && is_name(order->try);
+}
+
+/* The words stay mapped: the order points into them. */
+static bool parse(struct order *order) {
+    struct stat status;
+    const int fd = order->fds[ORDER_WORDS];
+    if (fstat(fd, &status) != 0 || status.st_size <= 0 || status.st_size > MOST_WORDS) return false;
+    const size_t size = (size_t)status.st_size;
+    /* Read, not mapped: whoever sent the file could change a mapping. */
+    char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (text == MAP_FAILED || pread(fd, text, size, 0) != (ssize_t)size || text[size - 1] != '\0')
+        return false;
+    size_t count = 0;
+    for (size_t i = 0; i < size; i++)
+        count += text[i] == '\0';
+    char **words =
+        mmap(NULL, (count + 1) * sizeof *words, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED) return false;
+    for (size_t i = 0; i < count; i++, text += strlen(text) + 1)
+        words[i] = text;
+    return read_words(order, words);
+}
+
+bool receive_order(int socket, struct order *order) {
+    char byte;
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(ORDER_FDS * sizeof(int))];
+    } control;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got;
+    do {
+        got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    } while (got < 0 && errno == EINTR);
+    if (got <= 0) return false;
+    *order = (struct order){0};
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return false;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    int fds[ORDER_FDS];
+    memcpy(fds, CMSG_DATA(header), (count < ORDER_FDS ? count : ORDER_FDS) * sizeof(int));
+    if (count == ORDER_FDS && (message.msg_flags & MSG_CTRUNC) == 0) {
+        memcpy(order->fds, fds, sizeof fds);
+        if (parse(order)) return true;
+    }
+    for (size_t i = 0; i < count && i < ORDER_FDS; i++)
+        close(fds[i]);
+    return false;
+}

@@ -1,0 +1,38 @@
+/* What a monitor is to do: words in a memory file, and descriptors that arrive with it. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The descriptors of an order, in this sequence. Those that an order does not need are of /dev/null. */
+enum order_fd {
+    ORDER_WORDS,    /* memfd: words, each ended by a zero byte */
+    ORDER_LOCK,     /* held by an open file description that has it as long as the monitor lives */
+    ORDER_LISTENER, /* where clients attach */
+    ORDER_CONTROL,  /* datagram socket of control words */
+    ORDER_SPOOL,    /* directory of the start and end records */
+    ORDER_GO,       /* the launcher's control pipe, read end */
+    ORDER_REPORT,   /* the launcher's report pipe, write end */
+    ORDER_STDOUT,   /* read end of the job's pipe, or the master side of its terminal */
+    ORDER_STDERR,   /* read end of the job's pipe; the master side again for a terminal */
+    ORDER_INPUT,    /* write end of the job's pipe; the master side again for a terminal */
+    ORDER_JOB_STDIN,
+    ORDER_JOB_STDOUT, /* the job's own ends */
+    ORDER_JOB_STDERR,
+    ORDER_FDS
+};
+
+struct order {
+    int fds[ORDER_FDS];
+    const char *job; /* its id */
+    const char *try
+        ;             /* number of the start, in digits */
+    const char *log;  /* path */
+    const char *hint; /* path of a datagram socket that is woken at start and end; NULL: none */
+    uint64_t cap;     /* most bytes of the log */
+    bool has_terminal, wants_stdin;
+    char **launcher; /* argv, ended by NULL; NULL: the job runs elsewhere, only its streams are carried */
+};
+
+/* Receives an order over a SOCK_SEQPACKET socket. False at its end or if it is none; nothing stays open then.
+ */
+bool receive_order(int socket, struct order *order);

@@ -1,0 +1,31 @@
+/* The durable record of one start of a job, in the spool directory: `started-JOB.TRY`, which becomes
+ * `ended-JOB.TRY`.
+ *
+ * Its room is taken before the job starts, so a full disk cannot lose the end. The first line is the format's
+ * version; one `name=value` a line follows. The launcher overwrites the byte at MARK directly before it
+ * executes the job's command: without that mark the command never ran. pgpu.engine reads it. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+enum { RECORD_SIZE = 4096, MARK = 14 };
+
+struct record {
+    int fd, spool;
+    char started[96], ended[96];
+    off_t length;
+};
+
+/* Creates the record and takes its room; false with errno. */
+bool record_create(struct record *record, int spool, const char *job, const char *try);
+
+/* Names the main process. False with errno; EEXIST if this try was started before. */
+bool record_start(struct record *record, pid_t main);
+
+/* Writes how the main process ended and makes it durable. */
+bool record_end(struct record *record, int wait_status, const struct rusage *usage, uint64_t dropped);
+
+/* Removes the record of a start that did not happen. */
+void record_forget(const struct record *record);

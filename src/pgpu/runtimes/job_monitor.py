@@ -1,0 +1,129 @@
+"""Starts the native monitor of a job and reads the record that it leaves.
+
+The monitor (native/monitor) starts the launcher, carries the job's output into its log, serves clients and reaps the job. Its
+order is a memory file of words with descriptors beside it, sent over a socket that it inherits.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgpu.errors import NodeError
+from pgpu.libraries import LAUNCHER, MONITOR, library_path
+from pgpu.runtimes.launcher import spawn
+from pgpu.structs import Struct
+
+_VERSION = "pgpu-monitor 1"
+_FIRST_WORDS = "pgpu-record 1 "
+_SIGNAL_EXIT_BASE = 128
+
+
+class MonitorOrder(Struct, frozen=True):
+    """What a monitor is to do; the descriptors stay the caller's."""
+
+    job_id: str
+    number: int
+    """Of this start of the job; a start that was recorded is never repeated."""
+
+    log: Path
+    log_cap_bytes: int
+    hint: Path | None
+    """Datagram socket that is woken when the job started and ended."""
+
+    has_terminal: bool
+    wants_stdin: bool
+    launcher_words: tuple[str, ...] | None
+    """Without the launcher's own name; None where the job runs elsewhere and only its streams are carried."""
+
+    lock: int
+    listener: int
+    """Where clients attach; listening."""
+
+    control: int
+    """Datagram socket of control words."""
+
+    spool: int
+    """Directory of the records."""
+
+    go: int
+    """Read end of the launcher's control pipe; like each that is not needed, of /dev/null otherwise."""
+
+    report: int
+    """Write end of the launcher's report pipe."""
+
+    streams: tuple[int, int, int]
+    """Read ends of the job's stdout and stderr and the write end of its stdin, or three times the master side of its
+    terminal."""
+
+    job_ends: tuple[int, int, int]
+    """The job's stdin, stdout and stderr."""
+
+
+class EndRecord(Struct, frozen=True):
+    """How a job's main process ended."""
+
+    has_run: bool
+    """Whether its command was executed."""
+
+    pid: int
+    exit_code: int | None
+    """0-255, 128 + signal for a signal; None while it runs."""
+
+    ended_at_ns: int | None
+    """Since the epoch."""
+
+    dropped_bytes: int
+    """Output that the log could not keep."""
+
+
+def start_monitor(order: MonitorOrder) -> int:
+    """Start a monitor and return its PID; it is a child of this process.
+
+    Raises:
+        NodeError: The monitor or the launcher is missing from this installation.
+        OSError: The kernel could not create a process.
+    """
+    words = [_VERSION, "--job", order.job_id, "--try", str(order.number), "--log", str(order.log)]
+    words += ["--cap", str(order.log_cap_bytes), *(["--hint", str(order.hint)] if order.hint is not None else [])]
+    words += [*(["--tty"] if order.has_terminal else []), *(["--stdin"] if order.wants_stdin else [])]
+    if order.launcher_words is not None:
+        words += ["--", str(library_path(LAUNCHER)), "--mark", *order.launcher_words]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        pid = spawn(library_path(MONITOR), ("run", "3"), (0, 1, 2, theirs.fileno()))
+        send_order(ours, words, order)
+    return pid
+
+
+def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOrder) -> None:
+    """Send an order to a monitor or spawner."""
+    memory = os.memfd_create("order", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+        descriptors = [memory, order.lock, order.listener, order.control, order.spool, order.go, order.report]
+        socket.send_fds(connection, [b"\0"], [*descriptors, *order.streams, *order.job_ends])
+    finally:
+        os.close(memory)
+
+
+def read_record(path: Path) -> EndRecord:
+    """Read a record of the spool.
+
+    Raises:
+        NodeError: It is none.
+    """
+    text = path.read_text("ascii", errors="replace").rstrip("\0")
+    first, *lines = text.splitlines() or [""]
+    fields = dict(line.partition("=")[::2] for line in lines)
+    if not first.startswith(_FIRST_WORDS) or "pid" not in fields:
+        raise NodeError(f"{path} is no record of a job")
+    try:
+        code = int(fields["code"]) if "code" in fields else None
+        if "signal" in fields:
+            code = _SIGNAL_EXIT_BASE + int(fields["signal"])
+        ended_at_ns = int(fields["ended_ns"]) if "ended_ns" in fields else None
+        return EndRecord(first.endswith("R"), int(fields["pid"]), code, ended_at_ns, int(fields.get("dropped", "0")))
+    except ValueError as exc:
+        raise NodeError(f"{path} is no record of a job: {exc}") from exc

@@ -1,0 +1,191 @@
+"""A job under the native monitor, with the launcher's control pipe and the clients' socket in the test's hands."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.waiting import until
+
+from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, encode_frame, encode_hello
+from pgpu.engine.streams.log import stored
+from pgpu.engine.streams.records import RecordDecoder
+from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
+from pgpu.runtimes.launcher import Launch
+
+JOB = "0123456789ab"
+
+
+class Monitored:
+    """One monitor and the job that it is given."""
+
+    def __init__(
+        self, directory: Path, *, cap_bytes: int = 1 << 20, number: int = 1, spool: Path | None = None
+    ) -> None:
+        self.directory = directory
+        self.log = directory / "log"
+        self.spool = spool or directory / "spool"
+        self.spool.mkdir(exist_ok=True)
+        self.number = number
+        self.cap_bytes = cap_bytes
+        self.pid = 0
+        self._stack = contextlib.ExitStack()
+        # Short: a socket's path has 107 bytes at most.
+        sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        self.attach_path, self.control_path, self.hint_path = (sockets / name for name in ("attach", "control", "hint"))
+        self.listener = self._bound(socket.SOCK_STREAM, self.attach_path)
+        self.listener.listen(200)
+        self.control = self._bound(socket.SOCK_DGRAM, self.control_path)
+        self.hints = self._bound(socket.SOCK_DGRAM, self.hint_path)
+
+    def _bound(self, kind: int, path: Path) -> socket.socket:
+        made = self._stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        made.bind(str(path))
+        return made
+
+    def start(
+        self,
+        *command: str,
+        tty: bool = False,
+        stdin: bool = False,
+        environment: Mapping[str, str] = os.environ,
+        words: Sequence[str] = (),
+    ) -> "Monitored":
+        """Start the monitor and let the command go; a refusal is raised."""
+        launch = self.start_held(*command, tty=tty, stdin=stdin, words=words)
+        launch.hand_over(environment)
+        launch.let_go()
+        return self
+
+    def start_held(self, *command: str, tty: bool = False, stdin: bool = False, words: Sequence[str] = ()) -> Launch:
+        """Start the monitor; the launcher waits for its environment."""
+        go, control = os.pipe()
+        report, report_end = os.pipe()
+        self._order((*(["--tty"] if tty else []), *words, "--", *command), go, report_end, tty=tty, stdin=stdin)
+        for descriptor in (go, report_end):
+            os.close(descriptor)
+        launch = self._stack.enter_context(Launch(0, control, report))
+        launch.await_start()
+        return launch
+
+    def carry(self) -> tuple[int, int, int]:
+        """Start the monitor for a job that runs elsewhere; return its ends of stdin, stdout and stderr."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        ends = self._order(None, nothing, nothing, stdin=True, keeps_ends=True)
+        os.close(nothing)
+        return ends
+
+    def _order(
+        self,
+        words: tuple[str, ...] | None,
+        go: int,
+        report: int,
+        *,
+        tty: bool = False,
+        stdin: bool = False,
+        keeps_ends: bool = False,
+    ) -> tuple[int, int, int]:
+        streams, job_ends = self._terminal() if tty else self._pipes()
+        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT)
+        spool = os.open(self.spool, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        order = MonitorOrder(
+            job_id=JOB,
+            number=self.number,
+            log=self.log,
+            log_cap_bytes=self.cap_bytes,
+            hint=self.hint_path,
+            has_terminal=tty,
+            wants_stdin=stdin,
+            launcher_words=words,
+            lock=lock,
+            listener=self.listener.fileno(),
+            control=self.control.fileno(),
+            spool=spool,
+            go=go,
+            report=report,
+            streams=streams,
+            job_ends=job_ends,
+        )
+        self.pid = start_monitor(order)
+        for descriptor in {lock, spool, *streams, *(() if keeps_ends else job_ends)}:
+            os.close(descriptor)
+        return job_ends
+
+    def _pipes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        stdin, stdout, stderr = (os.pipe() for _ in range(3))
+        return (stdout[0], stderr[0], stdin[1]), (stdin[0], stdout[1], stderr[1])
+
+    def _terminal(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        master, slave = pty.openpty()
+        return (master, master, master), (slave, slave, slave)
+
+    @property
+    def started(self) -> Path:
+        return self.spool / f"started-{JOB}.{self.number}"
+
+    @property
+    def ended(self) -> Path:
+        return self.spool / f"ended-{JOB}.{self.number}"
+
+    def end(self) -> EndRecord:
+        """Wait for the record of the end."""
+        until(self.ended.exists)
+        return read_record(self.ended)
+
+    def order(self, word: str) -> None:
+        """Send the monitor a control word."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(word.encode(), str(self.control_path))
+
+    def output(self, stream: str | None = None) -> bytes:
+        """Return what the log holds now."""
+        decoder = RecordDecoder()
+        found = [record for _, data in stored(self.log) for record in decoder.feed(data)]
+        return b"".join(record.payload for record in found if stream in {None, record.stream})
+
+    def attach(self, offset: int = 0, *, holds_back: bool = False, owns_stdin: bool = False) -> "Attached":
+        return Attached(self.attach_path, encode_hello(Hello(offset, holds_back, owns_stdin)))
+
+    def wait(self) -> int:
+        """Reap the monitor."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Attached:
+    """A client on the monitor's socket."""
+
+    def __init__(self, path: Path, greeting: bytes) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(str(path))
+        self.socket.sendall(greeting)
+        self._decoder = FrameDecoder()
+
+    def frames(self) -> Iterator[Frame]:
+        while data := self.socket.recv(1 << 16):
+            yield from self._decoder.feed(data)
+
+    def output(self) -> bytes:
+        """Read to the end, which must be announced."""
+        found = list(self.frames())
+        assert found, "it hung up"
+        assert found[-1].kind is Kind.END
+        decoder = RecordDecoder()
+        parts = [record.payload for each in found if each.kind is Kind.OUTPUT for record in decoder.feed(each.payload)]
+        return b"".join(parts)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(encode_frame(Kind.STDIN, data))
+
+    def end_input(self) -> None:
+        self.socket.sendall(encode_frame(Kind.STDIN_END))
+
+    def close(self) -> None:
+        self.socket.close()
