@@ -151,8 +151,18 @@ class JobSpec(Struct, frozen=True):
     """Whether it continues without its lease when that is taken: it gets SIGTSTP then, and SIGCONT when it has a lease again."""
 
 
+class Batch(Struct, frozen=True):
+    """Jobs of one submission that request the same for the same program."""
+
+    id: str
+    """Id of its first job."""
+
+    size: int
+    """Number of its jobs, 2 or more; those that have ended included."""
+
+
 class Place(Struct, frozen=True):
-    """Dependencies of a job, and its place in an array."""
+    """Dependencies of a job, and its place in an array and in a batch."""
 
     after: tuple[str, ...] = ()
     """Ids of jobs that must end with exit code 0 before it may start; it is cancelled if one does not."""
@@ -165,6 +175,9 @@ class Place(Struct, frozen=True):
 
     array_most_at_once: int | None = None
     """Most jobs of its array that may be granted at a time; None for no limit."""
+
+    batch: Batch | None = None
+    """None for a job that no other one of its submission equals."""
 
 
 class Job(Struct, frozen=True):

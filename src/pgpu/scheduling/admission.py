@@ -3,7 +3,8 @@
 Grants never exceed the memory that is really there, nor the whole of a GPU's time, and jobs on one GPU share it in one mode.
 Candidates are considered in the order of `order`. The first one that does not fit gets a reservation; jobs after it start
 only if they do not delay it (backfilling), so GPUs stay busy. The oldest overdue job of each user goes before the order,
-and GPUs stay reserved for one such job until it starts, so no job starves. Needs and durations are inputs.
+and GPUs stay reserved for one such job until it starts, so no job starves. A batch that does not fit at once starts in even
+waves. Needs, durations and measured demands are inputs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from pgpu.scheduling.admission_round import (
     by_priority,
 )
 from pgpu.scheduling.capacity import GpuRoom
+from pgpu.scheduling.even_waves import EvenWaves
 from pgpu.scheduling.free_capacity import (
     FreeCapacity,
     GpuChoice,
@@ -84,6 +86,7 @@ def admit(
     round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
     round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
+    round_.waves = EvenWaves(rooms, () if round_.planned else line, held, now_seconds)
     for part in round_.in_turn(round_.consider_overdue(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
@@ -93,6 +96,7 @@ def admit(
         Waits([*round_.waits, *without_gpu.waits], round_.explain, len(round_.waits)),
         (*round_.expired, *without_gpu.expired),
         round_.reservation,
+        has_waves=round_.waves.has_held_back,
     )
 
 
@@ -120,6 +124,7 @@ class _Round:
         self.expired: list[str] = []
         self.reservation: OverdueReservation | None = None
         self.closed_gpus = 0
+        self.waves = EvenWaves((), (), (), now_seconds)
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._choice = GpuChoice(rooms)
@@ -225,6 +230,8 @@ class _Round:
             return "waits for another job without a GPU to end: as many run as may"
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
+        if cause is Cause.WAVE:
+            return self.waves.explain(candidate)
         if cause is Cause.TURN:
             # The first reservation that keeps it from a GPU where it fits.
             fitting, end_seconds = self._fitting_gpus(candidate), candidate.end_seconds(self._now_seconds)
@@ -266,6 +273,8 @@ class _Round:
             return Cause.PLAN
         if candidate.request.memory_bytes > self._most_free:
             return Cause.MEMORY
+        if self.waves and self.waves.holds_back(candidate):
+            return Cause.WAVE
         return self._space.hindrance(candidate)
 
     def _make_room(self, candidate: Candidate) -> bool:
@@ -284,9 +293,12 @@ class _Round:
             if places and held.job_id in places:
                 place = number - len(self.grants)
                 slices = (replace(held.slices[0], gpu_uuid=places[held.job_id]),)
+                moved = self._held[place] = replace(held, slices=slices)
                 self._space.give(held, self._gpus)
-                self._held[place] = replace(held, slices=slices)
-                self._space.take(self._held[place], self._gpus)
+                self._space.take(moved, self._gpus)
+                if self.waves:
+                    self.waves.give(held)
+                    self.waves.take(moved)
                 self.grants[place] = replace(self.grants[place], slices=slices)
         if places:
             self._most_free = max(self._space.free_bytes.values())
@@ -332,7 +344,9 @@ class _Round:
         return [
             room.gpu
             for room in self._rooms
-            if self._space.hosts(room.gpu, candidate) and not (is_planned and self.planned.has_enough(room.gpu.uuid))
+            if self._space.hosts(room.gpu, candidate)
+            and not (is_planned and self.planned.has_enough(room.gpu.uuid))
+            and not (self.waves and not self.waves.admits(room.gpu.uuid, candidate, self._space.free_bytes))
         ]
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
@@ -343,6 +357,8 @@ class _Round:
                 each.reservation.subtract(self._gpus[part.gpu_uuid], candidate, end_seconds)
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._space.take(self._held[-1], self._gpus)
+        if self.waves:
+            self.waves.take(self._held[-1])
         self._most_free = max(self._space.free_bytes.values())
         self._may_move = self._may_move and candidate.gpu_uuid is None
         self._allowances.note_grant(candidate, self._held[-1])
@@ -358,6 +374,8 @@ class _Round:
             return Cause.PLAN
         if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
+        if self.waves and any(self._space.hosts(room.gpu, candidate) for room in self._rooms):
+            return Cause.WAVE
         able = [room.gpu for room in self._rooms if candidate.can_use(room.gpu) and free[room.gpu.uuid] >= memory_bytes]
         if len(able) < count:
             return Cause.MEMORY
@@ -366,7 +384,11 @@ class _Round:
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
             self.planned.note_wait(candidate)
-        if cause in _LIMITS:
+        if cause is Cause.WAVE:
+            # No memory is reserved for it, since it fits, and none for a job behind it, which would delay the next wave.
+            self.waves.hold_back(candidate)
+            self._has_first = True
+        elif cause in _LIMITS:
             self._keep_quota(candidate)
         elif not self._has_first and not self.planned.contains(candidate):
             self._reserve(candidate)
@@ -399,4 +421,5 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.compute_share,
         candidate.duration_seconds,
         candidate.mode,
+        candidate.batch,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import overload
 
-from pgpu.model import Gpu, Request, SharingMode, Slice
+from pgpu.model import Batch, Gpu, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
 from pgpu.structs import Struct, replace
 
@@ -34,6 +34,9 @@ class Candidate(Struct, frozen=True):
 
     gpu_uuid: str | None = None
     """The only GPU it can use; None for any."""
+
+    batch: Batch | None = None
+    """Starts in even waves with the other jobs of this batch; None for a job that starts wherever it fits."""
 
     @property
     def mode(self) -> SharingMode:
@@ -83,6 +86,12 @@ class Held(Struct, frozen=True):
     """Predicted run time; None without history."""
 
     mode: SharingMode = SharingMode.TIME_SLICE
+
+    batch: Batch | None = None
+    """As in a candidate."""
+
+    demand: float | None = None
+    """Share of its GPU's time that it needs, 0 to 1, as measured; None if it is not known."""
 
 
 class Quota(Struct, frozen=True):
@@ -186,6 +195,9 @@ class Cause(Enum):
     PLAN = "plan"
     """It fits, but its batch ends sooner if it starts later."""
 
+    WAVE = "wave"
+    """It fits, but contends less for its GPU in its batch's next wave."""
+
     QUOTA = "quota"
     """Its owner's quota is used up."""
 
@@ -278,6 +290,9 @@ class Admission(Struct, frozen=True):
 
     reclaimed: tuple[str, ...] = ()
     """Ids of idle jobs that lose their leases; the grants already use their memory."""
+
+    has_waves: bool = False
+    """Whether a job waits for its batch's next wave, in which case what its GPU's jobs measure may let it start."""
 
     elsewhere: tuple[str, ...] = ()
     """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""

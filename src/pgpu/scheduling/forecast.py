@@ -287,7 +287,14 @@ class _Future:
             candidate = known.pop(grant.job_id)
             share, lasts_seconds = candidate.compute_share, self._lasts_seconds(candidate)
             started = Held(
-                grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds, grant.mode
+                grant.job_id,
+                candidate.owner_uid,
+                grant.slices,
+                self._now_seconds,
+                share,
+                lasts_seconds,
+                grant.mode,
+                candidate.batch,
             )
             self.starts[grant.job_id] = self._now_seconds
             self.ends.append((self._now_seconds + lasts_seconds, started))
