@@ -132,6 +132,39 @@ def test_each_element_of_an_array_finds_its_number(machine: World) -> None:
     assert sorted(path.read_text().splitlines()) == [f"{index} {array_id}" for index in (2, 4, 6)]
 
 
+def test_a_batch_that_does_not_fit_at_once_starts_in_even_waves(machine: World) -> None:
+    """Three of four fit; nothing of their GPU use is measured here."""
+    gate = machine.root / "gate"
+    command = ("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    jobs = submitted(machine, ask("sweep", command, array=Array((0, 1, 2, 3)), gib=3))
+    machine.until_running(jobs[1])
+    reports = machine.client.queue()
+    assert [report.job.id for report in reports] == [job.id for job in jobs[2:]]
+    reason = "waits for its batch's next wave: 4 jobs need 2 waves here, and 2 at once contend less for the GPU than 3"
+    assert [report.job.reason for report in reports] == [reason, f"{reason}; 1 job ahead"]
+    until(lambda: (machine.client.job(jobs[2].id).job.reason or "").startswith(reason))
+    other = machine.submit(("true",), gib=4)
+    assert machine.until_state(other, JobState.EXITED).exit_code == 0
+    gate.touch()
+    for job in jobs:
+        machine.until_state(job, JobState.EXITED)
+
+
+def test_a_batch_whose_wait_is_limited_fills_the_gpu(machine: World) -> None:
+    jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3, timeout=60))
+    for job in jobs[:3]:
+        machine.until_running(job)
+    [unlucky, *_] = submitted(machine, ask("now", array=Array((0, 1)), gib=3, timeout=0))
+    assert machine.entry(unlucky).job.wait_timed_out
+
+
+def test_jobs_that_arrive_one_by_one_fill_the_gpu(machine: World) -> None:
+    jobs = [machine.submit(LONG, gib=3) for _ in range(4)]
+    for job in jobs[:3]:
+        machine.until_running(job)
+    assert "waits for 3 GiB on one GPU" in (machine.client.queue()[0].job.reason or "")
+
+
 def test_of_an_array_no_more_run_than_were_asked_for(machine: World) -> None:
     gate, count = machine.root / "gate", machine.root / "count"
     command = ("sh", "-c", f"echo x >> {count}; while [ ! -e {gate} ]; do sleep 0.02; done")

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pgpu.engine.job_submission import Element, expand, order_submissions
+from pgpu.engine.job_submission import Element, expand, order_submissions, with_batches
 from pgpu.errors import JobNotFoundError, RequestError
-from pgpu.model import Array, JobSpec, Request, Submission
+from pgpu.model import Array, Batch, JobSpec, Request, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.units import MIB
 
@@ -131,3 +131,24 @@ def test_a_request_is_for_so_many_jobs_with_the_elements_of_its_arrays_counted()
     assert len(made(submission("a", array=half), submission("b", array=half))) == MOST_ELEMENTS
     with pytest.raises(RequestError, match=f"at most {MOST_ELEMENTS} jobs, and this one is for {MOST_ELEMENTS + 1}$"):
         made(submission("a", array=half), submission("b", array=half), submission())
+
+
+def signed(signature: str, memory_bytes: int = MIB, gpu_count: int = 1, array: Array | None = None) -> Submission:
+    request = Request(memory_bytes, gpu_count)
+    return Submission(JobSpec(("true",), "process"), request, array=array, signature=signature)
+
+
+def test_equal_requests_of_one_program_in_one_submission_are_a_batch() -> None:
+    jobs = with_batches(
+        made(
+            signed("train@1 --lr=1", array=Array((0, 1))),
+            signed("train@1 --lr=2"),
+            signed("train@1 --lr=3", 2 * MIB),
+            signed("other@1"),
+            signed("", array=Array((0, 1))),
+            signed("wide@1", gpu_count=2, array=Array((0, 1))),
+        )
+    )
+    batch = Batch(jobs[0].job_id, 3)
+    assert [each.place.batch for each in jobs] == [batch] * 3 + [None] * 6
+    assert [each.place.array_index for each in jobs] == [0, 1, None, None, None, 0, 1, 0, 1]

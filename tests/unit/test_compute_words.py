@@ -16,7 +16,7 @@ from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.supervisor.time_samples import TimeSamples
-from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, read_samples, time_shares, write_samples
+from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, gpu_demand, read_samples, time_shares, write_samples
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, SharingWish, Slice
@@ -160,7 +160,48 @@ def test_hardware_shares_in_the_other_modes(mode: SharingMode) -> None:
 
 
 def samples(*used_ms: int, step_ns: int = SECOND_NS) -> list[Sample]:
-    return [Sample(number * step_ns, ((used * 1_000_000, 0, number, False),)) for number, used in enumerate(used_ms)]
+    return [
+        Sample(number * step_ns, ((used * 1_000_000, 0, number, False, used * 1_000_000),))
+        for number, used in enumerate(used_ms)
+    ]
+
+
+def working(*ms: tuple[int, int], launches: int = 1) -> list[Sample]:
+    """A sample a second of milliseconds used and in flight."""
+    return [
+        Sample(number * SECOND_NS, ((used * 1_000_000, 0, launches, False, in_flight * 1_000_000),))
+        for number, (used, in_flight) in enumerate(ms)
+    ]
+
+
+def test_the_demand_of_a_job_is_the_same_alone_and_on_a_saturated_gpu() -> None:
+    """7 ms of kernels after each 86 ms on the host; beside others the kernels take 70 ms."""
+    alone, crowded = 1000 / 93, 1000 / 156
+    assert gpu_demand(working((0, 0), (round(7 * alone), round(7 * alone)))) == pytest.approx(7 / 93, rel=0.02)
+    assert gpu_demand(working((0, 0), (round(7 * crowded), round(70 * crowded)))) == pytest.approx(7 / 93, rel=0.05)
+    assert gpu_demand(working((0, 0), (70, 1000))) == pytest.approx(1.0)
+
+
+def test_a_demand_is_unknown_until_work_was_seen_for_a_while() -> None:
+    assert gpu_demand([]) is None
+    assert gpu_demand(working((0, 0))) is None
+    assert gpu_demand(working(*[(0, 0)] * 9, launches=0)) is None
+    loading = [*working(*[(0, 0)] * 9, launches=0), Sample(9 * SECOND_NS, ((0, 0, 1, False, 0),))]
+    assert gpu_demand(loading) is None
+    assert gpu_demand([*loading, Sample(10 * SECOND_NS, ((SECOND_NS // 2, 0, 2, False, SECOND_NS // 2),))]) == 0.5
+
+
+@pytest.mark.parametrize("forged", [(10**9, 0), (10**9, 10**9), (-5, -5), (0, 10**9)])
+def test_a_forged_demand_is_a_share(forged: tuple[int, int]) -> None:
+    demand = gpu_demand(working((0, 0), forged))
+    assert demand is not None
+    assert 0.0 <= demand <= 1.0
+
+
+def test_samples_without_the_time_in_flight_count_the_time_used(tmp_path: Path) -> None:
+    path = tmp_path / "time"
+    path.write_text("[[0, [[5, 0, 1, false]]]]", "utf-8")
+    assert read_samples(path) == [Sample(0, ((5, 0, 1, False, 5),))]
 
 
 def test_samples_tell_what_was_got_over_the_last_second_ten_and_sixty() -> None:

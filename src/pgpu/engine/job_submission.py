@@ -9,11 +9,12 @@ import os.path
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePath
 
-from pgpu.advising.memory_demand import is_script, signature_of
+from pgpu.advising.memory_demand import is_script, program_of, signature_of
 from pgpu.engine.admission.dependencies import failure_text
 from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
@@ -23,7 +24,7 @@ from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter, this_process
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import Entry, LedgerView
-from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Place, Request, SharingWish, Submission
+from pgpu.model import Account, Batch, Gpu, Job, JobSpec, JobState, Place, Request, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.capacity import format_down
@@ -92,7 +93,7 @@ def accept(
     with context.ledger.view() as view:
         for each in submissions:
             refuse_more_than_quota(view, submitter.uid, each.request)
-    elements = expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id)
+    elements = with_batches(expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id))
     entries = [_make_entry(element, submitter, context.settings.gpu_model) for element in elements]
     _store(context, admissions, gpus, entries, submitter)
     # Read again: a single job may have been granted, or cancelled, in the transaction that stored it.
@@ -310,6 +311,18 @@ def expand(
             ids_by_name |= {element.spec.name: [element.job_id] for element in elements if element.spec.name}
         found += elements
     return found
+
+
+def with_batches(elements: Sequence[Element]) -> list[Element]:
+    """Return the jobs of one submission, those that request the same for the same program as one batch."""
+    groups: dict[tuple[str, Request], list[Element]] = defaultdict(list)
+    for each in elements:
+        if each.submission.signature and each.submission.request.gpu_count == 1:
+            groups[program_of(each.submission.signature), each.submission.request].append(each)
+    batches = {
+        each.job_id: Batch(group[0].job_id, len(group)) for group in groups.values() if len(group) > 1 for each in group
+    }
+    return [replace(each, place=replace(each.place, batch=batches.get(each.job_id))) for each in elements]
 
 
 def check_count(submissions: Sequence[Submission]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from pgpu.client import Client
 from pgpu.errors import NodeError, PgpuError
 from pgpu.lab.testbed import Testbed
-from pgpu.model import Job, JobSpec, Request
+from pgpu.model import Job, JobSpec, Request, Submission
 from pgpu.structs import Struct
 
 # In the last line of a program that ended before it could count its refusals.
@@ -312,14 +312,16 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
 
     image = bed.image if bed.runtime == "docker" else None
     with sample_device(read_used_bytes) as samples:
-        submitted = [
-            client.submit(
-                JobSpec(command=bed.workload(job.words), runtime=bed.runtime, image=image, name=job.name),
-                Request(job.memory_bytes, oversubscribes=job.oversubscribes),
-                wait_timeout_seconds=None,
-            )
-            for job in jobs
-        ]
+        # In one request: equal jobs of one submission are a batch, which starts in even waves if it does not fit at once.
+        submitted = client.submit_all(
+            [
+                Submission(
+                    JobSpec(command=bed.workload(job.words), runtime=bed.runtime, image=image, name=job.name),
+                    Request(job.memory_bytes, oversubscribes=job.oversubscribes),
+                )
+                for job in jobs
+            ]
+        )
         # A thread for each job, since `wait` blocks until the job has ended.
         with ThreadPoolExecutor(len(submitted)) as waiters:
             ended = list(waiters.map(lambda job: (client.wait(job.id), time.time()), submitted))

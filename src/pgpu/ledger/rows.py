@@ -8,6 +8,7 @@ import sqlite3
 from typing import Any
 
 from pgpu.model import (
+    Batch,
     ClaimHolder,
     ContainerHolder,
     Holder,
@@ -209,9 +210,11 @@ def request_of(row: sqlite3.Row) -> Request:
 
 
 def place_of(text: str) -> Place:
-    """Return the dependencies and array of a job from their JSON."""
+    """Return the dependencies, array and batch of a job from their JSON."""
     fields: dict[str, Any] = json.loads(text)
     fields["after"] = tuple(fields.get("after", ()))
+    if (batch := fields.get("batch")) is not None:
+        fields["batch"] = Batch(**batch)
     return Place(**fields)
 
 

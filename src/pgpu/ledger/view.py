@@ -15,7 +15,7 @@ from pgpu.errors import JobNotFoundError
 from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.small_tables import HeldClaims
-from pgpu.model import JobState, Place, Request, SharingWish
+from pgpu.model import Batch, JobState, Place, Request, SharingWish
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.structs import Struct
@@ -49,14 +49,16 @@ SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retri
     is_strict, sharing, oversubscribes, preempts, measures, owner_uid
 """
 
-_WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL
+_WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
+    json_extract(place, '$.batch.id'), json_extract(place, '$.batch.size')
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
 # Parked jobs that wait for their lease again, on its GPU.
 RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
 
-_RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id)
+_RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id),
+    NULL, NULL
 FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
 """  # noqa: S608 - words of our own
 
@@ -121,6 +123,9 @@ class Waiting(Struct, frozen=True):
 
     gpu_uuid: str | None = None
     """The only GPU it can use: that of a parked job."""
+
+    batch: Batch | None = None
+    """As in a place; None for a parked job."""
 
 
 class JobPeer(Struct, frozen=True):
@@ -294,7 +299,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
-    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid = rest
+    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, *batch = rest
     return Waiting(
         job_id,
         Request(
@@ -317,4 +322,5 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
         signature,
         bool(predecessors),
         gpu_uuid,
+        None if batch[0] is None else Batch(*batch),
     )

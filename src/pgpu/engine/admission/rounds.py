@@ -17,6 +17,7 @@ from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
 from pgpu.engine.settings import keeper_paths
+from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
 from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling import Admission, Wait, expected_starts
@@ -46,6 +47,11 @@ class RoundOutcome(Struct, frozen=True, dict=True):
         if self.admission is None:
             return False
         return bool(self._leaving_ids) or self.admission.reservation != self.situation.precedence.reservation
+
+    @property
+    def has_waves(self) -> bool:
+        """Whether a job waits for its batch's next wave, and may start as soon as its GPU's jobs are measured."""
+        return self.admission is not None and self.admission.has_waves
 
     @property
     def moved_ids(self) -> tuple[str, ...]:
@@ -109,6 +115,7 @@ class Admissions:
             self._auto_sharing,
             planned=lambda: read_plan(plan_path),
             can_leave=context.can_leave,
+            demand=lambda job_id: gpu_demand(read_samples(context.places(job_id).time_samples)),
         )
 
     def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:

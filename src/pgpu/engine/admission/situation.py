@@ -29,6 +29,7 @@ from pgpu.scheduling import (
     has_compute,
 )
 from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
+from pgpu.scheduling.even_waves import may_be_held
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
@@ -139,6 +140,9 @@ class SituationReader(Struct):
     can_leave: Callable[[Job], bool]
     """Whether all that a job holds of its GPU can be moved to the host while it is suspended."""
 
+    demand: Callable[[str], float | None]
+    """Returns the share of its only GPU's time that a job needs, 0 to 1, by id; None if it is not known."""
+
     host_memory: Callable[[], int] = available_bytes
     """Memory that the host could give now to jobs that oversubscribe, in bytes."""
 
@@ -178,11 +182,16 @@ class SituationReader(Struct):
             kept = (each for each in waiting if is_all_closed or each.request.gpu_count)
             hindered = {each.job_id: CLOSED for each in kept} | hindered
         has_preempting = any(each.request.preempts for each in waiting)
+        queue = self._queue(waiting, hindered, lasting)
+        # One file for each running job is read only where a demand decides something.
+        has_waves = any(may_be_held(candidate, now_seconds) for candidate in queue)
         return Situation(
             rooms=open_rooms,
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
-            queue=self._queue(waiting, hindered, lasting),
-            held=tuple(_make_held(entry, lasting) for entry in holding),
+            queue=queue,
+            held=tuple(
+                _make_held(entry, lasting, self.demand(entry.job.id) if has_waves else None) for entry in holding
+            ),
             quotas=quotas,
             hindered=hindered,
             plan=self.planned(),
@@ -233,6 +242,8 @@ class SituationReader(Struct):
             lasting.get((waiting.signature, waiting.owner_uid)),
             takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
             gpu_uuid=waiting.gpu_uuid,
+            # A job whose wait is limited is never held back: its memory may be gone when the wait ends.
+            batch=waiting.batch if waiting.wait_deadline_seconds is None else None,
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
@@ -308,7 +319,7 @@ def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
 
 
-def _make_held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
+def _make_held(entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
     job = entry.job
     lease = job.lease
     return Held(
@@ -319,4 +330,6 @@ def _make_held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
         compute_of(job),
         lasting.get((job.signature, job.owner_uid)),
         SharingMode.TIME_SLICE if lease is None else lease.sharing,
+        job.place.batch,
+        demand,
     )

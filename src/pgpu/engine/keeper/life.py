@@ -33,6 +33,9 @@ PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROUND_SECONDS = 10.0
 """At least so often everything is looked at: places in the order change with time, and a word may have been lost."""
 
+WAVES_SECONDS = 1.0
+"""The same while a job waits for its batch's next wave: what its GPU's jobs measure each second may let it start."""
+
 REASONS_SECONDS = 0.2
 """Those who wait are told why at most so often."""
 
@@ -181,7 +184,11 @@ class _Keeper:
             self._sleep()
         elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
             self._look_around()
-        elif self._deadlines.due() or self._engine.capacities() != self._capacities:
+        elif (
+            self._deadlines.due()
+            or (self._outcome.has_waves and now_seconds() - self._round_at_seconds >= WAVES_SECONDS)
+            or self._engine.capacities() != self._capacities
+        ):
             self._look()
         else:
             self._say_reasons()

@@ -1,7 +1,7 @@
 """A job's share of its GPUs' time: one sample of its board a second over the last minute, in a file, and the shares from it.
 
 The job's supervisor takes the samples, so a report knows the last minute at once. A board is written by the job: values are
-limited to the time that has passed, and nothing is decided by them.
+limited to the time that has passed, and decide only whether the next job of a batch starts before its wave.
 """
 
 import json
@@ -54,21 +54,35 @@ class Sample(Struct, frozen=True):
     at_ns: int
     """By CLOCK_MONOTONIC."""
 
-    gpus: tuple[tuple[int, int, int, bool], ...]
-    """Of each GPU: nanoseconds used and waited, launches, and whether it is held."""
+    gpus: tuple[tuple[int, int, int, bool, int], ...]
+    """Of each GPU: nanoseconds used and waited, launches, whether it is held, and nanoseconds with work in flight."""
 
     @classmethod
     def of(cls, boards: Sequence[BoardGpu], held: Sequence[bool], at_ns: int) -> "Sample":
         """Make a sample; `held` is as long as the boards."""
         pairs = zip(boards, held, strict=True)
-        return cls(at_ns, tuple((each.used_ns, each.waited_ns, each.launches, is_held) for each, is_held in pairs))
+        return cls(
+            at_ns,
+            tuple(
+                (each.used_ns, each.waited_ns, each.launches, is_held, _in_flight_ns(each, at_ns))
+                for each, is_held in pairs
+            ),
+        )
+
+
+def _in_flight_ns(board: BoardGpu, at_ns: int) -> int:
+    return board.busy_ns + (max(0, at_ns - board.busy_since_ns) if board.busy_since_ns else 0)
 
 
 def read_samples(path: Path) -> list[Sample]:
     """Return the samples in a file, oldest first; none if it cannot be read."""
     try:
         rows = json.loads(path.read_bytes())
-        return [Sample(at_ns, tuple((int(u), int(w), int(n), bool(h)) for u, w, n, h in gpus)) for at_ns, gpus in rows]
+        # A supervisor of the release before leaves out the time in flight: that counts as the time used.
+        return [
+            Sample(at_ns, tuple((int(u), int(w), int(n), bool(h), int(f[0] if f else u)) for u, w, n, h, *f in gpus))
+            for at_ns, gpus in rows
+        ]
     except (OSError, ValueError, TypeError):
         return []
 
@@ -85,11 +99,38 @@ def time_shares(samples: Sequence[Sample], gpu_uuids: Sequence[str]) -> tuple[Gp
         return ()
     found = []
     for at, uuid in enumerate(gpu_uuids):
-        used_ns, waited_ns, launches, is_held = samples[-1].gpus[at]
+        used_ns, waited_ns, launches, is_held, _ = samples[-1].gpus[at]
         second, ten, sixty = (_share_over(samples, at, seconds) for seconds in SPANS_SECONDS)
         used_seconds, waited_seconds = used_ns / _NANOSECONDS, waited_ns / _NANOSECONDS
         found.append(GpuTime(uuid, used_seconds, waited_seconds, launches, second, ten, sixty, is_held))
     return tuple(found)
+
+
+def gpu_demand(samples: Sequence[Sample]) -> float | None:
+    """Return the share of its only GPU's time that a job needs, 0 to 1, over the last ten seconds.
+
+    Unlike the share that it gets, this does not fall when others saturate the GPU: time with work in flight beyond the time
+    used is time that it waits for them.
+
+    Args:
+        samples: Oldest first.
+
+    Returns:
+        None for a job on several GPUs, and until half a second after its first launch was seen.
+    """
+    if not samples:
+        return None
+    newest = samples[-1]
+    since_ns = newest.at_ns - SPANS_SECONDS[1] * _NANOSECONDS
+    working = [each for each in samples if len(each.gpus) == 1 and each.gpus[0][2] and each.at_ns >= since_ns]
+    elapsed_ns = newest.at_ns - working[0].at_ns if working else 0
+    if elapsed_ns < _NANOSECONDS // 2 or len(newest.gpus) != 1:
+        return None
+    used_ns, in_flight_ns = (newest.gpus[0][at] - working[0].gpus[0][at] for at in (0, 4))
+    # The job writes its board itself: values are limited to the elapsed time, and work in flight includes the time used.
+    used = min(1.0, max(0.0, used_ns / elapsed_ns))
+    in_flight = min(1.0, max(used, in_flight_ns / elapsed_ns))
+    return used / (used + 1 - in_flight) if used else 0.0
 
 
 def _share_over(samples: Sequence[Sample], at: int, span_seconds: int) -> float | None:
