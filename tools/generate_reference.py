@@ -16,7 +16,7 @@ import typer
 
 from pgpu.app import settings
 from pgpu.cli import exits
-from pgpu.cli.main import make_app
+from pgpu.cli.typer_app import make_app
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 BANNER = "<!-- Written by tools/generate_reference.py: change the program and run it again. -->\n"

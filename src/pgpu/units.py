@@ -29,6 +29,7 @@ _MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
 _SHARE = re.compile(_NUMBER + r"\s*(?P<percent>%)?")
 _LONGEST_QUOTE = 40
+_MOST_DIGITS = 18
 _DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 # 1 %: a millisecond of each period of 100 ms.
@@ -68,6 +69,11 @@ def parse_bytes(text: str) -> int:
     whole, _, fraction = match["number"].partition(".")
     scale: int = 10 ** len(fraction)
     return int(whole + fraction) * _unit_bytes(match["unit"], text) // scale
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is decimal digits that `int` can read, which raises an error above 4,300 digits."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def quoted(text: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from tools import generate_reference
 
 from pgpu.app.settings import NAMES
-from pgpu.cli.main import make_app
+from pgpu.cli.typer_app import make_app
 
 ROOT = Path(__file__).parent.parent.parent
 

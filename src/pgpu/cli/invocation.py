@@ -6,11 +6,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
-
 from pgpu.structs import Struct, field
 
 if TYPE_CHECKING:
+    import typer
+
     from pgpu.app.settings import Settings
     from pgpu.client import Client
     from pgpu.client.remote_service import HttpFunctions
@@ -45,6 +45,9 @@ class Invocation(Struct):
     as_json: bool = False
     """Whether --json was given; set while the verb's options are parsed."""
 
+    typed: frozenset[str] = frozenset()
+    """Names of the verb's options that were typed; set likewise."""
+
     def settings(self, **verb_flags: str | None) -> "Settings":
         """Read the settings: files, environment, global flags and the verb's flags.
 
@@ -72,7 +75,7 @@ class Invocation(Struct):
         return self.make_functions(self.settings())
 
 
-def invocation_of(context: typer.Context) -> Invocation:
+def invocation_of(context: "typer.Context") -> Invocation:
     """Return the invocation that `main` passed to Typer."""
     invocation = context.find_object(Invocation)
     if invocation is None:

@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions, OptionKind
+from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions
+from pgpu.cli.option_table import OptionKind
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS

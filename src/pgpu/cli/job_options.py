@@ -7,10 +7,10 @@ rows, `job_arguments` makes TOML keys of them and reads a filled `JobOptions` in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum, auto
 from typing import Any
 
-from pgpu.structs import Struct
+from pgpu.cli.option_table import Option, OptionKind
+from pgpu.structs import replace
 
 AUTO = "auto"
 """The amount of memory with which pgpu chooses the size from earlier runs."""
@@ -20,46 +20,10 @@ _ALL = (RUN, SUBMIT, PROFILE, FILE)
 _QUEUED = (RUN, SUBMIT, FILE)
 
 
-class OptionKind(Enum):
-    """The type of an option's value."""
+class JobOption(Option, frozen=True):
+    """One row of the table; its name is the field of `JobOptions`."""
 
-    TEXT = auto()
-    QUANTITY = auto()
-    """Text that a job file may also write as a number."""
-
-    NUMBER = auto()
-    FLAG = auto()
-    TEXTS = auto()
-    """Can be given several times."""
-
-    VARIABLES = auto()
-    """`KEY=VALUE`, several times; a job file may write a table."""
-
-    COMMAND = auto()
-    """The words behind the options; not an option itself."""
-
-
-LISTS = {OptionKind.TEXTS, OptionKind.VARIABLES}
-"""Kinds of options that can be given several times."""
-
-
-class JobOption(Struct, frozen=True):
-    """One row of the table."""
-
-    name: str
-    """The field of `JobOptions`."""
-
-    kind: OptionKind
-    flags: tuple[str, ...]
-    """The long flag first; none for the command."""
-
-    help: str
-    metavar: str | None
-    variable: str | None
-    """The environment variable that sets it where the flag is missing, by the setting of that name."""
-
-    used_by: tuple[str, ...]
-    default: Any
+    used_by: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -235,3 +199,17 @@ class JobOptions:
 TABLE: tuple[JobOption, ...] = tuple(
     JobOption(name=each.name, default=each.default, **each.metadata) for each in fields(JobOptions)
 )
+
+
+def rows_of(verb: str, **defaults: Any) -> tuple[JobOption, ...]:
+    """Return the options of a verb, in the order of the table.
+
+    Args:
+        verb: Name in the column `used_by`.
+        defaults: Values by row name that differ from the table's.
+    """
+    return tuple(
+        replace(row, default=defaults[row.name]) if row.name in defaults else row
+        for row in TABLE
+        if verb in row.used_by
+    )

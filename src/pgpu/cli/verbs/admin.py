@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli import options
-from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
+from pgpu.cli.typer_app import Group
 from pgpu.errors import RequestError
 from pgpu.model import OWNER_UIDS
-from pgpu.units import format_memory, parse_memory_bytes, quoted
+from pgpu.units import format_memory, is_number, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.services.administration import AdministrationService
@@ -209,7 +209,7 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
 
 def _read_user(user: str) -> int:
     """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file."""
-    if options.is_number(user):
+    if is_number(user):
         return int(user)
     if user in OWNER_UIDS:
         return OWNER_UIDS[user]

@@ -16,7 +16,7 @@ from pgpu.cli.output import console
 from pgpu.cli.verbs import cluster_functions as cluster
 from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
-from pgpu.units import quoted
+from pgpu.units import is_number, quoted
 
 if TYPE_CHECKING:
     from pgpu.model import Function
@@ -251,7 +251,7 @@ def rollout(
     from pgpu.units import parse_compute_share
 
     name, _, number = version.rpartition("@")
-    if not name or not (number.isascii() and options.is_number(number)):
+    if not name or not (number.isascii() and is_number(number)):
         raise RequestError(f"{quoted(version)} names no version", hint="write it like detector@2")
     percent = _WHOLE_PERCENT if canary is None else round(parse_compute_share(canary) * _WHOLE_PERCENT)
     _print_traffic(invocation_of(context).functions().roll_out(name, Rollout(int(number), percent)), as_json=as_json)

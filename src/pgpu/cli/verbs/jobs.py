@@ -7,18 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Annotated
 
-import typer
-
-from pgpu.cli import exits, options
-from pgpu.cli.invocation import Invocation, invocation_of
+from pgpu.cli import exits
+from pgpu.cli.invocation import Invocation
+from pgpu.cli.option_table import GRACE, JOBS, JSON, ONE_JOB, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
 from pgpu.errors import FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
-from pgpu.structs import Struct
-from pgpu.units import quoted
+from pgpu.structs import Struct, replace
+from pgpu.units import is_number, quoted
 
 _POLL_SECONDS = 1.0
 """How often `logs --follow` of a function checks for new replicas."""
@@ -29,34 +27,47 @@ _MOST_ENDED_REPLICAS = 10
 _MOST_QUEUED_PIECES = 1000
 """Limit of pieces that wait to be printed: a replica that writes faster than the terminal reads is slowed down."""
 
-_LogsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        callback=options.note_json,
-        is_eager=True,
-        help="Print one JSON object for each piece of output; errors are JSON on stderr.",
+_FOLLOW = Option("follow", OptionKind.FLAG, ("--follow", "-f"), "Go on with new output until the job ends, or Ctrl-C.")
+_TAIL = Option(
+    "tail",
+    OptionKind.TEXT,
+    ("--tail", "-n"),
+    "Print only this many lines, the last ones.",
+    "LINES",
+    default="all",
+)
+_LOGS_JSON = replace(JSON, help="Print one JSON object for each piece of output; errors are JSON on stderr.")
+
+
+@takes(
+    Option("include_final", OptionKind.FLAG, ("--all", "-a"), "Include jobs that ended."),
+    Option("is_quiet", OptionKind.FLAG, ("--quiet", "-q"), "Print ids only."),
+    Option("is_uncut", OptionKind.FLAG, ("--no-trunc",), "Print commands in full."),
+    Option(
+        "of_kubernetes",
+        OptionKind.FLAG,
+        ("--kubernetes",),
+        "List the containers of this node's pods; run it in the pod of the driver.",
     ),
-]
-_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with new output until the job ends, or Ctrl-C.")]
-_Tail = Annotated[str, typer.Option("--tail", "-n", metavar="LINES", help="Print only this many lines, the last ones.")]
-
-
+    Option(
+        "driver",
+        OptionKind.TEXT,
+        ("--driver",),
+        "With --kubernetes: the driver's metrics address.",
+        "HOST:PORT",
+        default="127.0.0.1:9410",
+    ),
+    JSON,
+)
 def ps(
-    context: typer.Context,
+    invocation: Invocation,
     *,
-    include_final: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that ended.")] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids only.")] = False,
-    is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Print commands in full.")] = False,
-    of_kubernetes: Annotated[
-        bool,
-        typer.Option("--kubernetes", help="List the containers of this node's pods; run it in the pod of the driver."),
-    ] = False,
-    driver: Annotated[
-        str,
-        typer.Option("--driver", metavar="HOST:PORT", help="With --kubernetes: the driver's metrics address."),
-    ] = "127.0.0.1:9410",
-    as_json: options.Json = False,
+    include_final: bool,
+    is_quiet: bool,
+    is_uncut: bool,
+    of_kubernetes: bool,
+    driver: str,
+    as_json: bool,
 ) -> None:
     """List jobs: what runs, what it holds, and why others wait."""
     if of_kubernetes:
@@ -74,7 +85,7 @@ def ps(
 
         console.print_table(tables.of_pods(shares))
         return
-    client = invocation_of(context).client()
+    client = invocation.client()
     reports = client.jobs(include_final=include_final)
     if as_json:
         console.print_json(documents.of_jobs(reports))
@@ -91,19 +102,13 @@ def ps(
             console.print_note(line)
 
 
-def logs(
-    context: typer.Context,
-    job: options.OneJob,
-    *,
-    follow: _Follow = False,
-    tail: _Tail = "all",
-    as_json: _LogsJson = False,
-) -> None:
+@takes(ONE_JOB, _FOLLOW, _TAIL, _LOGS_JSON)
+def logs(invocation: Invocation, *, job: str, follow: bool, tail: str, as_json: bool) -> None:
     """Print the output of a job, or of a function's replicas.
 
     stdout of the job goes to stdout, its stderr to stderr. Lines of replicas begin with the ids of their jobs.
     """
-    invocation, tail_lines = invocation_of(context), _line_count(tail)
+    tail_lines = _line_count(tail)
     client = invocation.client()
     # Jobs come first: a function is looked up only if no job has this id or name.
     try:
@@ -115,19 +120,13 @@ def logs(
         _print_function_logs(client, job, follow=follow, tail_lines=tail_lines, as_json=as_json)
 
 
-def logs_of_function(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the function.")],
-    *,
-    follow: _Follow = False,
-    tail: _Tail = "all",
-    as_json: _LogsJson = False,
-) -> None:
+@takes(Option("name", OptionKind.WORD, (), "Name of the function.", "NAME"), _FOLLOW, _TAIL, _LOGS_JSON)
+def logs_of_function(invocation: Invocation, *, name: str, follow: bool, tail: str, as_json: bool) -> None:
     """Print the output of a function's replicas.
 
     Each line begins with the id of the replica's job.
     """
-    invocation, tail_lines = invocation_of(context), _line_count(tail)
+    tail_lines = _line_count(tail)
     client = invocation.client()
     if not _is_function(invocation, client, name):
         raise FunctionNotFoundError(f"there is no function {quoted(name)}", hint="pgpu function ls")
@@ -137,7 +136,7 @@ def logs_of_function(
 def _line_count(text: str) -> int | None:
     if text == "all":
         return None
-    if not options.is_number(text):
+    if not is_number(text):
         raise RequestError(f"--tail {quoted(text)} is no number of lines", hint="write --tail 100 or --tail all")
     return int(text)
 
@@ -228,22 +227,16 @@ def _whole_lines(client: Client, job_id: str, *, follow: bool, tail_lines: int |
     yield from (LogLine(job_id, stream, rest + b"\n") for stream, rest in partial.items() if rest)
 
 
-def stop(
-    context: typer.Context,
-    jobs: options.Jobs,
-    *,
-    grace: options.Grace = None,
-    as_json: options.Json = False,
-) -> None:
+@takes(JOBS, GRACE, JSON)
+def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_json: bool) -> int:
     """Stop running jobs and cancel waiting ones.
 
     A job gets SIGTERM; after the grace time, all processes that it started get SIGKILL.
     """
-    invocation = invocation_of(context)
     settings = invocation.settings(stop_grace=grace)
     client = invocation.make_client(settings)
     # Each call waits for the job's end, so the ids appear as the jobs end.
-    _for_each(
+    return _for_each(
         _expand_arrays(client, jobs),
         lambda job: client.stop(job, grace_seconds=settings.stop_grace),
         lambda job: job.id,
@@ -251,12 +244,13 @@ def stop(
     )
 
 
-def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
+@takes(JSON)
+def queue(invocation: Invocation, *, as_json: bool) -> None:
     """List waiting jobs: order, reason, expected start.
 
     A job that waits for others (--after) has no place in the order until they ended.
     """
-    reports = invocation_of(context).client().queue()
+    reports = invocation.client().queue()
     if as_json:
         console.print_json(documents.of_queue(reports))
         return
@@ -265,18 +259,12 @@ def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
     console.print_table(tables.of_queue(reports))
 
 
-def cancel(
-    context: typer.Context,
-    jobs: options.Jobs,
-    *,
-    grace: options.Grace = None,
-    as_json: options.Json = False,
-) -> None:
+@takes(JOBS, GRACE, JSON)
+def cancel(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_json: bool) -> None:
     """Cancel jobs with all that wait for them; stop running ones.
 
     An array's id cancels all its jobs. If one of the words names no job, nothing is changed.
     """
-    invocation = invocation_of(context)
     settings = invocation.settings(stop_grace=grace)
     ended = invocation.make_client(settings).cancel(jobs, grace_seconds=settings.stop_grace)
     if as_json:
@@ -286,26 +274,30 @@ def cancel(
             print(job.id)
 
 
-def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
+@takes(JOBS, JSON)
+def wait(invocation: Invocation, *, jobs: Sequence[str], as_json: bool) -> int:
     """Wait for jobs to end and print their exit codes."""
-    client = invocation_of(context).client()
-    _for_each(_expand_arrays(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
+    client = invocation.client()
+    return _for_each(_expand_arrays(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
 
 
+@takes(
+    ONE_JOB,
+    Option("memory", OptionKind.TEXT, ("--memory", "-m"), "New size of each slice.", "AMOUNT"),
+    Option("compute", OptionKind.TEXT, ("--compute",), "New share of each GPU's time, such as 50%, or none.", "SHARE"),
+    Option("strict", OptionKind.FLAG, ("--strict",), "Never exceed the share, even on an idle GPU."),
+    Option("fair", OptionKind.FLAG, ("--fair",), "Get idle time on top of the share."),
+    JSON,
+)
 def resize(
-    context: typer.Context,
-    job: options.OneJob,
+    invocation: Invocation,
     *,
-    memory: Annotated[
-        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="New size of each slice.")
-    ] = None,
-    compute: Annotated[
-        str | None,
-        typer.Option("--compute", metavar="SHARE", help="New share of each GPU's time, such as 50%, or none."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Never exceed the share, even on an idle GPU.")] = False,
-    fair: Annotated[bool, typer.Option("--fair", help="Get idle time on top of the share.")] = False,
-    as_json: options.Json = False,
+    job: str,
+    memory: str | None,
+    compute: str | None,
+    strict: bool,
+    fair: bool,
+    as_json: bool,
 ) -> None:
     """Change the memory or compute share of a job while it runs.
 
@@ -317,7 +309,6 @@ def resize(
     if strict and fair:
         raise RequestError("--strict and --fair contradict each other", hint="leave one of them out")
     change = read_resize(memory, compute, is_strict=strict if strict or fair else None)
-    invocation = invocation_of(context)
     # The GPUs of the job count, whether --simulate was given or not.
     settings = invocation.settings()
     found = invocation.make_client(settings).job(job).job
@@ -340,9 +331,7 @@ def _expand_arrays(client: Client, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _for_each(
-    names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool
-) -> None:
+def _for_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool) -> int:
     """Act on each job; as in Docker, a failure does not end the loop, and the last one sets the exit code."""
     done: list[Job] = []
     exit_code = exits.OK
@@ -358,4 +347,4 @@ def _for_each(
             print(describe(job), flush=True)
     if as_json:
         console.print_json(documents.of_jobs(JobReport(job, ()) for job in done))
-    raise typer.Exit(exit_code)
+    return exit_code

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from pgpu.cli import options
-from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
+from pgpu.cli.typer_app import Group
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import parse_memory_bytes

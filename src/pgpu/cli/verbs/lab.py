@@ -14,7 +14,7 @@ from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console, documents
 from pgpu.errors import RequestError
-from pgpu.units import parse_memory_bytes, quoted
+from pgpu.units import is_number, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.lab.p3 import PartName
@@ -238,7 +238,7 @@ def _read_counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, separator, last = part.partition("-")
         last = last if separator else first
-        if not options.is_number(first) or not options.is_number(last):
+        if not is_number(first) or not is_number(last):
             raise RequestError(f"--jobs {quoted(text)} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
         if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
             raise RequestError(
@@ -255,7 +255,7 @@ def _read_sizes(text: str) -> tuple[int, ...]:
         RequestError: One is no number from 1 to a million.
     """
     sizes = text.split(",")
-    if not all(options.is_number(size) and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
+    if not all(is_number(size) and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
         raise RequestError(
             f"--sizes {quoted(text)} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240"
         )

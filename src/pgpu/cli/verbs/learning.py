@@ -3,16 +3,17 @@
 import os
 import shutil
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgpu.cli import exits, options
-from pgpu.cli.invocation import invocation_of
+from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.job_arguments import read_submission
-from pgpu.cli.job_options import PROFILE, JobOptions
+from pgpu.cli.job_options import PROFILE, JobOptions, rows_of
+from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.errors import NodeError, RequestError
 from pgpu.model import Profile, SharingWish
@@ -166,39 +167,39 @@ def calibrate(
         print(line)
 
 
-@options.takes_job_options(PROFILE, sharing=SharingWish.EXCLUSIVE.value)
+@takes(
+    COMMAND,
+    *rows_of(PROFILE, sharing=SharingWish.EXCLUSIVE.value),
+    Option(
+        "sensitivity",
+        OptionKind.FLAG,
+        ("--sensitivity",),
+        "Run it several times: alone, with the smallest and the largest L1 cache, beside antagonists under MPS.",
+    ),
+    Option("runs", OptionKind.NUMBER, ("--runs",), "Number of runs of each kind with --sensitivity [3].", "N"),
+    Option(
+        "ncu",
+        OptionKind.FLAG,
+        ("--ncu",),
+        "Run it once more under Nsight Compute, for cache hit rates and occupancy of each kernel.",
+    ),
+    Option("html", OptionKind.TEXT, ("--html",), "Write a page with plots that needs no network.", "FILE"),
+    Option("trace", OptionKind.TEXT, ("--trace",), "Write a trace for ui.perfetto.dev.", "FILE"),
+    Option("show", OptionKind.TEXT, ("--show",), "Show the profile of an ended job; run nothing.", "JOB"),
+    JSON,
+)
 def profile(
-    context: typer.Context,
-    command: options.Command = None,
+    invocation: Invocation,
     *,
-    job: JobOptions,
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="Run it several times: alone, with the smallest and the largest L1 cache, beside antagonists under MPS.",
-        ),
-    ] = False,
-    runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", help="Number of runs of each kind with --sensitivity [3].")
-    ] = None,
-    ncu: Annotated[
-        bool,
-        typer.Option(
-            "--ncu", help="Run it once more under Nsight Compute, for cache hit rates and occupancy of each kernel."
-        ),
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots that needs no network.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
-    ] = None,
-    show: Annotated[
-        str | None, typer.Option("--show", metavar="JOB", help="Show the profile of an ended job; run nothing.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+    sensitivity: bool,
+    runs: int | None,
+    ncu: bool,
+    html: str | None,
+    trace: str | None,
+    show: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int | None:
     """Run a command and measure its memory, kernels and copies.
 
     The command has the GPU alone unless --sharing names another mode, so that other jobs do not disturb the measurement.
@@ -207,30 +208,31 @@ def profile(
     """
     from pgpu.cli import profile_runs
 
-    invocation = invocation_of(context)
+    job = JobOptions(**given)
+    page_path, trace_path = (None if text is None else Path(text) for text in (html, trace))
     if show is not None:
-        if command:
+        if job.command:
             raise RequestError("--show runs nothing", hint="leave out the command or --show")
-        _print_finding(profile_runs.load_finding(invocation.client(), show), html, trace, as_json=as_json)
-        return
+        _print_finding(profile_runs.load_finding(invocation.client(), show), page_path, trace_path, as_json=as_json)
+        return None
     if runs is not None and not sensitivity:
         raise RequestError("--runs is for --sensitivity", hint="add --sensitivity, or leave --runs out")
     if runs is not None and runs < 1:
         raise RequestError(f"--runs {runs}: there is nothing to measure", hint="at least 1")
-    for path in (html, trace):
+    for path in (page_path, trace_path):
         if path is not None:
             _refuse_unwritable(path)
     # Everything that can be refused is, before the command runs: it may take hours.
-    counter_program = _find_ncu(job.image, command) if ncu else None
+    counter_program = _find_ncu(job.image, job.command) if ncu else None
     settings = invocation.settings(**job.settings())
-    submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
+    submission = read_submission(job, settings.wait_timeout, settings.sharing)
     plan = profile_runs.ProfilePlan(invocation.make_client(settings), submission, is_quiet=as_json)
     finding = profile_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profile_runs.run_once(plan)
     if counter_program is not None and finding.failed is None:
         finding = profile_runs.with_counters(plan, finding, counter_program)
-    _print_finding(finding, html, trace, as_json=as_json)
+    _print_finding(finding, page_path, trace_path, as_json=as_json)
     sys.stdout.flush()
-    raise typer.Exit(exits.OK if finding.failed is None else exits.of_job(finding.failed))
+    return exits.OK if finding.failed is None else exits.of_job(finding.failed)
 
 
 def _print_finding(finding: "ProfileResult", html: Path | None, trace: Path | None, *, as_json: bool) -> None:
@@ -249,7 +251,7 @@ def _print_finding(finding: "ProfileResult", html: Path | None, trace: Path | No
             console.print_table(table)
 
 
-def _find_ncu(image: str | None, command: list[str] | None) -> str:
+def _find_ncu(image: str | None, command: Sequence[str]) -> str:
     """Return the ncu that counts; a container uses the one in its image."""
     from pgpu.profiling.counters import PROGRAM
 

@@ -5,12 +5,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pgpu.cli import exits, options
-from pgpu.cli.invocation import invocation_of
+from pgpu.cli import exits
+from pgpu.cli.invocation import Invocation
+from pgpu.cli.option_table import JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.distribution import extra_hint, installed_version
 from pgpu.errors import RequestError
@@ -44,12 +43,13 @@ SORT_ORDERS = (
 )
 
 
-def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
+@takes(JSON)
+def gpus(invocation: Invocation, *, as_json: bool) -> None:
     """Show each GPU: memory used, granted and free, and jobs.
 
     The last column names what enforces the slices on it.
     """
-    reports = invocation_of(context).client().gpus()
+    reports = invocation.client().gpus()
     if as_json:
         console.print_json(documents.of_gpus(reports))
         return
@@ -65,12 +65,13 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
         console.print_note(line)
 
 
-def top(context: typer.Context, *, as_json: options.Json = False) -> None:
+@takes(JSON)
+def top(invocation: Invocation, *, as_json: bool) -> None:
     """Watch GPUs and jobs, refreshed each second.
 
     Keys sort by use (u), slice (m), age (a) or name (n); q quits. Into a pipe, it prints once.
     """
-    client = invocation_of(context).client()
+    client = invocation.client()
     if as_json:
         console.print_json(documents.of_top(client.gpus(), client.jobs(include_final=False)))
     elif sys.stdout.isatty() and sys.stdin.isatty():
@@ -131,25 +132,28 @@ def _unbuffered_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
+@takes(
+    Option("image", OptionKind.TEXT, ("--image",), "Also try a slice in a container of this image.", "IMAGE"),
+    Option("kubernetes", OptionKind.FLAG, ("--kubernetes",), "Check a Kubernetes cluster instead of this machine."),
+    Option("pod", OptionKind.TEXT, ("--pod",), "With --kubernetes: explain why a pod waits.", "NAMESPACE/NAME"),
+    Option(
+        "kubeconfig",
+        OptionKind.TEXT,
+        ("--kubeconfig",),
+        "With --kubernetes: which cluster [as kubectl finds it].",
+        "FILE",
+    ),
+    JSON,
+)
 def doctor(
-    context: typer.Context,
+    invocation: Invocation,
     *,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="IMAGE", help="Also try a slice in a container of this image.")
-    ] = None,
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Check a Kubernetes cluster instead of this machine.")
-    ] = False,
-    pod: Annotated[
-        str | None,
-        typer.Option("--pod", metavar="NAMESPACE/NAME", help="With --kubernetes: explain why a pod waits."),
-    ] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="With --kubernetes: which cluster [as kubectl finds it]."),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+    image: str | None,
+    kubernetes: bool,
+    pod: str | None,
+    kubeconfig: str | None,
+    as_json: bool,
+) -> int:
     """Check this machine or a cluster, with remedies for faults.
 
     Exits with 1 if jobs cannot run.
@@ -157,15 +161,16 @@ def doctor(
     if kubernetes:
         if image is not None:
             raise RequestError("--image is tried on this machine", hint="leave out --kubernetes")
-        _print_findings(_check_cluster(pod, kubeconfig), as_json=as_json)
+        return _print_findings(_check_cluster(pod, None if kubeconfig is None else Path(kubeconfig)), as_json=as_json)
     if pod is not None or kubeconfig is not None:
         raise RequestError("--pod and --kubeconfig are for a cluster", hint="add --kubernetes")
     from pgpu.app.machine_checks import examine
 
-    _print_findings(examine(invocation_of(context).settings(), image), as_json=as_json)
+    return _print_findings(examine(invocation.settings(), image), as_json=as_json)
 
 
-def version(*, as_json: options.Json = False) -> None:
+@takes(JSON)
+def version(_invocation: Invocation, *, as_json: bool) -> None:
     """Print the versions of pgpu, Python and Linux."""
     import platform
 
@@ -192,8 +197,8 @@ def _check_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Findin
             yield from explain_pending_pod(cluster, namespace or "default", name)
 
 
-def _print_findings(findings: "Iterable[Finding]", *, as_json: bool) -> None:
-    """Print each finding as soon as its check is done, and exit."""
+def _print_findings(findings: "Iterable[Finding]", *, as_json: bool) -> int:
+    """Print each finding as soon as its check is done; return the exit code."""
     printed = []
     for finding in findings:
         printed.append(finding)
@@ -207,4 +212,4 @@ def _print_findings(findings: "Iterable[Finding]", *, as_json: bool) -> None:
     if as_json:
         checks = [to_builtins(finding) for finding in printed]
         console.print_json(documents.document(is_healthy=is_healthy, checks=checks))
-    raise typer.Exit(exits.OK if is_healthy else exits.CHECK_FAILED)
+    return exits.OK if is_healthy else exits.CHECK_FAILED

@@ -4,14 +4,11 @@
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from pgpu.cli import exits, options
+from pgpu.cli import exits
 from pgpu.cli.attachment import (
     attach,
     deferred_signals,
@@ -20,30 +17,30 @@ from pgpu.cli.attachment import (
     print_estimate,
     print_simulated,
 )
-from pgpu.cli.invocation import Invocation, invocation_of
+from pgpu.cli.invocation import Invocation
 from pgpu.cli.job_arguments import read_submission
-from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions
+from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions, rows_of
+from pgpu.cli.option_table import COMMAND, JSON, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import JobReport
 from pgpu.errors import CancelledError, RequestError
 from pgpu.model import Job, SharingWish, Submission
+from pgpu.structs import replace
 
 _JOB_FILE_SUFFIX = ".toml"
 
 
-@options.takes_job_options(RUN)
-def run(
-    context: typer.Context, command: options.Command = None, *, job: JobOptions, as_json: options.Json = False
-) -> None:
+@takes(COMMAND, *rows_of(RUN), JSON)
+def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     """Run a command in a slice of GPU memory, once it fits.
 
     Exits with the command's own code; 124 if it was not granted in time, 125 for errors of pgpu itself, 126 and 127
     as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; messages of pgpu go to stderr,
     with --json as one JSON object for each line.
     """
-    invocation = invocation_of(context)
+    job = JobOptions(**given)
     settings = invocation.settings(**job.settings())
-    submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
+    submission = read_submission(job, settings.wait_timeout, settings.sharing)
     client = invocation.make_client(settings)
     # Until the end of the wait, a signal is only recorded: raised inside a request, it would leave a job without its caller.
     with deferred_signals() as signals:
@@ -58,44 +55,40 @@ def run(
                 console.print_json(documents.of_job(client.job(submitted.id)))
             else:
                 print(submitted.id)
-            return
+            return None
         ended = attach(client, submitted, signals, as_json=as_json)
     sys.stdout.flush()
     if not as_json:
         print_advisory(ended)
         for line in filter(None, (ended.warning, ended.error)):
             console.print_note(line)
-    raise typer.Exit(exits.of_job(ended))
+    return exits.of_job(ended)
 
 
-@options.takes_job_options(SUBMIT, memory=AUTO)
-def submit(
-    context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[--] COMMAND | FILE.toml",
-            help="The command, with --image the image's own by default; or a file of many jobs.",
-        ),
-    ] = None,
-    *,
-    job: JobOptions,
-    as_json: options.Json = False,
-) -> None:
+@takes(
+    replace(
+        COMMAND,
+        metavar="[--] COMMAND | FILE.toml",
+        help="The command, with --image the image's own by default; or a file of many jobs.",
+    ),
+    *rows_of(SUBMIT, memory=AUTO),
+    JSON,
+)
+def submit(invocation: Invocation, *, as_json: bool, **given: Any) -> None:
     """Put jobs into the queue and print their ids.
 
     An array has one id for all its jobs. `pgpu logs`, `wait`, `stop` and `cancel` take these ids. A file of jobs is
     accepted whole or not at all.
     """
-    invocation = invocation_of(context)
-    words = tuple(command or ())
+    job = JobOptions(**given)
+    words = job.command
     if job.image is None and len(words) == 1 and words[0].endswith(_JOB_FILE_SUFFIX):
-        _refuse_options_beside_file(context)
+        _refuse_options_beside_file(invocation.typed)
         submissions = _read_file(invocation, Path(words[0]))
         client = invocation.client()
     else:
         settings = invocation.settings(**job.settings())
-        submissions = [read_submission(replace(job, command=words), settings.wait_timeout, settings.sharing)]
+        submissions = [read_submission(job, settings.wait_timeout, settings.sharing)]
         client = invocation.make_client(settings)
     with deferred_signals() as signals:
         jobs = client.submit_all(submissions)
@@ -106,14 +99,11 @@ def submit(
     _print_submitted(jobs, as_json=as_json)
 
 
-def _refuse_options_beside_file(context: typer.Context) -> None:
-    for parameter in context.command.params:
-        # Values from the environment or a default do not count: only what was typed contradicts the file.
-        source = context.get_parameter_source(parameter.name or "")
-        is_given = source is not None and source.name == "COMMANDLINE"
-        if is_given and parameter.param_type_name == "option" and parameter.name != "as_json":
+def _refuse_options_beside_file(typed: Collection[str]) -> None:
+    for row in rows_of(SUBMIT):
+        if row.name in typed:
             raise RequestError(
-                f"{parameter.opts[0]} is for one job, and a file of jobs was named",
+                f"{row.flags[0].partition('/')[0]} is for one job, and a file of jobs was named",
                 hint="write it into the file, below [defaults] or [jobs.NAME]",
             )
 
