@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.model import Batch, Gpu, Request, Slice
+from pgpu.model import Batch, Gpu, Request, SharingMode, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Held, Quota, admit
+from pgpu.scheduling.capacity import IDLE
 from pgpu.scheduling.even_waves import HALF, HOLD_SECONDS, HOLD_UNKNOWN_SECONDS, Waves, may_join
 from pgpu.structs import replace
 from pgpu.units import GIB
@@ -69,6 +70,11 @@ def test_two_gpus_share_a_wave_evenly_although_one_would_take_most_of_it() -> No
 def test_a_small_gpu_gets_the_smaller_part_of_a_wave() -> None:
     admission = admit([room(), room(1, gib=4)], jobs(30, Batch("job0", 30)), 0.0)
     assert per_gpu(admission) == {"GPU-0": 13, "GPU-1": 3}
+
+
+def test_a_gpu_that_takes_no_job_in_time_slices_is_no_part_of_a_wave() -> None:
+    exclusive = replace(room(1), tenancy=IDLE.with_job(SharingMode.EXCLUSIVE, 1))
+    assert per_gpu(admit([room(), exclusive], jobs(), 0.0)) == {"GPU-0": 13}
 
 
 def test_a_job_whose_wait_is_limited_starts_where_it_fits() -> None:

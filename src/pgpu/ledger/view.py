@@ -50,7 +50,7 @@ SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retri
 """
 
 _WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
-    json_extract(place, '$.batch.id'), json_extract(place, '$.batch.size')
+    json_extract(place, '$.batch')
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
@@ -58,7 +58,7 @@ FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
 
 _RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id),
-    NULL, NULL
+    NULL
 FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
 """  # noqa: S608 - words of our own
 
@@ -290,6 +290,12 @@ class LedgerView:
 
 
 @lru_cache(maxsize=1024)
+def _batch(text: str | None) -> Batch | None:
+    # Cached, since all jobs of a batch have the same text.
+    return Batch(**json.loads(text)) if text else None
+
+
+@lru_cache(maxsize=1024)
 def _ids(text: str | None) -> tuple[str, ...]:
     # Cached, since many jobs share one list.
     return tuple(json.loads(text)) if text else ()
@@ -299,7 +305,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
-    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, *batch = rest
+    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, batch = rest
     return Waiting(
         job_id,
         Request(
@@ -322,5 +328,5 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
         signature,
         bool(predecessors),
         gpu_uuid,
-        None if batch[0] is None else Batch(*batch),
+        _batch(batch),
     )

@@ -346,7 +346,7 @@ class _Round:
             for room in self._rooms
             if self._space.hosts(room.gpu, candidate)
             and not (is_planned and self.planned.has_enough(room.gpu.uuid))
-            and not (self.waves and not self.waves.admits(room.gpu.uuid, candidate, self._space.free_bytes))
+            and not (self.waves and not self.waves.admits(room.gpu.uuid, candidate, self._space))
         ]
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:

@@ -16,6 +16,7 @@ from pgpu.errors import PgpuBug
 from pgpu.model import Batch, SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.structs import Struct
 
 # Up to this demand of its jobs a GPU takes more than an even wave of them. Covers jobs that need from 1/8 to 1/25 of a GPU.
@@ -114,17 +115,11 @@ class EvenWaves:
         for part in held.slices:
             self._there[part.gpu_uuid].remove(held)
 
-    def admits(self, gpu_uuid: str, candidate: Candidate, free_bytes: Mapping[str, int]) -> bool:
-        """Whether a job that fits on a GPU may start there.
-
-        Args:
-            gpu_uuid: Of the GPU.
-            candidate: The job.
-            free_bytes: What slices can still take of each GPU, by UUID.
-        """
+    def admits(self, gpu_uuid: str, candidate: Candidate, space: FreeCapacity) -> bool:
+        """Whether a job that fits on a GPU may start there; `space` is what is free on all GPUs now."""
         if candidate.batch is None or not may_be_held(candidate, self._now_seconds):
             return True
-        waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, free_bytes)
+        waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, space)
         if waves.count == 1:
             return True
         there = self._there[gpu_uuid]
@@ -154,20 +149,18 @@ class EvenWaves:
             f" contend less for the GPU than {waves.fitting}"
         )
 
-    def _waves_of(
-        self, batch: Batch, candidate: Candidate, free_bytes: Mapping[str, int]
-    ) -> tuple[Waves, Mapping[str, int]]:
+    def _waves_of(self, batch: Batch, candidate: Candidate, space: FreeCapacity) -> tuple[Waves, Mapping[str, int]]:
         # Once a round, at the first job of the batch: grants of the batch itself change nothing of it.
         known = self._waves.get(batch)
         if known is None:
             fitting = {}
             for room in self._rooms:
                 uuid = room.gpu.uuid
-                mine = sum(each.batch == batch for each in self._there[uuid])
-                more = max(0, free_bytes[uuid]) // candidate.request.memory_bytes
-                # A MIG instance has one job, whatever its size.
-                more = min(more, 1) if room.gpu.is_instance else more
-                fitting[uuid] = mine + (more if candidate.can_use(room.gpu) else 0)
+                fitting[uuid] = sum(each.batch == batch for each in self._there[uuid])
+                if space.hosts(room.gpu, candidate):
+                    # A MIG instance has one job, whatever its size.
+                    more = space.free_bytes[uuid] // candidate.request.memory_bytes
+                    fitting[uuid] += 1 if room.gpu.is_instance else more
             waves = Waves(batch.size, max(1, sum(fitting.values())))
             known = self._waves[batch] = waves, {uuid: waves.on_gpu(count) for uuid, count in fitting.items()}
         return known
