@@ -265,7 +265,7 @@ def test_a_table_tells_share_mode_and_turn() -> None:
         is_uncut=True,
         now_seconds=1000.0,
     )
-    columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+    columns = dict(zip(table.columns, map(list, zip(*table.rows, strict=True)), strict=True))
     assert columns["SHARE"] == ["30% strict", "", ""]
     assert columns["GOT 1s/10s/60s"] == ["30% 25% -", "70% 60% 50%", ""]
     assert columns["TURN"] == ["waits", "has it, 9s left", ""]

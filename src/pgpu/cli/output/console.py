@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import unicodedata
 from typing import Any, TypeGuard
@@ -105,11 +106,21 @@ def user_name(uid: int) -> str:
 
 
 def print_table(table: Any) -> None:
-    """Print a rich table: as wide as the terminal, or uncut into a pipe."""
-    from rich.console import Console
+    """Print a `PlainTable`, or anything that rich draws: as wide as the terminal, or uncut into a pipe."""
+    from pgpu.cli.output.plain_table import PlainTable
 
     # A pipe gets whole lines: a program that reads them could not join wrapped ones.
     is_terminal = sys.stdout.isatty()
+    if isinstance(table, PlainTable):
+        width = shutil.get_terminal_size().columns if is_terminal else None
+        has_colours = (
+            is_terminal and os.environ.get("TERM") not in {"dumb", "unknown"} and not os.environ.get("NO_COLOR")
+        )
+        # One write: of a terminal's line-buffered stream each line would be one.
+        print("\n".join(table.lines(width, has_colours=has_colours)))
+        return
+    from rich.console import Console
+
     console = Console(file=sys.stdout, width=None if is_terminal else 240, highlight=False)
     console.print(table, soft_wrap=not is_terminal)
 

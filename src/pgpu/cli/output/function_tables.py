@@ -5,11 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from pgpu.cli.output.documents import Document, document
-from pgpu.cli.output.tables import PlainTable
+from pgpu.cli.output.plain_table import PlainTable, Styled
 from pgpu.model import (
     COLD_START_PHASES,
     ColdStart,
@@ -31,7 +28,7 @@ Served = tuple[Function, Sequence[Replica]]
 _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionState.FAILED: "red"}
 
 
-def of_functions(served: Iterable[Served]) -> Table:
+def of_functions(served: Iterable[Served]) -> PlainTable:
     """Lay out functions, one on each line."""
     table = PlainTable("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
     for function, replicas in served:
@@ -42,7 +39,7 @@ def of_functions(served: Iterable[Served]) -> Table:
     return table
 
 
-def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
+def of_versions(function: Function, replicas: Sequence[Replica]) -> PlainTable:
     """Lay out a function's versions, the newest first."""
     table = PlainTable("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
     shares = {share.version: f"{share.percent} %" for share in function.traffic}
@@ -60,7 +57,7 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
     return table
 
 
-def of_starts(starts: Sequence[ColdStart]) -> Table:
+def of_starts(starts: Sequence[ColdStart]) -> PlainTable:
     """Lay out cold starts, the newest first, with a column for each phase."""
     # Phases differ between starts: one that was restored from a parked state has no imports.
     seen = {name for start in starts for name, _ in start.phases}
@@ -74,7 +71,7 @@ def of_starts(starts: Sequence[ColdStart]) -> Table:
     return table
 
 
-def of_tokens(tokens: Iterable[FunctionToken]) -> Table:
+def of_tokens(tokens: Iterable[FunctionToken]) -> PlainTable:
     """Lay out tokens, one on each line."""
     table = PlainTable("ID", "LABEL", "AGE")
     for token in tokens:
@@ -121,11 +118,11 @@ def _version(version: Version) -> dict[str, Any]:
     return {**to_builtins(version), "declaration": json.loads(version.declaration)}
 
 
-def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
+def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Styled, str]:
     """Return a version's state and its reason; if all its replicas failed, it is failing in any state."""
     if replicas and all(replica.state is ReplicaState.FAILED for replica in replicas):
-        return Text("failing", style="red"), f"it does not start: pgpu logs {version.function}"
-    return Text(version.state.value, style=_STYLES[version.state]), version.reason or ""
+        return Styled("failing", "red"), f"it does not start: pgpu logs {version.function}"
+    return Styled(version.state.value, _STYLES[version.state]), version.reason or ""
 
 
 def _format_declaration(version: Version) -> str:
@@ -163,16 +160,16 @@ def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1000:.1f} ms"
 
 
-def of_cluster_functions(found: "Sequence[DeployedFunction]") -> Table:
+def of_cluster_functions(found: "Sequence[DeployedFunction]") -> PlainTable:
     """Lay out functions, one on each line."""
     table = PlainTable("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON")
     for each in found:
         if each.ready and not each.reasons:
-            state = Text("ready", style="green")
+            state: Styled | str = Styled("ready", "green")
         elif not each.replicas and not each.reasons:
-            state = Text("idle")
+            state = "idle"
         else:
-            state = Text("serving", style="yellow") if each.ready else Text("not ready", style="red")
+            state = Styled("serving", "yellow") if each.ready else Styled("not ready", "red")
         counted = f"{each.ready}/{each.replicas}"
         row = (each.name, each.namespace, state, counted, each.platform.value, each.slice, each.image, each.url)
         table.add_row(*row, "; ".join(each.reasons))

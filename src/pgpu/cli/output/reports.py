@@ -4,14 +4,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from pgpu.advising.advice import Advice
 from pgpu.advising.constants_fit import BOUNDS, Errors
 from pgpu.advising.contention import Constants
 from pgpu.cli.output.documents import Document, document
-from pgpu.cli.output.tables import PlainTable
+from pgpu.cli.output.plain_table import PlainTable
 from pgpu.gpu.catalog import model_named
 from pgpu.model import Bandwidths, Gpu, SharingMode
 from pgpu.profiling.measurement import MemoryPoint, downsample
@@ -29,7 +26,7 @@ _DOES = {
 }
 
 
-def tables_of(finding: ProfileResult) -> Iterator[Table]:
+def tables_of(finding: ProfileResult) -> Iterator[PlainTable]:
     """Lay out facts, kernels, counters, copies and sensitivities."""
     yield _of_rows([("program", finding.profile.signature), *facts(finding.measurement, finding.profile)])
     if finding.profile.kernels:
@@ -37,7 +34,7 @@ def tables_of(finding: ProfileResult) -> Iterator[Table]:
     if finding.counters:
         table = PlainTable(*(word.upper() for word in COUNTED), is_numeric=True)
         for name, *figures in counter_rows(finding.counters[:_MOST_KERNELS]):
-            table.add_row(Text(name), *figures)
+            table.add_row(name, *figures)
         yield table
     if finding.profile.copies:
         table = PlainTable("COPIES", "COUNT", "BYTES", "TOTAL µs", is_numeric=True)
@@ -119,21 +116,21 @@ def _bytes_by_kind(point: MemoryPoint) -> dict[str, int]:
     return {kind.name.lower(): size for kind, size in point.bytes_by_kind.items()}
 
 
-def _of_rows(rows: Sequence[Row]) -> Table:
+def _of_rows(rows: Sequence[Row]) -> PlainTable:
     table = PlainTable(has_header=False)
     for name, value in rows:
-        table.add_row(name, Text(value))
+        table.add_row(name, value)
     return table
 
 
-def _of_kernels(finding: ProfileResult) -> Table:
+def _of_kernels(finding: ProfileResult) -> PlainTable:
     table = PlainTable(
         "KERNEL", "GRID", "BLOCK", "LAUNCHES", "TOTAL µs", "MEAN µs", "SHORTEST µs", "LONGEST µs", is_numeric=True
     )
     # The profile lists kernels by total time, the longest first.
     for each in finding.profile.kernels[:_MOST_KERNELS]:
         table.add_row(
-            Text(each.name),
+            each.name,
             "x".join(map(str, each.grid)),
             "x".join(map(str, each.block)),
             str(each.launches),
@@ -149,7 +146,7 @@ def _microseconds(nanoseconds: float) -> str:
     return f"{nanoseconds / _MICROSECONDS:,.1f}"
 
 
-def of_advice(advice: Advice) -> Table:
+def of_advice(advice: Advice) -> PlainTable:
     """Lay out each job's slowdown in each mode."""
     one_line = ("TIME-SLICE", "MPS", "CONFIDENCE", "EVIDENCE")
     table = PlainTable(*one_line, "NOT KNOWN", "JOB", no_wrap=one_line)
@@ -160,7 +157,7 @@ def of_advice(advice: Advice) -> Table:
             each.confidence.value,
             ", ".join(each.evidence) or "none",
             ", ".join(each.unknown) or "-",
-            Text(each.signature),
+            each.signature,
         )
     return table
 

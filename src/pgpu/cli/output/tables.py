@@ -1,22 +1,17 @@
 """Tables of jobs, queue, GPUs, pods, earlier runs and wasted memory, and the notes below them.
 
-Cells are plain text: markup and control characters in them are shown, never interpreted. Only verbs that print a table
-import this module, since it loads rich.
+Only verbs that print a table import this module.
 """
 
 import shlex
 import statistics
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.style import StyleType
-from rich.table import Table
-from rich.text import Text
-
 from pgpu.advising.memory_demand import Basis
-from pgpu.cli.output.console import user_name, visible
+from pgpu.cli.output.console import user_name
+from pgpu.cli.output.plain_table import PlainTable, Styled
 from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
 from pgpu.model import Job, JobState, Outsider, SharingMode
 from pgpu.units import format_duration, format_memory, format_share
@@ -58,42 +53,7 @@ _BASES = {
 }
 
 
-class PlainTable(Table):
-    """A rich table without lines."""
-
-    def __init__(
-        self, *columns: str, no_wrap: Collection[str] = (), is_numeric: bool = False, has_header: bool = True
-    ) -> None:
-        """Make the columns.
-
-        Args:
-            columns: Titles.
-            no_wrap: Titles of the columns with cells on one line each.
-            is_numeric: Whether all columns but the first are numbers: right-aligned, on one line.
-            has_header: Whether the titles are shown.
-        """
-        super().__init__(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=has_header)
-        for number, column in enumerate(columns):
-            is_number = is_numeric and number > 0
-            self.add_column(
-                column,
-                overflow="fold",
-                no_wrap=is_number or column in no_wrap,
-                justify="right" if is_number else "left",
-            )
-
-    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
-        """Add a row; a `Text` keeps its style, a string is not parsed as markup."""
-        plain: list[RenderableType | None] = []
-        for cell in cells:
-            if isinstance(cell, Text):
-                plain.append(Text(visible(cell.plain), style=cell.style))
-            else:
-                plain.append(Text(visible(cell)) if isinstance(cell, str) else cell)
-        super().add_row(*plain, style=style, end_section=end_section)
-
-
-def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
+def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> PlainTable:
     """Lay out jobs, one on each line, without empty columns."""
     now = time.time() if now_seconds is None else now_seconds
     # GPUs on which a job is held: there jobs take turns, and one that is not held has the turn.
@@ -106,7 +66,7 @@ def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float 
     return table
 
 
-def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Text | str]:
+def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Styled | str]:
     job, spec = report.job, report.job.spec
     if job.is_anonymous:
         status = f"{job.state.value}, another user's"
@@ -124,19 +84,19 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
     return {
         "JOB": job.id,
         "NAME": spec.name or "",
-        "STATUS": Text(status, style=_STATE_STYLES[job.state]),
+        "STATUS": Styled(status, _STATE_STYLES[job.state]),
         "SLICE": _slice(job),
         "USED": _largest(use.used_bytes for use in report.use),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         **_time_cells(report, turns, now_seconds),
         "GPU": ", ".join(simulated or granted) + (" (advisory)" if is_advisory else ""),
-        "IMAGE": Text(spec.image or ""),
-        "COMMAND": Text(command),
+        "IMAGE": spec.image or "",
+        "COMMAND": command,
     }
 
 
-def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[str, Text | str]:
+def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[str, Styled | str]:
     """Return requested and actual shares; `turns` are the GPUs on which a job waits for its turn."""
     request, lease = report.job.request, report.job.lease
     share = "" if request.compute_share is None else format_share(request.compute_share)
@@ -159,7 +119,7 @@ def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[
     }
 
 
-def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
+def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> PlainTable:
     """Lay out waiting jobs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
     table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
@@ -178,12 +138,12 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
             _slice(job),
             format_duration(now - job.created_at_seconds),
             starts,
-            Text(job.reason or ""),
+            job.reason or "",
         )
     return table
 
 
-def of_gpus(reports: Iterable[GpuReport]) -> Table:
+def of_gpus(reports: Iterable[GpuReport]) -> PlainTable:
     """Lay out GPUs, one on each line."""
     table = PlainTable(
         *("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE"),
@@ -204,7 +164,7 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
             format_memory(report.used_bytes),
             format_memory(report.granted_bytes),
             format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
-            Text(outside_cell, style="red"),
+            Styled(outside_cell, "red"),
             "?" if report.utilisation_percent is None else f"{report.utilisation_percent} %",
             format_share(report.granted_compute) if report.granted_compute else "",
             "" if report.sharing is None else report.sharing.value,
@@ -214,7 +174,7 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
     return table
 
 
-def of_pods(seen: "Sequence[SeenShare]") -> Table:
+def of_pods(seen: "Sequence[SeenShare]") -> PlainTable:
     """Lay out the slices of a node's containers, one on each line; `-` for a pod that the kubelet does not list."""
     table = PlainTable(
         *("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB")
@@ -288,7 +248,7 @@ def _largest(amounts: Iterable[int]) -> str:
     return format_memory(max(found)) if found else ""
 
 
-def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:
+def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> PlainTable:
     """Lay out programs with the summary of their runs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
     table = PlainTable(
@@ -305,7 +265,7 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
     for call in calls:
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
-            Text(call.signature),
+            call.signature,
             call.gpu_name,
             str(len(call.runs)),
             format_memory(max(run.peak_bytes for run in call.runs)),
@@ -317,7 +277,7 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
     return table
 
 
-def of_runs(call: CallHistory) -> Table:
+def of_runs(call: CallHistory) -> PlainTable:
     """Lay out the runs of one program, one on each line."""
     table = PlainTable(
         "JOB",
@@ -342,7 +302,7 @@ def of_runs(call: CallHistory) -> Table:
     return table
 
 
-def of_waste(found: Sequence[Waste]) -> Table:
+def of_waste(found: Sequence[Waste]) -> PlainTable:
     """Lay out the newest jobs, one on each line."""
     table = PlainTable(
         "JOB",
@@ -362,12 +322,12 @@ def of_waste(found: Sequence[Waste]) -> Table:
             format_memory(each.peak_bytes),
             "" if each.factor is None else f"{each.factor:.1f}x",
             _advice(each),
-            Text(each.signature),
+            each.signature,
         )
     return table
 
 
-def of_users(found: Sequence[Waste]) -> Table:
+def of_users(found: Sequence[Waste]) -> PlainTable:
     """Lay out each user's memory over time, one on each line."""
     table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_USAGE_ONE_LINE)
     for uid in sorted({each.owner_uid for each in found}):

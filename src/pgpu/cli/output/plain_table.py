@@ -1,0 +1,143 @@
+"""A table without lines, laid out and coloured without rich, whose layout takes a millisecond for each row.
+
+Cells are plain text: markup and control characters in them are shown, never interpreted. A pipe gets one line for each row,
+however long; on a terminal the widest columns are narrowed until a row fits, and their cells continue on further lines.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from pgpu.cli.output.console import visible
+from pgpu.structs import Struct
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_GAP = "  "
+_RESET = "\x1b[0m"
+_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+"""Parameters of the escape sequence Select Graphic Rendition."""
+
+_WORD = re.compile(r"\s*\S+\s*")
+
+
+class Styled(Struct, frozen=True):
+    """A cell with a style, shown on terminals with colours."""
+
+    text: str
+    style: str
+
+
+class PlainTable:
+    """Rows of cells under titles."""
+
+    def __init__(
+        self, *columns: str, no_wrap: Collection[str] = (), is_numeric: bool = False, has_header: bool = True
+    ) -> None:
+        """Make the columns.
+
+        Args:
+            columns: Titles.
+            no_wrap: Titles of the columns with cells on one line each.
+            is_numeric: Whether all columns but the first are numbers: right-aligned, on one line.
+            has_header: Whether the titles are shown; without them the first row sets the number of columns.
+        """
+        self.columns = columns
+        self.rows: list[tuple[str | Styled, ...]] = []
+        self._has_header = has_header
+        self._is_right = [is_numeric and number > 0 for number in range(len(columns))]
+        self._may_wrap = [
+            not is_right and title not in no_wrap for is_right, title in zip(self._is_right, columns, strict=True)
+        ]
+
+    def add_row(self, *cells: str | Styled) -> None:
+        """Add a row, with a cell for each column."""
+        self.rows.append(cells)
+
+    def lines(self, width: int | None = None, *, has_colours: bool = False) -> Iterator[str]:
+        """Lay the table out.
+
+        Args:
+            width: Of the terminal, in characters; None for as wide as the cells.
+            has_colours: Whether styles are shown.
+        """
+        header = [tuple(Styled(title, "bold") for title in self.columns)] if self._has_header else []
+        rows = [[_text(cell) for cell in row] for row in (*header, *self.rows)]
+        count = max(map(len, rows), default=0)
+        widths = [max(1, *(_cells(cell) for cell in column)) for column in zip_longest(*rows, fillvalue="")]
+        may_wrap = self._may_wrap or [True] * count
+        is_right = self._is_right or [False] * count
+        if width is not None:
+            widths = _narrowed(widths, may_wrap, width - len(_GAP) * (count - 1))
+        for row, styled in zip(rows, (*header, *self.rows), strict=True):
+            styles = [_STYLES.get(cell.style) if has_colours and isinstance(cell, Styled) else None for cell in styled]
+            for parts in zip_longest(*map(_folded, row, widths), fillvalue=""):
+                yield _GAP.join(map(_padded, parts, widths, is_right, styles))
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        """Yield the lines where rich draws the table among other things, as `pgpu top` does."""
+        from rich.text import Text
+
+        for line in self.lines(options.max_width, has_colours=console.color_system is not None):
+            yield Text.from_ansi(line, no_wrap=True, end="\n")
+
+
+def _text(cell: str | Styled) -> str:
+    return visible(cell if isinstance(cell, str) else cell.text)
+
+
+def _cells(text: str) -> int:
+    """Return the width of a text on a terminal: characters of East Asia and emoji take two places."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _narrowed(widths: Sequence[int], may_wrap: Sequence[bool], most: int) -> list[int]:
+    """Return the widths of columns that are as wide as `most` together: of those that may wrap, the widest become narrower.
+
+    Columns that may not wrap keep their width, even if the row is too long then.
+    """
+    found = list(widths)
+    while (excess := sum(found) - most) > 0:
+        wrappable = [place for place, may in enumerate(may_wrap) if may and found[place] > 1]
+        if not wrappable:
+            break
+        widest = max(found[place] for place in wrappable)
+        among = [place for place in wrappable if found[place] == widest]
+        next_widest = max((found[place] for place in wrappable if found[place] < widest), default=1)
+        step = max(1, min(widest - next_widest, excess // len(among)))
+        for place in among[:excess]:
+            found[place] -= step
+    return found
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return a cell in lines of at most a width: broken between words, and inside of a word that is longer than a line."""
+    if _cells(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in _WORD.findall(text):
+        if _cells(line) + _cells(word.rstrip()) <= width:
+            line += word
+            continue
+        if line:
+            lines.append(line.rstrip())
+        rest = word
+        while _cells(rest.rstrip()) > width:
+            # At least one character, or a column of one place would never end in front of one that takes two.
+            count = next((end for end in range(len(rest), 1, -1) if _cells(rest[:end]) <= width), 1)
+            lines.append(rest[:count])
+            rest = rest[count:]
+        line = rest
+    return [*lines, line.rstrip()]
+
+
+def _padded(text: str, width: int, is_right: bool, style: int | None) -> str:
+    padding = " " * (width - _cells(text))
+    shown = text if style is None else f"\x1b[{style}m{text}{_RESET}"
+    return padding + shown if is_right else shown + padding
