@@ -6,7 +6,8 @@ defined before a command or a job's supervisor can begin.
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field, to_builtins
+from msgspec import DecodeError, Struct, convert, field, to_builtins
+from msgspec.json import Decoder as JsonDecoder
 from msgspec.structs import FieldInfo, asdict, fields
 
 if TYPE_CHECKING:
@@ -15,4 +16,15 @@ if TYPE_CHECKING:
 else:
     from msgspec.structs import replace
 
-__all__ = ["FieldInfo", "Struct", "asdict", "field", "fields", "replace", "to_builtins"]
+__all__ = [
+    "DecodeError",
+    "FieldInfo",
+    "JsonDecoder",
+    "Struct",
+    "asdict",
+    "convert",
+    "field",
+    "fields",
+    "replace",
+    "to_builtins",
+]

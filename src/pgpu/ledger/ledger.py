@@ -98,6 +98,11 @@ class Ledger:
             raise JobNotFoundError(f"no job {job_id}")
         return found[0]
 
+    def entries_of(self, job_ids: Sequence[str]) -> list[Entry]:
+        """Return several jobs by their full ids, in this order; those that do not exist are left out."""
+        with self.view() as view:
+            return view.entries_of(job_ids)
+
     def job(self, job_id: str) -> Job:
         """Return the job of an entry.
 
@@ -130,10 +135,11 @@ class Ledger:
         # A string that is not UTF-8 cannot be bound as a parameter, and nothing has it as its name.
         if not is_text(id_or_name):
             raise missing
-        clause = "WHERE (id = ?1 OR name = ?1) AND owner_uid = ifnull(?2, owner_uid)"
-        named = self._entries(f"{clause} ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name, owner_uid))
-        if named:
-            return named[0]
+        # In two queries: ids have an index, and with `OR name` SQLite would scan all jobs for each of an array's ids.
+        for named in ("id = ?1", "name = ?1"):
+            clause = f"WHERE {named} AND owner_uid = ifnull(?2, owner_uid) ORDER BY sequence DESC LIMIT 1"
+            if found := self._entries(clause, (id_or_name, owner_uid)):
+                return found[0]
         # Not LIKE: `%` and `_` would match anything.
         clause = "WHERE substr(id, 1, length(?1)) = ?1 AND owner_uid = ifnull(?2, owner_uid) LIMIT 2"
         begun = self._entries(clause, (id_or_name, owner_uid)) if id_or_name else []

@@ -4,11 +4,11 @@ Values without a column of their own are JSON in ASCII, so that undecodable byte
 """
 
 import json
-import sqlite3
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from pgpu.model import (
-    Batch,
     ClaimHolder,
     ContainerHolder,
     Holder,
@@ -16,7 +16,6 @@ from pgpu.model import (
     JobSpec,
     JobState,
     Lease,
-    Mount,
     Place,
     ProcessHolder,
     Request,
@@ -24,7 +23,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
-from pgpu.structs import Struct, asdict
+from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert
 from pgpu.units import escape_undecodable
 
 
@@ -67,15 +66,30 @@ class Entry(Struct, frozen=True):
         return not self.job.state.is_final or self.is_lease_held
 
 
+T = TypeVar("T")
 Columns = dict[str, str | int | float | None]
 
-# Selects all columns of a job and its lease; append WHERE and ORDER BY.
+Row = Sequence[Any]
+
+# All columns of a job, its request, its entry and its lease, as `entry_of` unpacks them; append WHERE and ORDER BY. Jobs
+# without a lease are spared the subquery of slices.
 SELECT = """
-SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is_advisory, leases.sharing AS sharing_mode,
-    (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
-        (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
+SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, wait_timed_out, peak_bytes,
+    warning, holder, owner_uid, place, signature, attempt, expected_start, suspended_by, resumed_at, offered_value,
+    reclaimed_at, parked_at, wanted_at, gpu_model,
+    memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
+    oversubscribes, preempts, measures,
+    sequence, wait_deadline, supervisor, spawned_at, stop_grace,
+    granted_at, released_at, enforcer, is_advisory, leases.sharing,
+    iif(granted_at IS NULL, NULL,
+        (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
+            (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)))
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
+
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 25), slice(25, 37), slice(37, 42), slice(42, 48)
+_SPECS, _PLACES = JsonDecoder(JobSpec), JsonDecoder(Place)
+_STATES = {state.value: state for state in JobState}
 
 
 def immutable_columns(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
@@ -145,99 +159,89 @@ def _json(value: object) -> str:
     return json.dumps(value, default=asdict)
 
 
-def entry_of(row: sqlite3.Row) -> Entry:
+def entry_of(row: Iterable[Any]) -> Entry:
     """Return the entry of a row of `SELECT`."""
-    supervisor = _holder(row["supervisor"])
+    # By position: `sqlite3.Row` finds a name by comparing it with every column before it, and queues are thousands of rows long.
+    columns = tuple(row)
+    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace = columns[_ENTRY]
+    supervisor = _holder(supervisor_text)
     return Entry(
-        job=_job(row),
-        sequence=row["sequence"],
-        wait_deadline_seconds=row["wait_deadline"],
-        supervisor=supervisor if isinstance(supervisor, ProcessHolder) else None,
-        spawned_at_seconds=row["spawned_at"],
-        stop_grace_seconds=row["stop_grace"],
-        lease_released_at_seconds=row["released_at"],
+        _job(columns),
+        sequence,
+        wait_deadline,
+        supervisor if isinstance(supervisor, ProcessHolder) else None,
+        spawned_at,
+        stop_grace,
+        columns[_LEASE][1],
     )
 
 
-def _job(row: sqlite3.Row) -> Job:
+def _job(columns: Row) -> Job:
+    job_id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, timed_out, *rest = columns[_JOB]
+    peak_bytes, warning, holder, owner_uid, place, signature, attempt, expected_start, *leaving = rest
+    suspended_by, resumed_at, offered_value, reclaimed_at, parked_at, wanted_at, gpu_model = leaving
     return Job(
-        id=row["id"],
-        spec=_spec(row["spec"]),
-        request=request_of(row),
-        state=JobState(row["state"]),
-        created_at_seconds=row["created_at"],
-        started_at_seconds=row["started_at"],
-        finished_at_seconds=row["finished_at"],
-        exit_code=row["exit_code"],
-        reason=row["reason"],
-        error=row["error"],
-        wait_timed_out=bool(row["wait_timed_out"]),
-        peak_bytes=row["peak_bytes"],
-        warning=row["warning"],
-        lease=_lease(row),
-        holder=_holder(row["holder"]),
-        suspended_by=row["suspended_by"],
-        resumed_at_seconds=row["resumed_at"],
-        offered_value=row["offered_value"],
-        reclaimed_at_seconds=row["reclaimed_at"],
-        parked_at_seconds=row["parked_at"],
-        wanted_at_seconds=row["wanted_at"],
-        gpu_model=row["gpu_model"],
-        owner_uid=row["owner_uid"],
-        place=place_of(row["place"]),
-        signature=row["signature"],
-        attempt=row["attempt"],
-        expected_start_seconds=row["expected_start"],
+        job_id,
+        _decode(_SPECS, spec),
+        _request(columns[_REQUEST]),
+        _STATES[state],
+        created_at,
+        started_at,
+        finished_at,
+        exit_code,
+        reason,
+        error,
+        bool(timed_out),
+        peak_bytes,
+        warning,
+        _lease(job_id, columns[_LEASE]),
+        _holder(holder),
+        owner_uid,
+        _decode(_PLACES, place),
+        signature,
+        attempt,
+        expected_start,
+        suspended_by,
+        resumed_at,
+        offered_value,
+        reclaimed_at,
+        parked_at,
+        wanted_at,
+        gpu_model,
     )
 
 
-def request_of(row: sqlite3.Row) -> Request:
-    """Return the request of a row of `SELECT`."""
+@lru_cache(maxsize=1024)
+def _request(columns: Row) -> Request:
+    # Cached, since the jobs of an array have equal ones. The columns of `_REQUEST`, which are the fields of a request.
+    memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, is_strict, sharing, *flags = columns
     return Request(
-        memory_bytes=row["memory_bytes"],
-        gpu_count=row["gpu_count"],
-        compute_share=row["compute_share"],
-        priority=row["priority"],
-        is_estimated=bool(row["is_estimated"]),
-        retries_out_of_memory=bool(row["retries_out_of_memory"]),
-        basis=row["basis"],
-        is_strict=bool(row["is_strict"]),
-        sharing=SharingWish(row["sharing"]),
-        oversubscribes=bool(row["oversubscribes"]),
-        preempts=bool(row["preempts"]),
-        measures=bool(row["measures"]),
+        memory_bytes,
+        gpu_count,
+        compute_share,
+        priority,
+        bool(is_estimated),
+        bool(retries),
+        basis,
+        bool(is_strict),
+        SharingWish(sharing),
+        *map(bool, flags),
     )
 
 
-def place_of(text: str) -> Place:
-    """Return the dependencies, array and batch of a job from their JSON."""
-    fields: dict[str, Any] = json.loads(text)
-    fields["after"] = tuple(fields.get("after", ()))
-    if (batch := fields.get("batch")) is not None:
-        fields["batch"] = Batch(**batch)
-    return Place(**fields)
+def _decode(decoder: JsonDecoder[T], text: str) -> T:
+    try:
+        return decoder.decode(text)
+    except DecodeError:  # An undecodable byte is a lone surrogate, which only the standard library reads.
+        return convert(json.loads(text), decoder.type)
 
 
-def _spec(text: str) -> JobSpec:
-    fields: dict[str, Any] = json.loads(text)
-    fields["command"] = tuple(fields["command"])
-    fields["environment"] = tuple((name, value) for name, value in fields["environment"])
-    for name in ("volumes", "provisions"):  # specs of older versions have no provisions
-        fields[name] = tuple(Mount(**volume) for volume in fields.get(name, ()))
-    return JobSpec(**fields)
-
-
-def _lease(row: sqlite3.Row) -> Lease | None:
-    if row["granted_at"] is None:
+def _lease(job_id: str, columns: Row) -> Lease | None:
+    granted_at, _, enforcer, is_advisory, sharing, slices = columns
+    if granted_at is None:
         return None
-    return Lease(
-        job_id=row["id"],
-        slices=tuple(Slice(*part) for part in json.loads(row["slices"])),
-        granted_at_seconds=row["granted_at"],
-        enforcer=row["enforcer"],
-        is_advisory=bool(row["is_advisory"]),
-        sharing=SharingMode(row["sharing_mode"]),
-    )
+    parts = tuple(Slice(*part) for part in json.loads(slices))
+    return Lease(job_id, parts, granted_at, enforcer, is_advisory=bool(is_advisory), sharing=SharingMode(sharing))
 
 
 def _holder_text(holder: Holder | None) -> str | None:

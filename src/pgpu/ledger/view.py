@@ -277,6 +277,12 @@ class LedgerView:
             raise JobNotFoundError(f"no job {job_id}")
         return found[0]
 
+    def entries_of(self, job_ids: Sequence[str]) -> list[Entry]:
+        """Return those of these jobs that exist, in the order given."""
+        found = self._entries("WHERE jobs.id IN (SELECT value FROM json_each(?))", (json.dumps(list(job_ids)),))
+        by_id = {entry.job.id: entry for entry in found}
+        return [by_id[job_id] for job_id in job_ids if job_id in by_id]
+
     def _peers(self, clause: str, arguments: Sequence[str]) -> list[JobPeer]:
         found = []
         for row in self._connection.execute(f"{_PEER} {clause}", arguments):
