@@ -67,10 +67,12 @@ class EmbeddedClient(JobService, Client):
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""
-        job_id = self.ledger.find(id_or_name).job.id
-        for _ in Follower(self._engine, job_id, offset=FROM_NOW_ON).records():
+        job = self.ledger.find(id_or_name).job
+        if job.state is JobState.CANCELLED:  # it never started: nothing of it ends
+            return job
+        for _ in Follower(self._engine, job.id, offset=FROM_NOW_ON).records():
             pass
-        return self.ledger.job(job_id)
+        return self.ledger.job(job.id)
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""

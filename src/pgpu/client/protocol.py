@@ -10,6 +10,7 @@ from pgpu.model import (
     Bandwidths,
     Job,
     JobSpec,
+    JobState,
     Outsider,
     Profile,
     Request,
@@ -94,7 +95,9 @@ class Client(Protocol):
         Raises:
             JobNotFoundError: One of them does not exist; nothing was changed.
         """
-        return [self.wait(job.id) for job in self.request_cancel(ids_or_names, grace_seconds)]
+        found = self.request_cancel(ids_or_names, grace_seconds)
+        # A cancelled job never started: it has nothing that ends.
+        return [job if job.state is JobState.CANCELLED else self.wait(job.id) for job in found]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, without a wait for their ends."""

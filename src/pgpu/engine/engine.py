@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.admission.rounds import Admissions, cancel_entry
+from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.job_submission import accept, new_job_id
 from pgpu.engine.leases.lease_resize import neighbours
@@ -102,11 +102,11 @@ class Engine(EngineContext):
     def ask_all_to_stop(self, job_ids: Sequence[str], grace_seconds: float) -> None:
         """Stop several jobs in one transaction, so that none starts because another makes room; see `ask_to_stop`."""
         with self.deciding() as decision:
-            for job_id in job_ids:
-                entry = decision.entry(job_id)
-                if entry.job.state is JobState.WAITING:
-                    decision.put(cancel_entry(entry, time.time()))
+            entries = decision.entries_of(job_ids)
+            waiting = {entry.job.id for entry in entries if entry.job.state is JobState.WAITING}
+            decision.cancel_waiting(waiting, time.time())
+            for entry in entries:
                 # A job without a supervisor gets the request, too: recovery starts one, which reads it.
-                elif entry.is_live:
+                if entry.is_live and entry.job.id not in waiting:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)

@@ -144,7 +144,7 @@ class JobService:
 
     def members(self, id_or_name: str) -> Sequence[JobReport]:
         """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
-        entries = [self.ledger.entry(job_id) for job_id in self.ledger.members(id_or_name, self.caller.sees_uid)]
+        entries = self.ledger.entries_of(self.ledger.members(id_or_name, self.caller.sees_uid))
         for entry in entries:
             self.caller.check_sees(entry.job)
         return [report_job(self.engines.own, each) for each in add_wait_reasons(entries, self.engines.outlook_of)]
@@ -160,15 +160,13 @@ class JobService:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
         _check_seconds(grace_seconds)
         self._recover()
-        ids: dict[str, None] = {}
-        for word in jobs:
-            for job_id in self.ledger.members(word, self.caller.sees_uid):
-                if not self.caller.is_admin:
-                    self.caller.check_sees(self.ledger.job(job_id))
-                ids[job_id] = None
+        ids = dict.fromkeys(job_id for word in jobs for job_id in self.ledger.members(word, self.caller.sees_uid))
+        if not self.caller.is_admin:
+            for entry in self.ledger.entries_of(list(ids)):
+                self.caller.check_sees(entry.job)
         # All in one transaction, after all names were found: an unknown one leaves the others running.
         self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
-        return [self.ledger.job(job_id) for job_id in ids]
+        return [entry.job for entry in self.ledger.entries_of(list(ids))]
 
     def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
         """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""

@@ -206,6 +206,8 @@ class SituationReader(Struct):
 
     def later(self, view: LedgerView, hindered: Collection[str]) -> list[Later]:
         """Return the hindered jobs that wait for predecessors, each with the ids of those that have not ended."""
+        if not hindered:
+            return []
         waiting = [
             each for each in view.waiting(self.settings.gpu_model) if each.has_predecessors and each.job_id in hindered
         ][:MOST_JOBS]
