@@ -106,6 +106,27 @@ def test_the_queue_keeps_the_order_of_arrival(ledger: Ledger) -> None:
     assert order == [f"{997 * number % 101:012x}" for number in range(20)]
 
 
+def test_those_of_several_jobs_that_wait_are_cancelled_in_one_step_and_their_environment_goes(ledger: Ledger) -> None:
+    ids = [f"{number:012x}" for number in range(4)]
+    with ledger.decision() as decision:
+        for each in ids:
+            decision.add(waiting(each), (("A", "secret"),))
+        started = decision.entry(ids[1])
+        decision.put(replace(started, job=replace(started.job, state=JobState.RUNNING)))
+        decision.cancel_waiting([*ids[:3], "no job"], 7.0)
+    states = {entry.job.id: (entry.job.state, entry.job.finished_at_seconds) for entry in ledger.entries_of(ids)}
+    ended = (JobState.CANCELLED, 7.0)
+    assert states == dict(zip(ids, (ended, (JobState.RUNNING, None), ended, (JobState.WAITING, None)), strict=True))
+    assert [ledger.environment(each) for each in ids[:2]] == [(), (("A", "secret"),)]
+
+
+def test_several_jobs_are_read_in_the_order_asked_for(ledger: Ledger) -> None:
+    for number in range(3):
+        add(ledger, waiting(f"{number:012x}"))
+    wanted = [f"{number:012x}" for number in (2, 7, 0)]
+    assert [entry.job.id for entry in ledger.entries_of(wanted)] == [wanted[0], wanted[2]]
+
+
 def test_an_entry_is_live_until_it_is_final_and_its_memory_is_free(ledger: Ledger) -> None:
     entry = add(ledger, waiting())
     lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)
