@@ -128,12 +128,13 @@ class FileEnforcer:
         return replace(word, holds=Hold(int(held.read_text())) if held.exists() else Hold.NONE)
 
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
-        """A job's file `board`: when it last needed its first GPU, and since when it is busy; nanoseconds."""
+        """A job's file `board`: when it last needed its first GPU, and since when it is busy, in nanoseconds; its launches."""
         path = self._slices / lease.job_id / "board"
         if not path.exists():
             return ()
-        wanted_ns, busy_since_ns = json.loads(path.read_text())
-        return [BoardGpu(ComputeWord(), wanted_ns, busy_since_ns, wanted_ns, 0, 0, 0, 0, 0, busy_since_ns)]
+        wanted_ns, busy_since_ns, *more = json.loads(path.read_text())
+        launches = more[0] if more else 0
+        return [BoardGpu(ComputeWord(), wanted_ns, busy_since_ns, wanted_ns, 0, 0, 0, launches, 0, busy_since_ns)]
 
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         (self._slices / lease.job_id / f"overhead-{gpu_uuid}").write_text(str(overhead_bytes))

@@ -150,6 +150,16 @@ def test_a_batch_that_does_not_fit_at_once_starts_in_even_waves(machine: World) 
         machine.until_state(job, JobState.EXITED)
 
 
+def test_a_wave_is_topped_up_once_its_jobs_are_measured_to_need_less_than_half_of_the_gpu(machine: World) -> None:
+    """Three of four fit, and a wave is two."""
+    jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3))
+    for job in jobs[:2]:
+        machine.until_running(job)
+        (machine.root / "slices" / job.id / "board").write_text("[0, 0, 1]")  # it launched, and needs nothing any more
+    machine.until_running(jobs[2])
+    assert machine.state(jobs[3]) is JobState.WAITING
+
+
 def test_a_batch_whose_wait_is_limited_fills_the_gpu(machine: World) -> None:
     jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3, timeout=60))
     for job in jobs[:3]:
