@@ -166,6 +166,7 @@ class _Day:
                 share,
                 candidate.duration_seconds,
                 grant.mode,
+                candidate.batch,
             )
             self._running.append(_Running(arrival, job, arrival.duration_seconds))
         self._check_memory()

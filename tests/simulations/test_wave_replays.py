@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 import pytest
+from benchmarks.replaying import NO_HEADROOM, Arrival, Fate, cards, default_objective, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from pgpu.model import Batch, Gpu, Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, admit
 from pgpu.scheduling.even_waves import HOLD_UNKNOWN_SECONDS
 from pgpu.structs import Struct, replace
-from pgpu.units import MIB
+from pgpu.units import GIB, MIB
 
 FITTING = P1_DEVICE_MIB // P1_JOB_MIB
 BEST_END, BEST_MEAN = 17.97, 13.6
@@ -176,6 +177,36 @@ def test_a_wave_is_an_even_part_of_the_batch_in_as_few_waves_as_memory_allows(si
     outcome = play(batch_of(size), p1_law, 1 / 13.5)
     assert outcome.most_at_once == most
     assert outcome.end <= 1.001 * play(batch_of(size, is_batch=False), p1_law, None).end
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_large_job_beside_a_flood_of_batches_waits_at_most_one_of_their_jobs_longer(seed: int) -> None:
+    """Each hour comes a batch, most of them of several waves; then a job of another user that needs a whole GPU."""
+    waves, filled = (flood_with_a_large_job(seed, has_batches=has_batches) for has_batches in (True, False))
+    waits = [fates["large"].started_seconds - fates["large"].came_seconds for fates in (waves, filled)]
+    assert waits[0] <= waits[1] + LONGEST_SECONDS
+    ends = [max(fate.ended_seconds for fate in fates.values()) for fates in (waves, filled)]
+    assert ends[0] <= 1.02 * ends[1]
+
+
+LONGEST_SECONDS = 30 * 60.0
+
+
+def flood_with_a_large_job(seed: int, *, has_batches: bool) -> Mapping[str, Fate]:
+    """Replay ten hours on two GPUs where nothing contends and nothing is measured."""
+    dice = random.Random(seed)
+    arrivals = [Arrival(Candidate("large", Request(22 * GIB), None, 2, 2 * 3600.0), 3600.0)]
+    for hour in range(10):
+        size = dice.randint(13, 60)
+        batch = Batch(f"{hour}-0", size) if has_batches else None
+        arrivals += [
+            Arrival(
+                Candidate(f"{hour}-{number}", Request(4 * GIB), None, 1, hour * 3600.0, batch=batch),
+                dice.uniform(0.66, 1.0) * LONGEST_SECONDS,
+            )
+            for number in range(size)
+        ]
+    return replay(cards(2, 24 * GIB), arrivals, default_objective, headroom=NO_HEADROOM)
 
 
 # Where nothing contends: what the rule costs.
