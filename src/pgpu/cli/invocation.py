@@ -6,8 +6,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pgpu.structs import Struct, field
-
 if TYPE_CHECKING:
     import typer
 
@@ -32,21 +30,26 @@ def _open_functions(settings: "Settings") -> "HttpFunctions":
     return open_functions(settings)
 
 
-class Invocation(Struct):
-    flags: dict[str, str | None] = field(default_factory=dict)
-    """Texts of the global flags that were given, by setting name."""
+class Invocation:
+    def __init__(
+        self, make_client: ClientFactory = _open_client, make_functions: FunctionsFactory = _open_functions
+    ) -> None:
+        """Begin a call without flags.
 
-    make_client: ClientFactory = _open_client
-    """Makes the client; tests pass their own."""
+        Args:
+            make_client: Makes the client; tests pass their own.
+            make_functions: Likewise the client for functions.
+        """
+        self.make_client = make_client
+        self.make_functions = make_functions
+        self.flags: dict[str, str | None] = {}
+        """Texts of the global flags that were given, by setting name."""
 
-    make_functions: FunctionsFactory = _open_functions
-    """Likewise the client for functions."""
+        self.as_json = False
+        """Whether --json was given; set while the verb's options are parsed."""
 
-    as_json: bool = False
-    """Whether --json was given; set while the verb's options are parsed."""
-
-    typed: frozenset[str] = frozenset()
-    """Names of the verb's options that were typed; set likewise."""
+        self.typed: frozenset[str] = frozenset()
+        """Names of the verb's options that were typed; set likewise."""
 
     def settings(self, **verb_flags: str | None) -> "Settings":
         """Read the settings: files, environment, global flags and the verb's flags.

@@ -1,20 +1,20 @@
-"""The entry point of `pgpu`: reads a command line, and is the edge where errors become lines and exit codes."""
+"""The entry point of `pgpu`: reads a command line, and is the edge where errors become lines and exit codes.
+
+`pgpu --version` imports neither the parsers nor the log.
+"""
 
 import sys
 from collections.abc import Sequence
 
 from pgpu.cli import exits
-from pgpu.cli.direct_parser import read_call
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import console
 from pgpu.errors import NodeError, PgpuError
-from pgpu.host.stderr_log import log_to_stderr
 
 
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
     console.prepare_streams()
-    log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = invocation or Invocation()
     try:
@@ -46,6 +46,10 @@ def _run(words: list[str], invocation: Invocation) -> int | None:
 
         print(f"pgpu {installed_version()}")
         return exits.OK
+    from pgpu.cli.direct_parser import read_call
+    from pgpu.host.stderr_log import log_to_stderr
+
+    log_to_stderr()
     call = read_call(words)
     if call is None:
         from pgpu.cli.typer_app import run

@@ -7,7 +7,6 @@ text for its next flush, which raises again; this handler writes to the descript
 import logging
 import os
 import re
-import traceback
 from contextlib import suppress
 
 _LOG = logging.getLogger("pgpu")
@@ -43,6 +42,8 @@ def say(words: str) -> None:
 
 def say_traceback() -> None:
     """Log the traceback of the exception that is being handled."""
+    import traceback  # noqa: PLC0415 - most processes log none
+
     _LOG.error("%s", traceback.format_exc().rstrip())
 
 

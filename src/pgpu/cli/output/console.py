@@ -9,17 +9,15 @@ passes through `pgpu logs` and `run` unchanged.
 
 import errno
 import io
-import json
-import logging
 import os
 import re
-import shutil
 import sys
-import unicodedata
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from pgpu.cli.output import documents
 from pgpu.errors import PgpuError
+
+if TYPE_CHECKING:
+    from pgpu.cli.output import documents
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -30,6 +28,8 @@ def visible(text: str) -> str:
     """Escape all characters that steer a terminal, tabs and line ends included."""
     if text.isprintable():
         return text
+    import unicodedata
+
     # str.isprintable() is false for control and format characters (bidirectional marks) and for all spaces but U+0020.
     from pgpu.units import escape_undecodable, is_text
 
@@ -47,13 +47,17 @@ def visible_json(text: str) -> str:
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def print_json(content: documents.Document) -> None:
+def print_json(content: "documents.Document") -> None:
     """Print one object as a result."""
+    import json
+
     print(visible_json(json.dumps(content, ensure_ascii=False, indent=2)))
 
 
-def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> None:
+def print_json_line(content: "documents.Document", *, to_stderr: bool = False) -> None:
     """Print one object on one line, for streams of objects."""
+    import json
+
     # Flushed, so that a program that reads the stream gets each object at once.
     line = visible_json(json.dumps(content, ensure_ascii=False))
     print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
@@ -64,15 +68,14 @@ def print_note(line: str) -> None:
     print(f"pgpu: {visible(line)}", file=sys.stderr, flush=True)
 
 
-class NoteHandler(logging.Handler):
-    """Prints log lines as notes."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print_note(record.getMessage())
-
-
 def print_log(name: str) -> None:
     """Print the log of one part of pgpu as notes, from INFO on."""
+    import logging
+
+    class NoteHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            print_note(record.getMessage())
+
     logger = logging.getLogger(name)
     logger.setLevel(logging.INFO)
     logger.addHandler(NoteHandler())
@@ -83,6 +86,8 @@ def print_log(name: str) -> None:
 def print_error(error: PgpuError, *, as_json: bool) -> None:
     """Print an error to stderr: one line and a hint, or one JSON object."""
     if as_json:
+        from pgpu.cli.output import documents
+
         print_json_line(documents.of_error(error), to_stderr=True)
         return
     # Messages of libraries may have several lines; a caller that reads lines gets one for each error.
@@ -107,6 +112,8 @@ def user_name(uid: int) -> str:
 
 def print_table(table: Any) -> None:
     """Print a `PlainTable`, or anything that rich draws: as wide as the terminal, or uncut into a pipe."""
+    import shutil
+
     from pgpu.cli.output.plain_table import PlainTable
 
     # A pipe gets whole lines: a program that reads them could not join wrapped ones.

@@ -1,9 +1,6 @@
 """Verbs for jobs that exist: `ps`, `logs`, `stop`, `queue`, `cancel`, `wait`, `resize`."""
 
-import dataclasses
-import queue as queues
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -180,6 +177,9 @@ def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
     To follow, one daemon thread blocks in each replica's log and puts lines into a bounded queue; the threads end with
     this process. Replicas that start later are found within `_POLL_SECONDS`.
     """
+    import queue as queues
+    import threading
+
     job_ids = _replica_jobs(client, name)
     if not follow:
         for job_id in job_ids:
@@ -304,6 +304,8 @@ def resize(
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
     A new share holds from the job's next launch on.
     """
+    import dataclasses
+
     from pgpu.cli.job_arguments import read_resize
 
     if strict and fair:
