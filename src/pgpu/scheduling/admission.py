@@ -9,7 +9,7 @@ waves. Needs, durations and measured demands are inputs.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pgpu.model import Gpu, SharingMode, Slice
+from pgpu.model import Gpu, Request, SharingMode, Slice
 from pgpu.scheduling.admission_round import (
     NO_PRECEDENCE,
     Admission,
@@ -138,6 +138,8 @@ class _Round:
         self._may_move = True
         # Of the overdue job that GPUs are reserved for, and of the first job of the order that does not fit.
         self._reservations: list[_JobReservation] = []
+        # Texts of `explain_memory`, which depend on the request alone once the round is over; an array's jobs share one.
+        self._shortages: dict[Request, str] = {}
         self._has_first = False
         self._allowances = allowances
         self.planned = PlannedOrder(plan, held)
@@ -244,9 +246,13 @@ class _Round:
         elif cause is Cause.SHARING:
             shortage = explain_sharing(candidate, self._rooms, self._space)
         else:
-            free_bytes = self._space.free_bytes
-            shortage = explain_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
+            shortage = self._shortages.get(candidate.request) or self._explain_memory(candidate.request)
         return shortage + "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
+
+    def _explain_memory(self, request: Request) -> str:
+        found = explain_memory(request, self._rooms, self._space.free_bytes, closed_gpus=self.closed_gpus)
+        self._shortages[request] = found
+        return found
 
     def _explain_turn(self, candidate: Candidate, reserved: _JobReservation) -> str:
         first = reserved.candidate
