@@ -1,9 +1,10 @@
 """The ledger's bulletin: what changes is told in order, whoever changed it."""
 
+import time
 from pathlib import Path
 
 import pytest
-from tests.ledger_entries import waiting
+from tests.ledger_entries import add, waiting
 
 from pgpu.errors import RequestError
 from pgpu.ledger import Ledger
@@ -57,3 +58,19 @@ def test_the_oldest_are_forgotten(ledger: Ledger) -> None:
             " INSERT INTO events (at, kind) SELECT i, 'flood' FROM n"
         )
     assert ledger.events.after(0, 1)[0].sequence == 51
+
+
+def test_the_stamp_of_a_ledger_stays_until_the_next_write_and_is_unknown_just_after_it(ledger: Ledger) -> None:
+    def settled() -> tuple[int, ...]:
+        deadline_seconds = time.monotonic() + 30
+        while (stamp := ledger.events.stamp()) is None:
+            assert time.monotonic() < deadline_seconds
+        return stamp
+
+    add(ledger, waiting())
+    first = settled()
+    ledger.events.after(0, 10)
+    assert settled() == first
+    ledger.facts.put("key", "value")
+    assert ledger.events.stamp() != first
+    assert settled() != first

@@ -22,6 +22,9 @@ BUSY_TIMEOUT_SECONDS = 30.0
 
 _PAUSES_SECONDS = (0.0005, 0.004)
 
+# Times of change of files advance with the kernel's timer, every 10 ms at the slowest (CONFIG_HZ=100).
+_TICK_NS = 20_000_000
+
 # Held while the file is created, so that no thread connects before its descriptor is closed (see `_make_private_file`).
 _while_creating = threading.Lock()
 
@@ -125,6 +128,19 @@ class Connections:
             raise LedgerGoneError(
                 f"the ledger {self._path} is gone", hint="stop all jobs before you remove or move a state directory"
             )
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Return a value that differs after each commit, without a transaction; None while it cannot be known.
+
+        It is made of the journal's status. Two writes within one tick of the kernel's clock leave the same time of change, so a
+        journal that was written just now has no stamp.
+        """
+        try:
+            found = self._path.with_name(f"{self._path.name}-wal").stat()
+        except OSError:
+            return None
+        is_settled = abs(time.time_ns() - found.st_mtime_ns) > _TICK_NS
+        return (found.st_ino, found.st_size, found.st_mtime_ns) if is_settled else None
 
     def close(self) -> None:
         """Close every connection; one in use is closed when its transaction ends."""

@@ -1,11 +1,13 @@
 """One reader or one computation for many concurrent requests: the broadcast of events, and single-flight.
 
 The events of the ledger have one reader task in this process, however many subscribers there are. Other processes change the
-ledger as well, so the reader polls it, but only while there is a subscriber. Both classes are used from one event loop.
+ledger as well, so the reader polls it, but only while there is a subscriber, and opens a transaction only if the ledger's
+journal has changed. Both classes are used from one event loop.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +18,9 @@ from pgpu.ledger import Ledger
 from pgpu.model import Event
 
 _POLL_SECONDS = 0.05
+_READ_SECONDS = 1.0
+"""A journal that looks unchanged is read after this time nevertheless: the clock may have been set back."""
+
 _MOST_AT_ONCE = 500
 
 
@@ -75,10 +80,19 @@ class EventBroadcast:
 
     async def _read(self) -> None:
         seen: int | None = None
+        read_stamp: tuple[int, ...] | None = None
+        read_at_seconds = 0.0
         try:
             while self._subscribers:
-                with contextlib.suppress(NodeError):  # Subscribers of `events` read the ledger themselves and get it.
-                    seen = await self._poll(seen)
+                # Taken before the read: a write between the two changes it, and is read again.
+                stamp, now_seconds = self._ledger.events.stamp(), time.monotonic()
+                if stamp is None or stamp != read_stamp or now_seconds - read_at_seconds > _READ_SECONDS:
+                    with contextlib.suppress(
+                        NodeError
+                    ):  # Subscribers of `events` read the ledger themselves and get it.
+                        before, seen = seen, await self._poll(seen)
+                        # A poll reads a limited number of events: only one without any has read all of the journal.
+                        read_stamp, read_at_seconds = stamp if seen == before else None, now_seconds
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # No await since the last check for subscribers, so none is left without a reader: a later one starts another.
