@@ -120,6 +120,18 @@ def test_those_of_several_jobs_that_wait_are_cancelled_in_one_step_and_their_env
     assert [ledger.environment(each) for each in ids[:2]] == [(), (("A", "secret"),)]
 
 
+def test_the_models_that_jobs_wait_for_are_each_found_once(ledger: Ledger) -> None:
+    models = [None, "b", "a", "b", "c", None]
+    for number, model in enumerate(models):
+        entry = waiting(f"{number:012x}")
+        add(ledger, replace(entry, job=replace(entry.job, gpu_model=model)))
+        with ledger.view() as view:
+            assert view.queues() == set(models[: number + 1])
+    with ledger.decision() as decision:
+        decision.cancel_waiting([f"{number:012x}" for number in (0, 2, 5)], 1.0)
+        assert decision.queues() == {"b", "c"}
+
+
 def test_several_jobs_are_read_in_the_order_asked_for(ledger: Ledger) -> None:
     for number in range(3):
         add(ledger, waiting(f"{number:012x}"))

@@ -102,11 +102,9 @@ class Engine(EngineContext):
     def ask_all_to_stop(self, job_ids: Sequence[str], grace_seconds: float) -> None:
         """Stop several jobs in one transaction, so that none starts because another makes room; see `ask_to_stop`."""
         with self.deciding() as decision:
-            entries = decision.entries_of(job_ids)
-            waiting = {entry.job.id for entry in entries if entry.job.state is JobState.WAITING}
-            decision.cancel_waiting(waiting, time.time())
-            for entry in entries:
+            cancelled = decision.cancel_waiting(job_ids, time.time())
+            for entry in decision.entries_of([each for each in job_ids if each not in cancelled]):
                 # A job without a supervisor gets the request, too: recovery starts one, which reads it.
-                if entry.is_live and entry.job.id not in waiting:
+                if entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)

@@ -48,13 +48,13 @@ def connect(path: Path) -> socket.socket:
 
 def send_datagram(path: Path, message: bytes) -> bool:
     """Send one datagram without blocking; False if no process listens there."""
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    with sender:
-        try:
-            with _short(path) as name:
-                sender.sendto(message, name)
-        except BlockingIOError:
-            return True  # The receiver's queue is full of messages that it will read.
-        except OSError:
-            return False
+    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+    try:
+        # The directory first: most jobs of a long queue have none, and a socket costs more than this look-up.
+        with _short(path) as name, socket.socket(socket.AF_UNIX, kind) as sender:
+            sender.sendto(message, name)
+    except BlockingIOError:
+        return True  # The receiver's queue is full of messages that it will read.
+    except OSError:
+        return False
     return True

@@ -63,6 +63,21 @@ FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
 """  # noqa: S608 - words of our own
 
 
+# A loose index scan: one look-up for each model, instead of one row for each waiting job. NULL stands for real GPUs.
+_QUEUES = f"""
+WITH RECURSIVE models (gpu_model) AS (
+    SELECT * FROM (SELECT gpu_model FROM jobs INDEXED BY queue
+        WHERE state = 'waiting' AND gpu_model IS NOT NULL ORDER BY gpu_model LIMIT 1)
+    UNION ALL
+    SELECT (SELECT gpu_model FROM jobs INDEXED BY queue
+        WHERE state = 'waiting' AND gpu_model > models.gpu_model ORDER BY gpu_model LIMIT 1)
+    FROM models WHERE models.gpu_model IS NOT NULL
+)
+SELECT gpu_model FROM models WHERE gpu_model IS NOT NULL
+UNION SELECT NULL WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY queue WHERE state = 'waiting' AND gpu_model IS NULL)
+UNION SELECT gpu_model FROM jobs WHERE {RETURNING}
+"""  # noqa: S608 - words of our own
+
 _WAYS = """
 SELECT id, json_extract(spec, '$.runtime') AS runtime, json_extract(spec, '$.user') AS user FROM jobs
 WHERE id IN (SELECT value FROM json_each(?))
@@ -211,10 +226,7 @@ class LedgerView:
 
     def queues(self) -> set[str | None]:
         """Return the GPU models that jobs wait for."""
-        statement = (
-            f"SELECT gpu_model FROM jobs WHERE state = 'waiting' UNION SELECT gpu_model FROM jobs WHERE {RETURNING}"  # noqa: S608 - words of our own
-        )
-        rows = self._connection.execute(statement)
+        rows = self._connection.execute(_QUEUES)
         return {row["gpu_model"] for row in rows}
 
     def conditional(self) -> list[JobPeer]:
@@ -237,8 +249,8 @@ class LedgerView:
         row = self._connection.execute(_ARRAY, {"word": word, "owner": owner_uid}).fetchone() if is_word else None
         if row is None or (row["count"] > 1 and not row["is_exact"]):
             return []
-        clause = "WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence"
-        return [peer.job_id for peer in self._peers(clause, (row["array_id"],))]
+        statement = "SELECT id FROM jobs WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence"
+        return [each["id"] for each in self._connection.execute(statement, (row["array_id"],))]
 
     def granted_of_arrays(self) -> dict[str, int]:
         """Return how many jobs of each array are granted now, by id of the array."""
