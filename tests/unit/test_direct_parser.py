@@ -1,6 +1,8 @@
 """The direct parser accepts a command line only where Typer makes the same call of it."""
 
 import string
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -145,3 +147,19 @@ def test_help_errors_and_verbs_without_rows_are_left_to_typer(words: list[str]) 
 
 def test_each_verb_that_scripts_start_often_has_rows() -> None:
     assert {"run", "submit", "ps", "stop", "logs", "top", "version", "queue", "cancel", "wait"} <= set(_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--version"], {"typer", "rich", "msgspec", "logging", "email", "pgpu.cli.direct_parser"}),
+        (["version", "--json"], {"typer", "rich", "email", "pgpu.client", "pgpu.app.settings"}),
+    ],
+)
+def test_a_command_that_typer_does_not_read_loads_neither_it_nor_more_than_it_needs(
+    words: list[str], absent: set[str]
+) -> None:
+    code = f"import sys; from pgpu.cli.main import main; main({words}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "0." in done.stdout
+    assert not absent & set(done.stderr.split())
