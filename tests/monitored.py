@@ -110,6 +110,7 @@ class Monitored:
             report=report,
             streams=streams,
             job_ends=job_ends,
+            done=lock,
         )
         self.pid = start_monitor(order)
         for descriptor in {lock, spool, *streams, *(() if keeps_ends else job_ends)}:

@@ -183,6 +183,7 @@ static void reap(void) {
         if (pid != job.main || job.has_ended) continue;
         end();
         record_end(&job.record, status, &usage, job.log.dropped);
+        close(job.order->fds[ORDER_DONE]);
         hint("ended");
     }
 }
@@ -224,7 +225,8 @@ static void one_round(void) {
         if (polls[3 + i].revents) streams_read(&job.streams, i, &job.log);
     if (polls[5].revents) streams_push_input(&job.streams);
     if (polls[3].revents || polls[4].revents) followers_output_grew(&job.followers);
-    if (is_hung_up && streams_read(&job.streams, 0, &job.log)) followers_output_grew(&job.followers);
+    for (int i = 0; i < 2 && is_hung_up; i++)
+        if (streams_read(&job.streams, i, &job.log)) followers_output_grew(&job.followers);
     if (polls[0].revents) reap();
     if (job.is_finished && job.has_ended && !job.followers.has_ended) {
         job.followers.has_ended = true;
@@ -249,6 +251,7 @@ _Noreturn void monitor(const struct order *order) {
     log_open(&job.log, order->log, order->cap);
     job.streams = (struct streams){.outputs = {order->fds[ORDER_STDOUT], order->fds[ORDER_STDERR]},
                                    .has_terminal = order->has_terminal,
+                                   .stays_open = !has_launcher,
                                    .wants_stdin = order->wants_stdin,
                                    .stdin_end = order->wants_stdin ? order->fds[ORDER_INPUT] : -1};
     if (order->has_terminal) job.streams.outputs[1] = -1; /* the master side once more */

@@ -18,6 +18,7 @@ enum order_fd {
     ORDER_JOB_STDIN,
     ORDER_JOB_STDOUT, /* the job's own ends */
     ORDER_JOB_STDERR,
+    ORDER_DONE, /* closed once the end is recorded, or by the monitor's death */
     ORDER_FDS
 };
 

@@ -17,7 +17,7 @@ void streams_set_window(const struct streams *streams, unsigned short columns, u
 static void end_output(struct streams *streams, int which) {
     /* A terminal's master side stays open: to close it would send SIGHUP to a job that closed its terminal
      * first and ends only then. */
-    if (streams->has_terminal) {
+    if (streams->has_terminal || streams->stays_open) {
         streams->is_hung_up = true;
         return;
     }

@@ -239,8 +239,13 @@ def test_a_client_that_holds_back_gets_every_byte(make: Make) -> None:
     until(lambda: _log_bytes(job) > 4 << 20 and _state(read_record(job.started).pid) == "S")
     assert _log_bytes(job) < 6 << 20
     assert not job.ended.exists()
-    threading.Thread(target=lambda: (job.end(), job.order("finish"))).start()
+    threading.Thread(target=_finish, args=[job]).start()
     assert len(client.output()) == 12 << 20
+
+
+def _finish(job: Monitored) -> None:
+    job.end()
+    job.order("finish")
 
 
 def _log_bytes(job: Monitored) -> int:

@@ -131,6 +131,26 @@ class JobPaths(Struct, frozen=True):
         """State of its move to the host while it is suspended."""
         return self.live / "parking"
 
+    @property
+    def control_socket(self) -> Path:
+        """Datagram socket of its monitor's control words."""
+        return self.live / "control.sock"
+
+    @property
+    def monitor_lock(self) -> Path:
+        """Locked as long as its monitor lives."""
+        return self.live / "monitor.lock"
+
+    @property
+    def done(self) -> Path:
+        """Named pipe that its monitor holds open until it has recorded the job's end."""
+        return self.live / "done"
+
+    @property
+    def spool(self) -> Path:
+        """In the state directory: the records of all monitors."""
+        return self.kept.parent.with_name("spool")
+
     def pipe(self, stream: str) -> Path:
         """Return the named pipe of `stdout` or `stderr`."""
         return self.live / stream

@@ -4,7 +4,7 @@ A runtime starts, signals, waits for and adopts jobs. GPUs and limits are chosen
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec
@@ -22,6 +22,34 @@ class Stdio(Struct, frozen=True):
     stdin: int
     stdout: int
     stderr: int
+    monitor: "LauncherParent | None" = None
+    """Starts the launcher of a process in place of this process; None makes it a child of this process."""
+
+
+class LauncherParent(Protocol):
+    """The monitor of one job, as its runtime sees it."""
+
+    @property
+    def end_event(self) -> int:
+        """Descriptor that polls readable once the job has ended and its exit code is known, if it ever will be."""
+        ...
+
+    def start_launcher(self, words: Sequence[str], control: int, report: int) -> None:
+        """Start the launcher; its report begins with a line "started" and its PID.
+
+        Args:
+            words: Its arguments, without its own name.
+            control: Read end of its control pipe.
+            report: Write end of its report pipe.
+
+        Raises:
+            OSError: The kernel could not create a process.
+        """
+        ...
+
+    def exit_code(self) -> int | None:
+        """Return the recorded exit code, 0-255; None if there is none."""
+        ...
 
 
 class RunningJob(Protocol):

@@ -59,6 +59,9 @@ class MonitorOrder(Struct, frozen=True):
     job_ends: tuple[int, int, int]
     """The job's stdin, stdout and stderr."""
 
+    done: int
+    """Write end of a pipe, which the monitor closes once the end is recorded."""
+
 
 class EndRecord(Struct, frozen=True):
     """How a job's main process ended."""
@@ -103,7 +106,7 @@ def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOr
         with open(memory, "wb", closefd=False) as file:
             file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
         descriptors = [memory, order.lock, order.listener, order.control, order.spool, order.go, order.report]
-        socket.send_fds(connection, [b"\0"], [*descriptors, *order.streams, *order.job_ends])
+        socket.send_fds(connection, [b"\0"], [*descriptors, *order.streams, *order.job_ends, order.done])
     finally:
         os.close(memory)
 

@@ -52,11 +52,15 @@ class Launch:
     ) -> None:
         """Close both pipes; a launcher that still waits exits when its control pipe is closed. Then reap it."""
         # The control pipe first: a launcher that still waits for its release reads end of file and exits, so waitpid returns.
-        os.close(self._control)
-        os.close(self._report)
+        self.close()
         if error is not None or not self._is_let_go:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
+
+    def close(self) -> None:
+        """Close both pipes."""
+        os.close(self._control)
+        os.close(self._report)
 
     def await_start(self) -> None:
         """Wait until the monitor has started the launcher and recorded it, and take its PID.
@@ -127,7 +131,11 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
     control_end, control = os.pipe()
     report, report_end = os.pipe()
     try:
-        pid = spawn(program, words, (stdio.stdin, stdio.stdout, stdio.stderr, control_end, report_end))
+        if stdio.monitor is None:
+            pid = spawn(program, words, (stdio.stdin, stdio.stdout, stdio.stderr, control_end, report_end))
+        else:
+            pid = 0
+            stdio.monitor.start_launcher(words, control_end, report_end)
     except OSError as exc:
         os.close(control)
         os.close(report)
@@ -136,7 +144,14 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
         # With a copy of the launcher's ends open here, its death would not be seen as the end of the report.
         os.close(control_end)
         os.close(report_end)
-    return Launch(pid, control, report)
+    launched = Launch(pid, control, report)
+    if stdio.monitor is not None:
+        try:
+            launched.await_start()
+        except BaseException:
+            launched.close()
+            raise
+    return launched
 
 
 def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:

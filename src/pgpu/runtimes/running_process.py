@@ -4,19 +4,17 @@ An exit code that cannot be determined stays None.
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
-import struct
-import termios
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from pgpu.errors import RuntimeUnavailableError
+from pgpu.errors import PgpuBug, RuntimeUnavailableError
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder
+from pgpu.runtimes import LauncherParent
 from pgpu.runtimes.cgroups import enter_leaf, kill_leaf, remove_leaf
 from pgpu.runtimes.lineage import Lineage
 
@@ -30,19 +28,21 @@ class RunningProcess:
     kill_deadline_seconds = 10.0
     """Time for the job's processes to end after SIGKILL."""
 
-    def __init__(self, holder: ProcessHolder, lineage: Lineage, pidfd: int, terminal: Path | None) -> None:
+    def __init__(
+        self, holder: ProcessHolder, lineage: Lineage, pidfd: int | None, monitor: LauncherParent | None = None
+    ) -> None:
         """Attach to a process.
 
         Args:
             holder: The process.
             lineage: Determines which processes are part of the job.
-            pidfd: Of that process; closed by `close`.
-            terminal: Path of its terminal; None without one.
+            pidfd: Of that process; closed by `close`. None if it has ended.
+            monitor: Its parent; None if this process is.
         """
         self._holder = holder
         self._lineage = lineage
         self._pidfd = pidfd
-        self._terminal = terminal
+        self._monitor = monitor
         self._exit_code: int | None = None
         self._leaf: Path | None = None
 
@@ -60,19 +60,25 @@ class RunningProcess:
         return self._holder
 
     def fileno(self) -> int:
-        """Return the pidfd: it polls readable once the main process has ended."""
+        """Return a descriptor that polls readable once the main process has ended."""
+        if self._monitor is not None:
+            return self._monitor.end_event
+        if self._pidfd is None:
+            raise PgpuBug("a process without a parent here was adopted after its end")
         return self._pidfd
 
     def exit_code(self) -> int | None:
         """Return 0–255 (128 + signal for a signal) after the end; None while it runs, and for an adopted job."""
-        if self._exit_code is None:
+        if self._exit_code is None and self._pidfd is not None:
             self._exit_code = _reap(self._pidfd)
+        if self._exit_code is None and self._monitor is not None:
+            self._exit_code = self._monitor.exit_code()
         return self._exit_code
 
     def is_alive(self) -> bool:
         """True while the main process runs."""
         # A pidfd is readable as soon as the process is a zombie, whether or not it has been reaped.
-        return not _wait_until_ended([self._pidfd], 0.0)
+        return self._pidfd is not None and not _wait_until_ended([self._pidfd], 0.0)
 
     def owns(self, pid: int) -> bool:
         """True if this process has a mark of the job."""
@@ -80,8 +86,9 @@ class RunningProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process; no effect if it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
         """End the main process and all processes that it started, including daemons.
@@ -99,30 +106,21 @@ class RunningProcess:
             if time.monotonic() > deadline:
                 raise RuntimeUnavailableError(f"these processes of the job do not end: {sorted(members)}")
             _kill_and_wait(members, self._lineage)
-        _wait_until_ended([self._pidfd], self.kill_deadline_seconds)
+        if self._pidfd is not None:
+            _wait_until_ended([self._pidfd], self.kill_deadline_seconds)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Set the terminal size in characters."""
-        if self._terminal is None:
-            return
-        with contextlib.suppress(OSError):
-            # Open only briefly: while the slave side is open here, the master side gets no hang-up when the job closes it.
-            terminal = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-            try:
-                # The kernel then sends SIGWINCH to the terminal's foreground process group.
-                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
-            finally:
-                os.close(terminal)
+        """Do nothing: the monitor has the terminal's master side."""
 
     def close(self) -> None:
         """Release the descriptors; a running job continues."""
         if self._leaf is not None:
             # Fails without effect while the job runs, which so keeps its limits.
             remove_leaf(self._leaf)
-        if self._pidfd >= 0:
+        if self._pidfd is not None:
             os.close(self._pidfd)
-            self._pidfd = -1
-            self._lineage.close()
+            self._pidfd = None
+        self._lineage.close()
 
 
 def _reap(pidfd: int) -> int | None:

@@ -1,211 +1,317 @@
-"""Carries bytes between one job, its log and its followers.
+"""The standard streams of one job, and the native monitor that carries them into the log and to clients.
 
-The job is never held up by a full disk or a dead client; by a slow client only while that client reads on.
+The supervisor makes the pipes and sockets and keeps its ends, so that the death of either process costs no byte of output and
+no exit code: a monitor goes on without a supervisor, and a supervisor replaces a monitor that was killed. The job of a killed
+monitor becomes the supervisor's child, which is why the supervisor is a subreaper.
 """
 
-import errno
+import contextlib
+import ctypes
 import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from pgpu.engine.event_loop import READABLE, WRITABLE, EventLoop, Timer
+from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
-from pgpu.engine.streams.followers import PATIENCE_SECONDS, Followers
-from pgpu.engine.streams.log import OutputLog
-from pgpu.engine.streams.records import Record
 from pgpu.engine.streams.stdio import JobStreams, open_streams
-from pgpu.engine.unix_sockets import bind
+from pgpu.engine.unix_sockets import bind, send_datagram
+from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
+from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
 
-_CHUNK_BYTES = 1 << 16
-_MOST_STDIN_BYTES = 1 << 20
-_BACKLOG = 16
+_BACKLOG = 128
+_PR_SET_CHILD_SUBREAPER = 36
+_RETIREMENT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.005
 
 
 class Carrier:
-    """The streams of one job, from before its start until its last follower was served."""
+    """The streams of one job, from before its start until its last client was served."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        spec: JobSpec,
-        places: JobPaths,
-        log_cap_bytes: int,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
-        """Take callers from now on; the job's own streams are made by `open`.
+    def __init__(self, loop: EventLoop, job_id: str, spec: JobSpec, places: JobPaths, log_cap_bytes: int) -> None:
+        """Accept clients from now on, unless a monitor of this job lives already and does.
 
         Args:
-            loop: Calls on whatever is ready.
+            loop: Of the supervisor.
+            job_id: The job.
             spec: Of the job.
-            places: Where the job's files lie; they exist.
+            places: Where the job's files are; they exist.
             log_cap_bytes: How much output is kept.
-            patience_seconds: How long a client that reads nothing holds the job back.
         """
         self._loop = loop
-        self._patience_seconds = patience_seconds
+        self._job_id = job_id
         self._spec = spec
         self._places = places
+        self._log_cap_bytes = log_cap_bytes
         self._streams: JobStreams | None = None
-        self._stdin = bytearray()
-        self._stdin_ends = False
         self._window: tuple[int, int] | None = None
-        self._patience: Timer | None = None
+        self._is_finished = False
+        self._is_carried = False
+        """Whether the job runs elsewhere, and its monitor only carries its streams."""
+
+        self._number = 0
+        self._monitor_pid: int | None = None
+        self._done: int | None = None
+        self._main: int | None = None
+        self.end_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
-        self.log = OutputLog(places.log, log_cap_bytes)
-        listener = bind(socket.SOCK_STREAM, places.attach_socket)
-        listener.listen(_BACKLOG)
-        self.followers = Followers(loop, listener, self.log, self, patience_seconds)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._lock: int | None = open_lock_file(places.monitor_lock)
+        self._listener: socket.socket | None = None
+        self._control: socket.socket | None = None
+        if try_flock(self._lock):
+            self._bind()
+        else:
+            self._release_lock()
 
     def open(self) -> Stdio:
-        """Open the streams and return the job's ends, for `Runtime.start` or `adopt`; then call `started`."""
-        if self._streams is not None:
-            self._streams.close()  # A start that failed, and is tried again.
-        self._streams = open_streams(self._spec, self._places)
-        if self._window is not None:
-            self._streams.set_window(*self._window)
-        if self._streams.job_ends is None:
-            raise LookupError("streams were made without the job's ends")
-        return self._streams.job_ends
+        """Make the streams of a job that is to be started; then call `started`."""
+        self._retire()
+        return self._make_streams()
+
+    def reopen(self) -> Stdio:
+        """Return the streams of a job that another supervisor started; then call `started`."""
+        record = self._last_record()
+        if record is not None:
+            self._number = int(record.suffix[1:])
+        if record is None:
+            self._retire()  # of a job that runs elsewhere: its new streams need a new monitor
+            return self._make_streams()
+        if self._lock is None:
+            self._watch_done()
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
+            return Stdio(nothing, nothing, nothing, self)
+        if self._end_record() is not None:
+            os.eventfd_write(self.end_event, 1)
+        return self._make_streams()
 
     def started(self) -> None:
-        """Let go of the job's ends and carry its output from now on."""
+        """Close the job's ends here. A job that no launcher was started for has its streams carried from now on."""
+        if self._lock is not None and self._monitor_pid is None:
+            self._start_monitor(None, None, None)
         if self._streams is not None:
             self._streams.close_job_ends()
-        self._watch_outputs()
-        self._push_stdin()
+
+    def start_launcher(self, words: Sequence[str], control: int, report: int) -> None:
+        """Start the monitor, which starts the launcher on the job's streams.
+
+        Args:
+            words: The launcher's arguments, without its own name.
+            control: Read end of its control pipe.
+            report: Write end of its report pipe; the monitor's first line is "started" and the launcher's PID.
+
+        Raises:
+            OSError: The kernel could not create a process.
+        """
+        self._number = time.time_ns()
+        self._places.done.unlink(missing_ok=True)
+        os.mkfifo(self._places.done, 0o600)
+        self._watch_done()
+        self._start_monitor(tuple(words), control, report)
+
+    def exit_code(self) -> int | None:
+        """Return the job's exit code if its monitor has recorded one."""
+        record = self._end_record()
+        return None if record is None else record.exit_code
 
     def drain(self) -> None:
-        """Take everything that a job which has ended left in its pipes."""
-        for descriptor in list(self._streams.outputs if self._streams else ()):
-            while self._read(descriptor):
-                pass
-        self.followers.output_grew()
+        """End the output of a job that runs elsewhere; the monitor reads what is left of its own job by itself."""
+        if self._is_carried:
+            self._order(b"end")
 
     def finish(self) -> None:
-        """Tell the followers that the job is final."""
-        self.followers.end()
-
-    def close(self) -> None:
-        """Close everything."""
-        self.followers.close()
-        if self._streams is not None:
-            for descriptor in [*self._streams.outputs, *([self._streams.stdin] if self._streams.stdin else [])]:
-                self._loop.forget(descriptor)
-            self._streams.close()
-        self.log.close()
-
-    @property
-    def takes_stdin(self) -> bool:
-        """Whether clients may send more input."""
-        return len(self._stdin) < _MOST_STDIN_BYTES
-
-    def give_stdin(self, data: bytes) -> None:
-        """Pass input on to the job, or keep it until the job starts."""
-        if self._spec.wants_stdin and not self._stdin_ends:
-            self._stdin += data
-            self._push_stdin()
-
-    def end_stdin(self) -> None:
-        """End the job's input once all of it was passed on."""
-        self._stdin_ends = True
-        self._push_stdin()
+        """Have clients told that the job is final, once they have read everything."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        if self._lock is not None and self._monitor_pid is None:  # it never started
+            if self._streams is None:
+                self._make_streams()
+            self._start_monitor(None, None, None)
+        self.drain()
+        self._order(b"finish")
 
     def set_window(self, columns: int, rows: int) -> None:
         """Give the job's terminal a size, now or when it is made."""
         self._window = (columns, rows)
         if self._streams is not None:
             self._streams.set_window(columns, rows)
+        self._order(b"window %d %d" % (columns, rows))
         self.on_window(columns, rows)
 
-    def followers_moved(self) -> None:
-        """See whether output may flow again."""
-        self._watch_outputs()
+    def close(self) -> None:
+        """Leave the job to its monitor, which serves the last clients; without `finish` the monitor ends."""
+        if not self._is_finished:
+            self._order(b"quit")
+        for record in self._records():
+            record.unlink(missing_ok=True)
+        for descriptor in (self._done, self._main):
+            if descriptor is not None:
+                self._loop.forget(descriptor)
+                os.close(descriptor)
+        if self._streams is not None:
+            self._streams.close()
+        for each in (self._listener, self._control):
+            if each is not None:
+                each.close()
+        self._release_lock()
+        os.close(self.end_event)
 
-    def _watch_outputs(self) -> None:
-        if self._streams is None or self._streams.job_ends is not None:
+    def _bind(self) -> None:
+        self._listener = bind(socket.SOCK_STREAM, self._places.attach_socket)
+        self._listener.listen(_BACKLOG)
+        self._control = bind(socket.SOCK_DGRAM, self._places.control_socket)
+
+    def _make_streams(self) -> Stdio:
+        if self._streams is not None:
+            self._streams.close()
+        self._streams = open_streams(self._spec, self._places)
+        if self._window is not None:
+            self._streams.set_window(*self._window)
+        if self._streams.job_ends is None:
+            raise LookupError("streams were made without the job's ends")
+        ends = self._streams.job_ends
+        return Stdio(ends.stdin, ends.stdout, ends.stderr, self)
+
+    def _start_monitor(self, words: tuple[str, ...] | None, control: int | None, report: int | None) -> None:
+        """Start a monitor for a launcher, or for the streams alone."""
+        streams = self._streams
+        if streams is None or self._listener is None or self._control is None or self._lock is None:
+            raise LookupError("a monitor needs streams and sockets")
+        self._is_carried = words is None
+        self._places.spool.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            nothing = stack.enter_context(_opened(os.devnull, os.O_RDWR))
+            spool = stack.enter_context(_opened(self._places.spool, os.O_RDONLY | os.O_DIRECTORY))
+            done = nothing
+            if words is not None:
+                done = stack.enter_context(_opened(self._places.done, os.O_WRONLY | os.O_NONBLOCK))
+            outputs = list(streams.outputs) or [nothing, nothing]
+            ends = streams.job_ends or Stdio(nothing, nothing, nothing)
+            order = MonitorOrder(
+                job_id=self._job_id,
+                number=self._number,
+                log=self._places.log,
+                log_cap_bytes=self._log_cap_bytes,
+                hint=None,
+                has_terminal=streams.terminal is not None,
+                wants_stdin=streams.stdin is not None,
+                launcher_words=words,
+                lock=self._lock,
+                listener=self._listener.fileno(),
+                control=self._control.fileno(),
+                spool=spool,
+                go=nothing if control is None else control,
+                report=nothing if report is None else report,
+                streams=(outputs[0], outputs[-1], nothing if streams.stdin is None else streams.stdin),
+                job_ends=(ends.stdin, ends.stdout, ends.stderr),
+                done=done,
+            )
+            self._monitor_pid = start_monitor(order)
+        # A client that owns the input ends it by going: with the write end open here, it would not end.
+        streams.close_stdin()
+
+    def _retire(self) -> None:
+        """End the monitor of an earlier start of this job, and take its lock and its place."""
+        if self._lock is not None and self._monitor_pid is None:
             return
-        is_held_back = self.followers.hold_back
-        for descriptor in self._streams.outputs:
-            self._watch_output(descriptor, 0 if is_held_back else READABLE)
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self._loop.call_later(self._patience_seconds, self._watch_outputs) if is_held_back else None
-
-    def _watch_output(self, descriptor: int, events: int) -> None:
-        # A terminal is one descriptor for both directions.
-        if self._streams is not None and descriptor == self._streams.terminal and self._stdin:
-            events |= WRITABLE
-        self._loop.watch(descriptor, events, lambda ready: self._output_ready(descriptor, ready))
-
-    def _output_ready(self, descriptor: int, events: int) -> None:
-        if events & WRITABLE:
-            self._push_stdin()
-        if events & READABLE:
-            self._read(descriptor)
-            self.followers.output_grew()
-            if self.followers.hold_back:
-                self._watch_outputs()
-
-    def _read(self, descriptor: int) -> bool:
-        """Move one piece of output into the log; False if there is none now."""
-        if self._streams is None or descriptor not in self._streams.outputs:
-            return False
-        stream = self._streams.outputs[descriptor]
-        if descriptor != self._streams.terminal:
-            state = _state_of_pipe(descriptor)
-            if not state or (state & select.POLLIN and self.log.take(stream, descriptor, _CHUNK_BYTES, time.time_ns())):
-                return bool(state)
-        try:
-            data = os.read(descriptor, _CHUNK_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError as exc:
-            if exc.errno != errno.EIO:  # A terminal says so when its last user is gone.
-                raise
-            data = b""
-        if data:
-            self.log.append(Record(stream, data, time.time_ns()))
-            return True
-        self._loop.forget(descriptor)
-        self._streams.close_output(descriptor)
-        return False
-
-    def _push_stdin(self) -> None:
-        """Write as much input as the job takes now."""
-        if self._streams is None or self._streams.stdin is None or self._streams.job_ends is not None:
-            return
-        descriptor = self._streams.stdin
-        had_room = self.takes_stdin
-        try:
-            while self._stdin:
-                del self._stdin[: os.write(descriptor, self._stdin[:_CHUNK_BYTES])]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._stdin.clear()  # The job reads no more.
-            self._stdin_ends = True
-        if not had_room and self.takes_stdin:
-            self.followers.stdin_has_room()
-        self._rewatch_stdin(descriptor)
-
-    def _rewatch_stdin(self, descriptor: int) -> None:
-        if self._streams is None:
-            return
-        if descriptor == self._streams.terminal:
-            self._watch_outputs()
-        elif self._stdin:
-            self._loop.watch(descriptor, WRITABLE, lambda _: self._push_stdin())
+        self._order(b"quit")
+        if self._lock is None:
+            self._lock = open_lock_file(self._places.monitor_lock)
+            deadline = time.monotonic() + _RETIREMENT_SECONDS
+            while not try_flock(self._lock):
+                if time.monotonic() > deadline:
+                    self._release_lock()
+                    raise RuntimeUnavailableError(f"the monitor of an earlier start of job {self._job_id} does not end")
+                select.select([], [], [], _PAUSE_SECONDS)
+            self._bind()
         else:
-            self._loop.forget(descriptor)
-        if self._stdin_ends and not self._stdin:
-            self._streams.end_stdin()
+            self._reap_monitor(0)
+        for record in self._records():
+            record.unlink(missing_ok=True)
+
+    def _watch_done(self) -> None:
+        if self._done is not None:
+            self._loop.forget(self._done)
+            os.close(self._done)
+        self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._loop.watch(self._done, READABLE, lambda _: self._on_done())
+        if self._end_record() is not None:  # closed before it was opened here, so nothing would be readable
+            self._on_done()
+
+    def _on_done(self) -> None:
+        """The monitor has recorded the end, or was killed."""
+        if self._done is not None:
+            self._loop.forget(self._done)
+            os.close(self._done)
+            self._done = None
+        if self._end_record() is not None:
+            os.eventfd_write(self.end_event, 1)
+        else:
+            self._replace_monitor()
+
+    def _replace_monitor(self) -> None:
+        """Carry on the streams of a job whose monitor was killed, and watch its main process from here."""
+        self._reap_monitor(0)
+        if self._lock is None:
+            self._lock = open_lock_file(self._places.monitor_lock)
+            try_flock(self._lock)
+            self._bind()
+            self._make_streams()
+        if self._streams is not None:
+            self._streams.close_job_ends()
+            self._start_monitor(None, None, None)
+        record = self._last_record()
+        try:
+            self._main = os.pidfd_open(read_record(record).pid) if record is not None else None
+        except ProcessLookupError:
+            self._main = None
+        if self._main is None:
+            os.eventfd_write(self.end_event, 1)
+        else:
+            self._loop.watch(self._main, READABLE, lambda _: self._on_main_ended())
+
+    def _on_main_ended(self) -> None:
+        if self._main is not None:
+            self._loop.forget(self._main)
+        self.drain()
+        os.eventfd_write(self.end_event, 1)
+
+    def _reap_monitor(self, options: int) -> None:
+        if self._monitor_pid is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._monitor_pid, options)
+            self._monitor_pid = None
+
+    def _order(self, word: bytes) -> None:
+        send_datagram(self._places.control_socket, word)
+
+    def _records(self) -> list[Path]:
+        return [path for state in ("started", "ended") for path in self._places.spool.glob(f"{state}-{self._job_id}.*")]
+
+    def _last_record(self) -> Path | None:
+        return max(self._records(), key=lambda path: int(path.suffix[1:]), default=None)
+
+    def _end_record(self) -> EndRecord | None:
+        path = self._places.spool / f"ended-{self._job_id}.{self._number}"
+        return read_record(path) if self._number and path.exists() else None
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
-def _state_of_pipe(descriptor: int) -> int:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return next((events for _, events in poll.poll(0)), 0)
+@contextlib.contextmanager
+def _opened(path: str | Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -16,9 +16,6 @@ from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
 from pgpu.structs import Struct, field
 
-_END_OF_TRANSMISSION = b"\x04"
-"""What a terminal's line discipline takes for the end of input. Source: termios(3), VEOF."""
-
 
 class JobStreams(Struct):
     """Descriptors of the supervisor's side; `outputs` are non-blocking."""
@@ -42,11 +39,9 @@ class JobStreams(Struct):
                 os.close(descriptor)
             self.job_ends = None
 
-    def end_stdin(self) -> None:
-        """Tell the job that its input has ended."""
-        if self.terminal is not None:
-            os.write(self.terminal, _END_OF_TRANSMISSION)
-        elif self.stdin is not None:
+    def close_stdin(self) -> None:
+        """Close the end where input is written, which the monitor has as well."""
+        if self.stdin is not None and self.terminal is None:
             os.close(self.stdin)
         self.stdin = None
 

@@ -58,9 +58,6 @@ PLACE_PAUSE_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 """How long to wait before the ledger is tried again, when a job's end could not be written."""
 
-DRAIN_PAUSE_SECONDS = 0.05
-"""How often the last followers are looked at."""
-
 _MOST_WORD_BYTES = 64
 
 
@@ -93,7 +90,7 @@ class _Supervisor:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
-        self._carrier = Carrier(self._loop, entry.job.spec, self._places, engine.settings.log_cap_bytes)
+        self._carrier = Carrier(self._loop, entry.job.id, entry.job.spec, self._places, engine.settings.log_cap_bytes)
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
@@ -137,8 +134,6 @@ class _Supervisor:
             self._end(failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
         self._standing.close()
-        if self._next_try is None:
-            self._serve_the_last()
 
     def try_again(self) -> None:
         """Queue a job that wants another try, once nothing of this one is left; whoever comes by gives it a supervisor."""
@@ -320,7 +315,6 @@ class _Supervisor:
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
         left.close()
-        self._carrier.log.save()  # The ledger was written, so a disk that was full has room.
         # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
         self._close_running()
         if self._next_try is None:
@@ -364,11 +358,6 @@ class _Supervisor:
             act()
         except PgpuError as exc:
             self._complain(exc)
-
-    def _serve_the_last(self) -> None:
-        """Stay until those who follow have read everything; who reads nothing for long hangs, and is left."""
-        while not self._carrier.followers.is_drained:
-            self._pause(DRAIN_PAUSE_SECONDS)
 
     def _read_wake(self) -> None:
         """Take every message that is there: words to look again, and signals for the job."""

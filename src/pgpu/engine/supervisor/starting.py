@@ -46,7 +46,7 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
 
 def adopt(engine: Engine, job: Job, carrier: Carrier) -> RunningJob | None:
     """Take charge of a job that runs already; None if its holder is gone."""
-    running = engine.runtime(job.spec.runtime).adopt(job, carrier.open())
+    running = engine.runtime(job.spec.runtime).adopt(job, carrier.reopen())
     carrier.started()
     if running is not None:
         _mark_running(engine, job)
