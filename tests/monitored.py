@@ -98,6 +98,7 @@ class Monitored:
             number=self.number,
             log=self.log,
             log_cap_bytes=self.cap_bytes,
+            patience_seconds=30.0,
             hint=self.hint_path,
             has_terminal=tty,
             wants_stdin=stdin,

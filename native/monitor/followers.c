@@ -8,8 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_LAG    ((uint64_t)4 << 20) /* less than the log keeps in memory on a full disk */
-#define PATIENCE_MS 30000               /* a client that read nothing for so long hangs */
+#define MOST_LAG ((uint64_t)4 << 20) /* less than the log keeps in memory on a full disk */
 enum { OUT = PART + FRAME_HEADER };
 
 uint64_t now_ms(void) {
@@ -18,7 +17,9 @@ uint64_t now_ms(void) {
     return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
 }
 
-void followers_init(struct followers *followers, struct job_log *log, struct streams *streams) {
+void followers_init(struct followers *followers, struct job_log *log, struct streams *streams,
+                    uint64_t patience_ms) {
+    followers->patience_ms = patience_ms;
     followers->log = log;
     followers->streams = streams;
     for (int i = 0; i < MOST_FOLLOWERS; i++)
@@ -205,7 +206,7 @@ bool followers_hold_back(struct followers *followers) {
         if (follower->fd < 0 || !follower->has_greeted || !follower->hello.holds_back) continue;
         if (followers->log->end <= follower->cursor) continue;
         if (followers->log->end - follower->cursor > MOST_LAG &&
-            now - follower->progressed_at_ms < PATIENCE_MS)
+            now - follower->progressed_at_ms < followers->patience_ms)
             return true;
     }
     return false;

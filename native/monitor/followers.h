@@ -32,10 +32,12 @@ struct followers {
     int count;
     struct job_log *log;
     struct streams *streams;
+    uint64_t patience_ms;
     bool has_ended;
 };
 
-void followers_init(struct followers *followers, struct job_log *log, struct streams *streams);
+void followers_init(struct followers *followers, struct job_log *log, struct streams *streams,
+                    uint64_t patience_ms);
 void followers_accept(struct followers *followers, int listener);
 int followers_poll(struct followers *followers, struct pollfd *polls, int *which);
 void followers_ready(struct followers *followers, int which, short events);

@@ -27,7 +27,7 @@
 #include "record.h"
 
 #define LAST_WORD_MS 30000 /* how long clients of a job that ended may take */
-enum { REFUSED = 125, LOOK_MS = 1000, FIRST_FOLLOWER = 6 };
+enum { REFUSED = 125, LOOK_MS = 500, FIRST_FOLLOWER = 6 };
 
 struct job {
     const struct order *order;
@@ -205,14 +205,15 @@ static void one_round(void) {
     struct pollfd polls[FIRST_FOLLOWER + MOST_FOLLOWERS];
     int which[MOST_FOLLOWERS];
     const bool is_held = !job.has_ended && followers_hold_back(&job.followers);
-    const bool is_hung_up = job.streams.is_hung_up;
-    const short out = is_held || job.has_ended || is_hung_up ? 0 : POLLIN;
+    const bool *hung = job.streams.is_hung_up;
+    const bool is_hung_up = (hung[0] || hung[1]) && !job.has_ended;
+    const short out = is_held || job.has_ended ? 0 : POLLIN;
     const short in = job.streams.input_length > 0 || job.streams.input_ends ? POLLOUT : 0;
     int count = add_poll(polls, 0, job.signals, POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_CONTROL], POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_LISTENER], POLLIN);
-    count = add_poll(polls, count, job.streams.outputs[0], out);
-    count = add_poll(polls, count, job.streams.outputs[1], out);
+    count = add_poll(polls, count, job.streams.outputs[0], hung[0] ? 0 : out);
+    count = add_poll(polls, count, job.streams.outputs[1], hung[1] ? 0 : out);
     count = add_poll(polls, count, job.streams.stdin_end, job.streams.stdin_end < 0 ? 0 : in);
     const int more = followers_poll(&job.followers, polls + count, which);
     if (poll(polls, (nfds_t)(count + more), is_held || job.has_ended || is_hung_up ? LOOK_MS : -1) < 0)
@@ -225,8 +226,8 @@ static void one_round(void) {
         if (polls[3 + i].revents) streams_read(&job.streams, i, &job.log);
     if (polls[5].revents) streams_push_input(&job.streams);
     if (polls[3].revents || polls[4].revents) followers_output_grew(&job.followers);
-    for (int i = 0; i < 2 && is_hung_up; i++)
-        if (streams_read(&job.streams, i, &job.log)) followers_output_grew(&job.followers);
+    for (int i = 0; i < 2 && !is_held; i++)
+        if (hung[i] && streams_read(&job.streams, i, &job.log)) followers_output_grew(&job.followers);
     if (polls[0].revents) reap();
     if (job.is_finished && job.has_ended && !job.followers.has_ended) {
         job.followers.has_ended = true;
@@ -257,7 +258,7 @@ _Noreturn void monitor(const struct order *order) {
     if (order->has_terminal) job.streams.outputs[1] = -1; /* the master side once more */
     for (int i = ORDER_STDOUT; i <= ORDER_INPUT; i++)
         fcntl(order->fds[i], F_SETFL, O_NONBLOCK);
-    followers_init(&job.followers, &job.log, &job.streams);
+    followers_init(&job.followers, &job.log, &job.streams, order->patience_ms);
     if (has_launcher) start();
     close_job_ends();
     drop_capabilities();

@@ -26,6 +26,8 @@ static bool read_option(struct order *order, const char *word, char *value) {
         order->log = value;
     else if (strcmp(word, "--hint") == 0)
         order->hint = value;
+    else if (strcmp(word, "--patience") == 0)
+        order->patience_ms = strtoull(value, NULL, 10);
     else if (strcmp(word, "--cap") == 0)
         order->cap = strtoull(value, NULL, 10);
     else

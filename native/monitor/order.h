@@ -26,10 +26,11 @@ struct order {
     int fds[ORDER_FDS];
     const char *job; /* its id */
     const char *try
-        ;             /* number of the start, in digits */
-    const char *log;  /* path */
-    const char *hint; /* path of a datagram socket that is woken at start and end; NULL: none */
-    uint64_t cap;     /* most bytes of the log */
+        ;                 /* number of the start, in digits */
+    const char *log;      /* path */
+    const char *hint;     /* path of a datagram socket that is woken at start and end; NULL: none */
+    uint64_t cap;         /* most bytes of the log */
+    uint64_t patience_ms; /* how long a client that reads nothing holds the job back */
     bool has_terminal, wants_stdin;
     char **launcher; /* argv, ended by NULL; NULL: the job runs elsewhere, only its streams are carried */
 };

@@ -253,8 +253,8 @@ def _log_bytes(job: Monitored) -> int:
 
 
 def test_a_client_behind_the_oldest_record_is_told_of_the_gap(make: Make) -> None:
-    job = make(cap_bytes=20_000).start("sh", "-c", "seq 20000; read line", stdin=True)
-    until(lambda: job.output().endswith(b"20000\n"))
+    job = make(cap_bytes=20_000).start("sh", "-c", "seq 200000; read line", stdin=True)
+    until(lambda: job.output().endswith(b"200000\n"))
     client = job.attach(0)
     first = next(client.frames())
     assert first.kind is Kind.GAP

@@ -19,7 +19,7 @@ from tests.waiting import until
 from pgpu.engine.leases.recovery import LOST, recover
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Ledger
-from pgpu.model import JobState, ProcessHolder
+from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.structs import replace
 
 
@@ -52,8 +52,7 @@ def test_a_job_killed_together_with_its_supervisor_gives_its_memory_to_the_next(
     kill_job(machine, first.id)
     machine.until_running(second)
     ended = machine.until_free(first)
-    assert (ended.state, ended.exit_code) == (JobState.FAILED, None)
-    assert ended.error == LOST
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 137)  # its monitor has recorded it
 
 
 def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_noticed(machine: World) -> None:
@@ -66,7 +65,7 @@ def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_notice
     assert machine.state(first) is JobState.RUNNING
     kill_job(machine, first.id)
     machine.until_running(second)
-    assert machine.entry(first).job.error == LOST
+    assert machine.entry(first).job.exit_code == 137
 
 
 def test_a_job_whose_main_thread_ended_runs_on_and_keeps_its_lease(machine: World) -> None:
@@ -97,7 +96,7 @@ def test_an_adopted_job_can_be_stopped(machine: World) -> None:
     job = machine.submit()
     machine.until_running(job)
     machine.kill_supervisor(job)
-    assert another(machine).stop(job.id, grace_seconds=5).state is JobState.FAILED
+    assert another(machine).stop(job.id, grace_seconds=5).exit_code == 143
 
 
 def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) -> None:
@@ -105,7 +104,7 @@ def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) ->
     machine.until_running(job)
     kill(machine.until_supervised(job))
     kill_job(machine, job.id)
-    assert another(machine).jobs(include_final=False) == []
+    until(lambda: another(machine).jobs(include_final=False) == [])
     assert another(machine).gpus()[0].granted_bytes == 0
 
 
@@ -129,7 +128,7 @@ def test_a_queue_whose_every_process_died_goes_on_with_the_next_command(machine:
     kill_job(machine, jobs[0].id)
     another(machine).jobs(include_final=True)
     machine.until_one_of(jobs[1:], JobState.RUNNING)
-    assert machine.entry(jobs[0]).job.error == LOST
+    assert machine.entry(jobs[0]).job.exit_code == 137
     assert [machine.state(job) for job in jobs[1:]].count(JobState.WAITING) == 2
 
 
@@ -330,3 +329,37 @@ def test_a_supervisor_whose_ledger_is_another_one_ends(machine: World) -> None:
         path.unlink()
     other.path.rename(machine.root / "state" / "ledger.db")
     until(lambda: not is_alive(supervisor))
+
+
+def output(machine: World, job: Job) -> bytes:
+    return b"".join(data for _, data in machine.client.logs(job.id, follow=False))
+
+
+LINES = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; done"
+
+
+def test_a_killed_supervisor_costs_neither_output_nor_exit_code(machine: World) -> None:
+    job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; {LINES}; exit 3"))
+    machine.until_running(job)
+    supervisor = machine.until_supervised(job)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    (machine.root / "go").touch()
+    until(lambda: another(machine).jobs(include_final=False) == [])  # as any command does, it starts a supervisor
+    ended = machine.until_free(job)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
+    assert output(machine, job) == b"".join(b"%d\n" % number for number in range(1, 3001))
+
+
+def test_a_killed_monitor_costs_neither_output_nor_exit_code(machine: World) -> None:
+    job = machine.submit(
+        ("sh", "-c", f"echo 0; while [ ! -e {machine.root}/go ]; do sleep 0.01; done; {LINES}; exit 3")
+    )
+    machine.until_running(job)
+    until(lambda: output(machine, job) == b"0\n")
+    (record,) = machine.engine.places(job.id).records()
+    fields = dict(line.split("=", 1) for line in record.read_text().rstrip("\0").splitlines()[1:])
+    os.kill(int(fields["monitor"]), signal.SIGKILL)
+    (machine.root / "go").touch()
+    ended = machine.until_free(job)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
+    assert output(machine, job) == b"".join(b"%d\n" % number for number in range(3001))

@@ -151,6 +151,15 @@ class JobPaths(Struct, frozen=True):
         """In the state directory: the records of all monitors."""
         return self.kept.parent.with_name("spool")
 
+    def records(self) -> list[Path]:
+        """Return the records of the job's monitors."""
+        return [path for state in ("started", "ended") for path in self.spool.glob(f"{state}-{self.kept.name}.*")]
+
+    def remove_records(self) -> None:
+        """Remove the records of the job's monitors, once the ledger has the job's end."""
+        for record in self.records():
+            record.unlink(missing_ok=True)
+
     def pipe(self, stream: str) -> Path:
         """Return the named pipe of `stdout` or `stderr`."""
         return self.live / stream
@@ -174,6 +183,7 @@ class JobPaths(Struct, frozen=True):
     def remove(self) -> None:
         """Remove all files of the job."""
         self.remove_live()
+        self.remove_records()
         shutil.rmtree(self.kept, ignore_errors=True)
 
 

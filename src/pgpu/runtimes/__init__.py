@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pgpu.model import Account, Delivery, Holder, Job, JobSpec
+from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.structs import Struct
 
 
@@ -34,6 +34,11 @@ class LauncherParent(Protocol):
         """Descriptor that polls readable once the job has ended and its exit code is known, if it ever will be."""
         ...
 
+    @property
+    def knows_end(self) -> bool:
+        """Whether the exit code is recorded, or a living monitor will record it."""
+        ...
+
     def start_launcher(self, words: Sequence[str], control: int, report: int) -> None:
         """Start the launcher; its report begins with a line "started" and its PID.
 
@@ -47,8 +52,8 @@ class LauncherParent(Protocol):
         """
         ...
 
-    def exit_code(self) -> int | None:
-        """Return the recorded exit code, 0-255; None if there is none."""
+    def exit_code(self, holder: ProcessHolder) -> int | None:
+        """Return the recorded exit code of this process, 0-255; None if there is none."""
         ...
 
 

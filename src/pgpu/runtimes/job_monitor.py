@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgpu.errors import NodeError
+from pgpu.host.file_lock import try_flock
 from pgpu.libraries import LAUNCHER, MONITOR, library_path
+from pgpu.model import ProcessHolder
 from pgpu.runtimes.launcher import spawn
 from pgpu.structs import Struct
 
@@ -28,6 +30,9 @@ class MonitorOrder(Struct, frozen=True):
 
     log: Path
     log_cap_bytes: int
+    patience_seconds: float
+    """How long a client that reads nothing holds the job back."""
+
     hint: Path | None
     """Datagram socket that is woken when the job started and ended."""
 
@@ -70,6 +75,7 @@ class EndRecord(Struct, frozen=True):
     """Whether its command was executed."""
 
     pid: int
+    boot_id: str
     exit_code: int | None
     """0-255, 128 + signal for a signal; None while it runs."""
 
@@ -78,6 +84,11 @@ class EndRecord(Struct, frozen=True):
 
     dropped_bytes: int
     """Output that the log could not keep."""
+
+    def exit_code_of(self, holder: ProcessHolder) -> int | None:
+        """Return the exit code if this is the record of that process, and its command was executed."""
+        is_its_own = (self.pid, self.boot_id) == (holder.pid, holder.boot_id)
+        return self.exit_code if self.has_run and is_its_own else None
 
 
 def start_monitor(order: MonitorOrder) -> int:
@@ -88,7 +99,13 @@ def start_monitor(order: MonitorOrder) -> int:
         OSError: The kernel could not create a process.
     """
     words = [_VERSION, "--job", order.job_id, "--try", str(order.number), "--log", str(order.log)]
-    words += ["--cap", str(order.log_cap_bytes), *(["--hint", str(order.hint)] if order.hint is not None else [])]
+    words += [
+        "--cap",
+        str(order.log_cap_bytes),
+        "--patience",
+        str(round(order.patience_seconds * 1000)),
+        *(["--hint", str(order.hint)] if order.hint is not None else []),
+    ]
     words += [*(["--tty"] if order.has_terminal else []), *(["--stdin"] if order.wants_stdin else [])]
     if order.launcher_words is not None:
         words += ["--", str(library_path(LAUNCHER)), "--mark", *order.launcher_words]
@@ -111,6 +128,18 @@ def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOr
         os.close(memory)
 
 
+def has_monitor(lock: Path) -> bool:
+    """True if a monitor holds this lock: a job's monitor lives, even one that is stopped."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_flock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_record(path: Path) -> EndRecord:
     """Read a record of the spool.
 
@@ -127,6 +156,13 @@ def read_record(path: Path) -> EndRecord:
         if "signal" in fields:
             code = _SIGNAL_EXIT_BASE + int(fields["signal"])
         ended_at_ns = int(fields["ended_ns"]) if "ended_ns" in fields else None
-        return EndRecord(first.endswith("R"), int(fields["pid"]), code, ended_at_ns, int(fields.get("dropped", "0")))
+        return EndRecord(
+            first.endswith("R"),
+            int(fields["pid"]),
+            fields.get("boot", ""),
+            code,
+            ended_at_ns,
+            int(fields.get("dropped", "0")),
+        )
     except ValueError as exc:
         raise NodeError(f"{path} is no record of a job: {exc}") from exc

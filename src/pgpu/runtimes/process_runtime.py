@@ -108,11 +108,11 @@ class ProcessRuntime:
         if not isinstance(job.holder, ProcessHolder):
             return None
         pidfd = open_process(job.holder)
-        if pidfd is None and (stdio.monitor is None or stdio.monitor.exit_code() is None):
+        if pidfd is None and (stdio.monitor is None or not stdio.monitor.knows_end):
             return None
         is_private = job.lease is not None and bool(job.lease.slices) and not job.lease.is_advisory
         lineage = _lineage(job.id, job.holder, is_private=is_private)
-        return RunningProcess(job.holder, lineage, pidfd, stdio.monitor)
+        return RunningProcess(job.holder, lineage, pidfd, None, stdio.monitor)
 
     def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
         """True if only a preload is possible here."""
@@ -230,7 +230,7 @@ def _attach(job: Job, launched: Launch, stdio: Stdio, *, is_private: bool) -> Ru
     except OSError as exc:
         hint = "pgpu needs Linux 5.4 or newer" if exc.errno == errno.ENOSYS else None
         raise RuntimeUnavailableError(f"the job's process cannot be watched: {exc.strerror}", hint=hint) from exc
-    return RunningProcess(holder, lineage, pidfd, stdio.monitor)
+    return RunningProcess(holder, lineage, pidfd, _terminal_path(job.spec, stdio), stdio.monitor)
 
 
 def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
@@ -240,6 +240,11 @@ def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage
         namespace.close()
         namespace = None
     return Lineage(job_id, holder, namespace)
+
+
+def _terminal_path(spec: JobSpec, stdio: Stdio) -> Path | None:
+    # A path and not a descriptor: a slave side that stays open here would suppress the hang-up at the job's end.
+    return Path(os.ttyname(stdio.stdin)) if spec.wants_tty else None
 
 
 PRELOAD_PATH = Path("/etc/ld.so.preload")

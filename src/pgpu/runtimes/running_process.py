@@ -4,9 +4,12 @@ An exit code that cannot be determined stays None.
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
+import struct
+import termios
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,7 +32,12 @@ class RunningProcess:
     """Time for the job's processes to end after SIGKILL."""
 
     def __init__(
-        self, holder: ProcessHolder, lineage: Lineage, pidfd: int | None, monitor: LauncherParent | None = None
+        self,
+        holder: ProcessHolder,
+        lineage: Lineage,
+        pidfd: int | None,
+        terminal: Path | None,
+        monitor: LauncherParent | None = None,
     ) -> None:
         """Attach to a process.
 
@@ -37,11 +45,13 @@ class RunningProcess:
             holder: The process.
             lineage: Determines which processes are part of the job.
             pidfd: Of that process; closed by `close`. None if it has ended.
+            terminal: Path of its terminal; None without one.
             monitor: Its parent; None if this process is.
         """
         self._holder = holder
         self._lineage = lineage
         self._pidfd = pidfd
+        self._terminal = terminal
         self._monitor = monitor
         self._exit_code: int | None = None
         self._leaf: Path | None = None
@@ -72,7 +82,7 @@ class RunningProcess:
         if self._exit_code is None and self._pidfd is not None:
             self._exit_code = _reap(self._pidfd)
         if self._exit_code is None and self._monitor is not None:
-            self._exit_code = self._monitor.exit_code()
+            self._exit_code = self._monitor.exit_code(self._holder)
         return self._exit_code
 
     def is_alive(self) -> bool:
@@ -110,7 +120,17 @@ class RunningProcess:
             _wait_until_ended([self._pidfd], self.kill_deadline_seconds)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
-        """Do nothing: the monitor has the terminal's master side."""
+        """Set the terminal size in characters."""
+        if self._terminal is None:
+            return
+        with contextlib.suppress(OSError):
+            # Open only briefly: while the slave side is open here, the master side gets no hang-up when the job closes it.
+            terminal = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            try:
+                # The kernel then sends SIGWINCH to the terminal's foreground process group.
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+            finally:
+                os.close(terminal)
 
     def close(self) -> None:
         """Release the descriptors; a running job continues."""

@@ -14,6 +14,7 @@ from pgpu.engine.unix_sockets import send_datagram
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
+from pgpu.runtimes.job_monitor import has_monitor, read_record
 from pgpu.structs import replace
 
 SPAWN_PATIENCE_SECONDS = 20.0
@@ -68,7 +69,10 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
         return is_over and not context.enforcer.is_held(lease)
     if entry.job.gpu_model != context.settings.gpu_model or lease is None or not isinstance(holder, ProcessHolder):
         return False
-    return not is_alive(holder) and not context.enforcer.is_held(lease)
+    if is_alive(holder) or context.enforcer.is_held(lease):
+        return False
+    # A living monitor is about to record how it ended; a supervisor waits for that.
+    return entry.job.state.is_final or not has_monitor(context.places(entry.job.id).monitor_lock)
 
 
 def _finish(context: EngineContext, job_id: str) -> None:
@@ -81,10 +85,24 @@ def _finish(context: EngineContext, job_id: str) -> None:
         if entry.job.lease is not None:
             context.enforcer.release(entry.job.lease)
         now_seconds = time.time()
-        job = entry.job if entry.job.state.is_final else mark_lost(entry.job, now_seconds)
+        job = entry.job if entry.job.state.is_final else _ended(context, entry.job, now_seconds)
         decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
     leave_mps(context.mps, entry.job.lease)
-    context.places(job_id).remove_live()
+    places = context.places(job_id)
+    send_datagram(places.control_socket, b"finish")
+    places.remove_records()
+    places.remove_live()
+
+
+def _ended(context: EngineContext, job: Job, now_seconds: float) -> Job:
+    """Return the job as its monitor has recorded its end; as failed if there is no record of it."""
+    for path in context.places(job.id).records():
+        record = read_record(path)
+        code = record.exit_code_of(job.holder) if isinstance(job.holder, ProcessHolder) else None
+        if code is not None:
+            ended_at_seconds = (record.ended_at_ns or 0) / 1e9
+            return replace(job, state=JobState.EXITED, exit_code=code, finished_at_seconds=ended_at_seconds)
+    return mark_lost(job, now_seconds)
 
 
 def mark_lost(job: Job, now_seconds: float) -> Job:

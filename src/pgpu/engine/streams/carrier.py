@@ -20,9 +20,12 @@ from pgpu.engine.streams.stdio import JobStreams, open_streams
 from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
-from pgpu.model import JobSpec
+from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
+
+PATIENCE_SECONDS = 30.0
+"""A client that read nothing for so long hangs: the job goes on without it."""
 
 _BACKLOG = 128
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,7 +36,15 @@ _PAUSE_SECONDS = 0.005
 class Carrier:
     """The streams of one job, from before its start until its last client was served."""
 
-    def __init__(self, loop: EventLoop, job_id: str, spec: JobSpec, places: JobPaths, log_cap_bytes: int) -> None:
+    def __init__(  # noqa: PLR0917 - the parts of one job
+        self,
+        loop: EventLoop,
+        job_id: str,
+        spec: JobSpec,
+        places: JobPaths,
+        log_cap_bytes: int,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         """Accept clients from now on, unless a monitor of this job lives already and does.
 
         Args:
@@ -42,12 +53,14 @@ class Carrier:
             spec: Of the job.
             places: Where the job's files are; they exist.
             log_cap_bytes: How much output is kept.
+            patience_seconds: How long a client that reads nothing holds the job back.
         """
         self._loop = loop
         self._job_id = job_id
         self._spec = spec
         self._places = places
         self._log_cap_bytes = log_cap_bytes
+        self._patience_seconds = patience_seconds
         self._streams: JobStreams | None = None
         self._window: tuple[int, int] | None = None
         self._is_finished = False
@@ -115,10 +128,15 @@ class Carrier:
         self._watch_done()
         self._start_monitor(tuple(words), control, report)
 
-    def exit_code(self) -> int | None:
-        """Return the job's exit code if its monitor has recorded one."""
+    @property
+    def knows_end(self) -> bool:
+        """Whether the exit code is recorded, or the monitor of another supervisor's start lives and will record it."""
+        return self._lock is None or self._end_record() is not None
+
+    def exit_code(self, holder: ProcessHolder) -> int | None:
+        """Return the exit code of the job's main process if its monitor has recorded one."""
         record = self._end_record()
-        return None if record is None else record.exit_code
+        return None if record is None else record.exit_code_of(holder)
 
     def drain(self) -> None:
         """End the output of a job that runs elsewhere; the monitor reads what is left of its own job by itself."""
@@ -149,8 +167,7 @@ class Carrier:
         """Leave the job to its monitor, which serves the last clients; without `finish` the monitor ends."""
         if not self._is_finished:
             self._order(b"quit")
-        for record in self._records():
-            record.unlink(missing_ok=True)
+        self._places.remove_records()
         for descriptor in (self._done, self._main):
             if descriptor is not None:
                 self._loop.forget(descriptor)
@@ -199,6 +216,7 @@ class Carrier:
                 number=self._number,
                 log=self._places.log,
                 log_cap_bytes=self._log_cap_bytes,
+                patience_seconds=self._patience_seconds,
                 hint=None,
                 has_terminal=streams.terminal is not None,
                 wants_stdin=streams.stdin is not None,
@@ -233,8 +251,7 @@ class Carrier:
             self._bind()
         else:
             self._reap_monitor(0)
-        for record in self._records():
-            record.unlink(missing_ok=True)
+        self._places.remove_records()
 
     def _watch_done(self) -> None:
         if self._done is not None:
@@ -292,11 +309,8 @@ class Carrier:
     def _order(self, word: bytes) -> None:
         send_datagram(self._places.control_socket, word)
 
-    def _records(self) -> list[Path]:
-        return [path for state in ("started", "ended") for path in self._places.spool.glob(f"{state}-{self._job_id}.*")]
-
     def _last_record(self) -> Path | None:
-        return max(self._records(), key=lambda path: int(path.suffix[1:]), default=None)
+        return max(self._places.records(), key=lambda path: int(path.suffix[1:]), default=None)
 
     def _end_record(self) -> EndRecord | None:
         path = self._places.spool / f"ended-{self._job_id}.{self._number}"
