@@ -19,6 +19,8 @@ from pgpu.runtimes.launcher import Launch
 
 JOB = "0123456789ab"
 
+Pipes = tuple[tuple[int, int, int], tuple[int, int, int]]
+
 
 class Monitored:
     """One monitor and the job that it is given."""
@@ -72,12 +74,16 @@ class Monitored:
         launch.await_start()
         return launch
 
-    def carry(self) -> tuple[int, int, int]:
+    def carry(self, pipes: Pipes | None = None) -> tuple[int, int, int]:
         """Start the monitor for a job that runs elsewhere; return its ends of stdin, stdout and stderr."""
         nothing = os.open(os.devnull, os.O_RDWR)
-        ends = self._order(None, nothing, nothing, stdin=True, keeps_ends=True)
+        given = pipes or self.pipes()
+        self._order(None, nothing, nothing, stdin=True, given=given)
         os.close(nothing)
-        return ends
+        if pipes is None:
+            for descriptor in given[0]:
+                os.close(descriptor)
+        return given[1]
 
     def _order(
         self,
@@ -87,9 +93,9 @@ class Monitored:
         *,
         tty: bool = False,
         stdin: bool = False,
-        keeps_ends: bool = False,
-    ) -> tuple[int, int, int]:
-        streams, job_ends = self._terminal() if tty else self._pipes()
+        given: Pipes | None = None,
+    ) -> None:
+        streams, job_ends = given or (self._terminal() if tty else self.pipes())
         lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT)
         spool = os.open(self.spool, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -114,15 +120,15 @@ class Monitored:
             done=lock,
         )
         self.pid = start_monitor(order)
-        for descriptor in {lock, spool, *streams, *(() if keeps_ends else job_ends)}:
+        for descriptor in {lock, spool, *(() if given else (*streams, *job_ends))}:
             os.close(descriptor)
-        return job_ends
 
-    def _pipes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    def pipes(self) -> Pipes:
+        """Make pipes: the monitor's ends of stdout, stderr and stdin, and the job's of stdin, stdout and stderr."""
         stdin, stdout, stderr = (os.pipe() for _ in range(3))
         return (stdout[0], stderr[0], stdin[1]), (stdin[0], stdout[1], stderr[1])
 
-    def _terminal(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    def _terminal(self) -> Pipes:
         master, slave = pty.openpty()
         return (master, master, master), (slave, slave, slave)
 

@@ -155,6 +155,7 @@ static void obey(const char *word) {
         end();
     } else if (strcmp(word, "finish") == 0) {
         job.is_finished = true;
+        log_save(&job.log); /* the ledger was written, so a disk that was full has room */
     } else if (strcmp(word, "quit") == 0) {
         job.has_quit = true;
     }

@@ -32,18 +32,7 @@ class Record(Struct, frozen=True):
 
 def encode(record: Record) -> bytes:
     """Return a record's bytes."""
-    return encode_header(record.stream, len(record.payload), record.time_ns) + record.payload
-
-
-def encode_header(stream: str, payload_bytes: int, time_ns: int) -> bytes:
-    """Return the bytes before a record's payload."""
-    return HEADER.pack(_NUMBERS[stream], payload_bytes, time_ns)
-
-
-def shortened(header: bytes, payload_bytes: int) -> bytes:
-    """Return the same header for the first bytes of its payload."""
-    number, _, time_ns = HEADER.unpack(header)
-    return HEADER.pack(number, payload_bytes, time_ns)
+    return HEADER.pack(_NUMBERS[record.stream], len(record.payload), record.time_ns) + record.payload
 
 
 class RecordDecoder:
