@@ -11,11 +11,15 @@ from pathlib import Path
 
 from tests.waiting import until
 
+from pgpu import libraries
 from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, encode_frame, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import RecordDecoder
 from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
 from pgpu.runtimes.launcher import Launch
+
+if "PGPU_NATIVE_DIR" in os.environ:  # a build with sanitizers
+    libraries._NATIVE = Path(os.environ["PGPU_NATIVE_DIR"])
 
 JOB = "0123456789ab"
 

@@ -183,7 +183,8 @@ static void reap(void) {
         if (pid <= 0) return;
         if (pid != job.main || job.has_ended) continue;
         end();
-        record_end(&job.record, status, &usage, job.log.dropped);
+        /* Without a record nobody can learn the end from here, so there is nothing to stay for. */
+        if (!record_end(&job.record, status, &usage, job.log.dropped)) _exit(1);
         close(job.order->fds[ORDER_DONE]);
         hint("ended");
     }

@@ -136,6 +136,10 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
         else:
             pid = 0
             stdio.monitor.start_launcher(words, control_end, report_end)
+    except PgpuError:
+        os.close(control)
+        os.close(report)
+        raise
     except OSError as exc:
         os.close(control)
         os.close(report)

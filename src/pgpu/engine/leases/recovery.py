@@ -11,6 +11,7 @@ from pathlib import Path
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.mps_sharing import leave_mps
 from pgpu.engine.unix_sockets import send_datagram
+from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
@@ -97,7 +98,10 @@ def _finish(context: EngineContext, job_id: str) -> None:
 def _ended(context: EngineContext, job: Job, now_seconds: float) -> Job:
     """Return the job as its monitor has recorded its end; as failed if there is no record of it."""
     for path in context.places(job.id).records():
-        record = read_record(path)
+        try:
+            record = read_record(path)
+        except (NodeError, FileNotFoundError):  # another process has finished the job
+            continue
         code = record.exit_code_of(job.holder) if isinstance(job.holder, ProcessHolder) else None
         if code is not None:
             ended_at_seconds = (record.ended_at_ns or 0) / 1e9

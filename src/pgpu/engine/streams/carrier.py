@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.stdio import JobStreams, open_streams
 from pgpu.engine.unix_sockets import bind, send_datagram
-from pgpu.errors import RuntimeUnavailableError
+from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
@@ -249,8 +250,10 @@ class Carrier:
                     raise RuntimeUnavailableError(f"the monitor of an earlier start of job {self._job_id} does not end")
                 select.select([], [], [], _PAUSE_SECONDS)
             self._bind()
-        else:
-            self._reap_monitor(0)
+        elif self._monitor_pid is not None:
+            # Of a start that failed: it has no job, and may be stopped.
+            os.kill(self._monitor_pid, signal.SIGKILL)
+            self._reap_monitor()
         self._places.remove_records()
 
     def _watch_done(self) -> None:
@@ -275,7 +278,7 @@ class Carrier:
 
     def _replace_monitor(self) -> None:
         """Carry on the streams of a job whose monitor was killed, and watch its main process from here."""
-        self._reap_monitor(0)
+        self._reap_monitor()
         if self._lock is None:
             self._lock = open_lock_file(self._places.monitor_lock)
             try_flock(self._lock)
@@ -285,10 +288,8 @@ class Carrier:
             self._streams.close_job_ends()
             self._start_monitor(None, None, None)
         record = self._last_record()
-        try:
-            self._main = os.pidfd_open(read_record(record).pid) if record is not None else None
-        except ProcessLookupError:
-            self._main = None
+        with contextlib.suppress(ProcessLookupError, NodeError):
+            self._main = None if record is None else os.pidfd_open(read_record(record).pid)
         if self._main is None:
             os.eventfd_write(self.end_event, 1)
         else:
@@ -300,10 +301,10 @@ class Carrier:
         self.drain()
         os.eventfd_write(self.end_event, 1)
 
-    def _reap_monitor(self, options: int) -> None:
+    def _reap_monitor(self) -> None:
         if self._monitor_pid is not None:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._monitor_pid, options)
+                os.waitpid(self._monitor_pid, 0)
             self._monitor_pid = None
 
     def _order(self, word: bytes) -> None:
@@ -313,8 +314,9 @@ class Carrier:
         return max(self._places.records(), key=lambda path: int(path.suffix[1:]), default=None)
 
     def _end_record(self) -> EndRecord | None:
-        path = self._places.spool / f"ended-{self._job_id}.{self._number}"
-        return read_record(path) if self._number and path.exists() else None
+        with contextlib.suppress(FileNotFoundError, NodeError):
+            return read_record(self._places.spool / f"ended-{self._job_id}.{self._number}")
+        return None
 
     def _release_lock(self) -> None:
         if self._lock is not None:
