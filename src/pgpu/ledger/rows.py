@@ -107,7 +107,9 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
-        "place": _json(job.place),
+        # Without the fields that are absent: processes of an earlier version, which may run beside this one during an
+        # upgrade, reject a name that they do not know.
+        "place": _json({name: value for name, value in asdict(job.place).items() if value is not None}),
         "signature": job.signature,
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
