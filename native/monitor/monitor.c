@@ -113,6 +113,16 @@ static void close_job_ends(void) {
         close(job.order->fds[ends[i]]);
 }
 
+/* Another process may open the pipes of a job that runs elsewhere anew: with a write end here they never end.
+ */
+static void hold_pipes(void) {
+    for (int i = 0; i < 2; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", job.streams.outputs[i]);
+        if (open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) < 0) refuse("streams", "hold");
+    }
+}
+
 /* What a monitor may do that outlives an attack on it: end its own job. */
 static void drop_capabilities(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -207,15 +217,14 @@ static void one_round(void) {
     struct pollfd polls[FIRST_FOLLOWER + MOST_FOLLOWERS];
     int which[MOST_FOLLOWERS];
     const bool is_held = !job.has_ended && followers_hold_back(&job.followers);
-    const bool *hung = job.streams.is_hung_up;
-    const bool is_hung_up = (hung[0] || hung[1]) && !job.has_ended;
+    const bool is_hung_up = job.streams.is_hung_up && !job.has_ended;
     const short out = is_held || job.has_ended ? 0 : POLLIN;
     const short in = job.streams.input_length > 0 || job.streams.input_ends ? POLLOUT : 0;
     int count = add_poll(polls, 0, job.signals, POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_CONTROL], POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_LISTENER], POLLIN);
-    count = add_poll(polls, count, job.streams.outputs[0], hung[0] ? 0 : out);
-    count = add_poll(polls, count, job.streams.outputs[1], hung[1] ? 0 : out);
+    count = add_poll(polls, count, job.streams.outputs[0], is_hung_up ? 0 : out);
+    count = add_poll(polls, count, job.streams.outputs[1], out);
     count = add_poll(polls, count, job.streams.stdin_end, job.streams.stdin_end < 0 ? 0 : in);
     const int more = followers_poll(&job.followers, polls + count, which);
     if (poll(polls, (nfds_t)(count + more), is_held || job.has_ended || is_hung_up ? LOOK_MS : -1) < 0)
@@ -228,8 +237,7 @@ static void one_round(void) {
         if (polls[3 + i].revents) streams_read(&job.streams, i, &job.log);
     if (polls[5].revents) streams_push_input(&job.streams);
     if (polls[3].revents || polls[4].revents) followers_output_grew(&job.followers);
-    for (int i = 0; i < 2 && !is_held; i++)
-        if (hung[i] && streams_read(&job.streams, i, &job.log)) followers_output_grew(&job.followers);
+    if (is_hung_up && streams_read(&job.streams, 0, &job.log)) followers_output_grew(&job.followers);
     if (polls[0].revents) reap();
     if (job.is_finished && job.has_ended && !job.followers.has_ended) {
         job.followers.has_ended = true;
@@ -254,14 +262,16 @@ _Noreturn void monitor(const struct order *order) {
     log_open(&job.log, order->log, order->cap);
     job.streams = (struct streams){.outputs = {order->fds[ORDER_STDOUT], order->fds[ORDER_STDERR]},
                                    .has_terminal = order->has_terminal,
-                                   .stays_open = !has_launcher,
                                    .wants_stdin = order->wants_stdin,
                                    .stdin_end = order->wants_stdin ? order->fds[ORDER_INPUT] : -1};
     if (order->has_terminal) job.streams.outputs[1] = -1; /* the master side once more */
     for (int i = ORDER_STDOUT; i <= ORDER_INPUT; i++)
         fcntl(order->fds[i], F_SETFL, O_NONBLOCK);
     followers_init(&job.followers, &job.log, &job.streams, order->patience_ms);
-    if (has_launcher) start();
+    if (has_launcher)
+        start();
+    else if (!order->has_terminal)
+        hold_pipes();
     close_job_ends();
     drop_capabilities();
     if (has_launcher) hint("started");

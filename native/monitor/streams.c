@@ -17,8 +17,8 @@ void streams_set_window(const struct streams *streams, unsigned short columns, u
 static void end_output(struct streams *streams, int which) {
     /* A terminal's master side stays open: to close it would send SIGHUP to a job that closed its terminal
      * first and ends only then. */
-    if (streams->has_terminal || streams->stays_open) {
-        streams->is_hung_up[which] = true;
+    if (streams->has_terminal) {
+        streams->is_hung_up = true;
         return;
     }
     close(streams->outputs[which]);
@@ -29,17 +29,14 @@ bool streams_read(struct streams *streams, int which, struct job_log *log) {
     const int fd = streams->outputs[which];
     const int stream = which == 0 ? STDOUT_STREAM : STDERR_STREAM;
     if (fd < 0) return false;
-    if (!streams->has_terminal && log_take(log, stream, fd, CHUNK)) {
-        streams->is_hung_up[which] = false;
-        return true;
-    }
+    if (!streams->has_terminal && log_take(log, stream, fd, CHUNK)) return true;
     static char piece[CHUNK];
     ssize_t got;
     do {
         got = read(fd, piece, sizeof piece);
     } while (got < 0 && errno == EINTR);
     if (got > 0) {
-        streams->is_hung_up[which] = false;
+        streams->is_hung_up = false;
         log_append(log, stream, piece, (size_t)got);
         return true;
     }

@@ -11,8 +11,7 @@ enum { STDOUT_STREAM = 1, STDERR_STREAM = 2, MOST_STDIN = 1 << 20 };
 struct streams {
     int outputs[2]; /* stdout and stderr, or the master side and -1; -1: ended. Non-blocking */
     bool has_terminal;
-    bool stays_open;    /* named pipes that another writer may open again */
-    bool is_hung_up[2]; /* no process has the other end open now */
+    bool is_hung_up; /* no process has the terminal open now */
     bool wants_stdin;
     int stdin_end; /* where input is written, the master side of a terminal; -1: there is none or it ended */
     char *input;   /* MOST_STDIN bytes, mapped at the first input */

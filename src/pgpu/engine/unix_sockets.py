@@ -46,14 +46,14 @@ def connect(path: Path) -> socket.socket:
     return connected
 
 
-def send_datagram(path: Path, message: bytes) -> bool:
-    """Send one datagram without blocking; False if no process listens there."""
-    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+def send_datagram(path: Path, message: bytes, timeout_seconds: float = 0.0) -> bool:
+    """Send one datagram, waiting at most so long while the receiver's queue is full; False if no process listens there."""
     try:
         # The directory first: most jobs of a long queue have none, and a socket costs more than this look-up.
-        with _short(path) as name, socket.socket(socket.AF_UNIX, kind) as sender:
+        with _short(path) as name, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(timeout_seconds)
             sender.sendto(message, name)
-    except BlockingIOError:
+    except (BlockingIOError, TimeoutError):
         return True  # The receiver's queue is full of messages that it will read.
     except OSError:
         return False

@@ -32,6 +32,7 @@ _BACKLOG = 128
 _PR_SET_CHILD_SUBREAPER = 36
 _RETIREMENT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
+_ORDER_SECONDS = 1.0
 
 
 class Carrier:
@@ -161,7 +162,7 @@ class Carrier:
         self._window = (columns, rows)
         if self._streams is not None:
             self._streams.set_window(columns, rows)
-        self._order(b"window %d %d" % (columns, rows))
+        send_datagram(self._places.control_socket, b"window %d %d" % (columns, rows))
         self.on_window(columns, rows)
 
     def close(self) -> None:
@@ -308,7 +309,8 @@ class Carrier:
             self._monitor_pid = None
 
     def _order(self, word: bytes) -> None:
-        send_datagram(self._places.control_socket, word)
+        """Send a word that must not be lost; a monitor that is stopped, with a full queue, does not get it."""
+        send_datagram(self._places.control_socket, word, timeout_seconds=_ORDER_SECONDS)
 
     def _last_record(self) -> Path | None:
         return max(self._places.records(), key=lambda path: int(path.suffix[1:]), default=None)
