@@ -60,9 +60,9 @@ static struct identity read_identity(const char *text) {
 }
 
 static void close_everything_else(void) {
-    if (syscall(SYS_close_range, REPORT_FD + 1, UINT_MAX, 0) == 0) return;
+    if (syscall(SYS_close_range, MARK_FD + 1, UINT_MAX, 0) == 0) return;
     if (errno != ENOSYS) give_up("identity", "close_range"); /* Linux 5.9 */
-    for (long descriptor = REPORT_FD + 1; descriptor < sysconf(_SC_OPEN_MAX); descriptor++)
+    for (long descriptor = MARK_FD + 1; descriptor < sysconf(_SC_OPEN_MAX); descriptor++)
         close((int)descriptor);
 }
 

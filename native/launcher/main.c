@@ -51,7 +51,10 @@ int main(int count, char **arguments) {
     fcntl(REPORT_FD, F_SETFD, FD_CLOEXEC);
     struct options options = {0};
     read_options(&options, arguments);
-    if (options.is_marked) fcntl(MARK_FD, F_SETFD, FD_CLOEXEC);
+    if (options.is_marked)
+        fcntl(MARK_FD, F_SETFD, FD_CLOEXEC);
+    else
+        close(MARK_FD); /* nothing of the caller reaches another user */
     if (options.is_probe) {
         enter_slice(&options);
         return 0;
