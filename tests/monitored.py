@@ -74,9 +74,9 @@ class Monitored:
         self._order((*(["--tty"] if tty else []), *words, "--", *command), go, report_end, tty=tty, stdin=stdin)
         for descriptor in (go, report_end):
             os.close(descriptor)
-        launch = self._stack.enter_context(Launch(0, control, report))
+        launch = Launch(0, control, report)
         launch.await_start()
-        return launch
+        return self._stack.enter_context(launch)
 
     def carry(self, pipes: Pipes | None = None) -> tuple[int, int, int]:
         """Start the monitor for a job that runs elsewhere; return its ends of stdin, stdout and stderr."""

@@ -66,12 +66,16 @@ class Launch:
         """Wait until the monitor has started the launcher and recorded it, and take its PID.
 
         Raises:
-            RuntimeUnavailableError: It could not.
+            RuntimeUnavailableError: It could not; both pipes are closed.
         """
-        line = self._read_line()
-        word, _, pid = line.partition("\t")
-        if word != "started":
-            raise _failure(line)
+        try:
+            line = self._read_line()
+            word, _, pid = line.partition("\t")
+            if word != "started":
+                raise _failure(line)
+        except BaseException:
+            self.close()
+            raise
         self.pid = int(pid)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
@@ -150,11 +154,7 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
         os.close(report_end)
     launched = Launch(pid, control, report)
     if stdio.monitor is not None:
-        try:
-            launched.await_start()
-        except BaseException:
-            launched.close()
-            raise
+        launched.await_start()
     return launched
 
 
