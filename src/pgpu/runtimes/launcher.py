@@ -70,12 +70,13 @@ class Launch:
         """
         try:
             line = self._read_line()
-            word, _, pid = line.partition("\t")
-            if word != "started":
-                raise _failure(line)
         except BaseException:
             self.close()
             raise
+        word, _, pid = line.partition("\t")
+        if word != "started":
+            self.close()
+            raise _failure(line)
         self.pid = int(pid)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
