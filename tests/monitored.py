@@ -60,18 +60,27 @@ class Monitored:
         stdin: bool = False,
         environment: Mapping[str, str] = os.environ,
         words: Sequence[str] = (),
+        held: Sequence[int] = (),
     ) -> "Monitored":
         """Start the monitor and let the command go; a refusal is raised."""
-        launch = self.start_held(*command, tty=tty, stdin=stdin, words=words)
+        launch = self.start_held(*command, tty=tty, stdin=stdin, words=words, held=held)
         launch.hand_over(environment)
         launch.let_go()
         return self
 
-    def start_held(self, *command: str, tty: bool = False, stdin: bool = False, words: Sequence[str] = ()) -> Launch:
+    def start_held(
+        self,
+        *command: str,
+        tty: bool = False,
+        stdin: bool = False,
+        words: Sequence[str] = (),
+        held: Sequence[int] = (),
+    ) -> Launch:
         """Start the monitor; the launcher waits for its environment."""
         go, control = os.pipe()
         report, report_end = os.pipe()
-        self._order((*(["--tty"] if tty else []), *words, "--", *command), go, report_end, tty=tty, stdin=stdin)
+        words = (*(["--tty"] if tty else []), *words, "--", *command)
+        self._order(words, go, report_end, tty=tty, stdin=stdin, held=held)
         for descriptor in (go, report_end):
             os.close(descriptor)
         launch = Launch(0, control, report)
@@ -98,6 +107,7 @@ class Monitored:
         tty: bool = False,
         stdin: bool = False,
         given: Pipes | None = None,
+        held: Sequence[int] = (),
     ) -> None:
         streams, job_ends = given or (self._terminal() if tty else self.pipes())
         lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT)
@@ -122,6 +132,7 @@ class Monitored:
             streams=streams,
             job_ends=job_ends,
             done=lock,
+            held=tuple(held),
         )
         self.pid = start_monitor(order)
         for descriptor in {lock, spool, *(() if given else (*streams, *job_ends))}:

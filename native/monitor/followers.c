@@ -5,17 +5,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 #define MOST_LAG ((uint64_t)4 << 20) /* less than the log keeps in memory on a full disk */
 enum { OUT = PART + FRAME_HEADER };
-
-uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
-}
 
 void followers_init(struct followers *followers, struct job_log *log, struct streams *streams,
                     uint64_t patience_ms) {

@@ -44,4 +44,3 @@ void followers_ready(struct followers *followers, int which, short events);
 void followers_output_grew(struct followers *followers);
 bool followers_hold_back(struct followers *followers);
 void followers_hang_up(struct followers *followers);
-uint64_t now_ms(void);

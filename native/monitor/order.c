@@ -78,7 +78,7 @@ bool receive_order(int socket, struct order *order) {
     char byte;
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(ORDER_FDS * sizeof(int))];
+        char space[CMSG_SPACE((ORDER_FDS + MOST_HELD) * sizeof(int))];
     } control;
     struct iovec part = {&byte, 1};
     struct msghdr message = {
@@ -87,18 +87,11 @@ bool receive_order(int socket, struct order *order) {
     do {
         got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
-    if (got <= 0) return false;
-    *order = (struct order){0};
+    if (got <= 0 || (message.msg_flags & MSG_CTRUNC) != 0) return false;
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return false;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    int fds[ORDER_FDS];
-    memcpy(fds, CMSG_DATA(header), (count < ORDER_FDS ? count : ORDER_FDS) * sizeof(int));
-    if (count == ORDER_FDS && (message.msg_flags & MSG_CTRUNC) == 0) {
-        memcpy(order->fds, fds, sizeof fds);
-        if (parse(order)) return true;
-    }
-    for (size_t i = 0; i < count && i < ORDER_FDS; i++)
-        close(fds[i]);
-    return false;
+    if (header->cmsg_len < CMSG_LEN(sizeof order->fds)) return false;
+    *order = (struct order){0};
+    memcpy(order->fds, CMSG_DATA(header), sizeof order->fds);
+    return parse(order);
 }

@@ -1,4 +1,7 @@
-/* What a monitor is to do: words in a memory file, and descriptors that arrive with it. */
+/* What a monitor is to do: words in a memory file, and descriptors that arrive with it.
+ *
+ * Up to MOST_HELD further descriptors may follow those below. The monitor keeps them open as long as it runs
+ * and passes them to no other process: locks of GPUs, which must outlast a killed agent while a job runs. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,6 +25,8 @@ enum order_fd {
     ORDER_FDS
 };
 
+enum { MOST_HELD = 64 };
+
 struct order {
     int fds[ORDER_FDS];
     const char *job; /* its id */
@@ -35,6 +40,5 @@ struct order {
     char **launcher; /* argv, ended by NULL; NULL: the job runs elsewhere, only its streams are carried */
 };
 
-/* Receives an order over a SOCK_SEQPACKET socket. False at its end or if it is none; nothing stays open then.
- */
+/* Receives an order over a SOCK_SEQPACKET socket. False at its end, or if it is none. */
 bool receive_order(int socket, struct order *order);

@@ -47,41 +47,58 @@ bool record_create(struct record *record, int spool, const char *job, const char
     return false;
 }
 
-/* Field 22 of /proc/PID/stat, behind the name, which may hold anything. */
-static unsigned long long start_ticks(pid_t pid) {
+/* The name of /proc/PID/stat is in parentheses and may hold any of them too; the start time is field 22. */
+bool identify(pid_t pid, struct process *process) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
+    if (fd < 0) return false;
     const ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
-    if (got <= 0) return 0;
+    if (got <= 0) return false;
     text[got] = '\0';
-    const char *behind = strrchr(text, ')');
-    unsigned long long ticks = 0;
-    if (behind == NULL ||
-        sscanf(behind + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &ticks) != 1)
-        return 0;
-    return ticks;
+    const char *name = strchr(text, '('), *behind = strrchr(text, ')');
+    if (name == NULL || behind == NULL) return false;
+    *process = (struct process){.pid = pid};
+    snprintf(process->name, sizeof process->name, "%.*s", (int)(behind - name - 1), name + 1);
+    return sscanf(behind + 1,
+                  " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                  &process->start_ticks) == 1;
 }
 
-bool record_start(struct record *record, pid_t main) {
-    char text[256], boot[64] = "", first[100];
+static bool add_identity(struct record *record, const struct process *process) {
+    char text[192], boot[64] = "";
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         const ssize_t got = read(fd, boot, sizeof boot - 1);
         close(fd);
         if (got > 0) boot[strcspn(boot, "\n")] = '\0';
     }
-    const int length = snprintf(text, sizeof text, "pid=%d\nstart=%llu\nboot=%s\nmonitor=%d\n", (int)main,
-                                start_ticks(main), boot, (int)getpid());
+    const int length = snprintf(text, sizeof text, "pid=%d\nstart=%llu\nboot=%s\n", (int)process->pid,
+                                process->start_ticks, boot);
+    return add(record, text, length);
+}
+
+bool record_start(struct record *record, pid_t main) {
+    char text[32], first[100];
+    struct process process = {.pid = main};
+    identify(main, &process);
+    const int length = snprintf(text, sizeof text, "monitor=%d\n", (int)getpid());
     snprintf(first, sizeof first, ".%s", record->started + sizeof "started-" - 1);
-    if (!add(record, text, length)) return false;
+    if (!add_identity(record, &process) || !add(record, text, length)) return false;
     /* One of two monitors of the same try gets the name. The page cache is durable enough within one boot. */
     if (linkat(record->spool, first, record->spool, record->started, 0) != 0) return false;
     unlinkat(record->spool, first, 0);
     return true;
+}
+
+static bool add_end(struct record *record, bool is_signal, int number) {
+    char text[64];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int length = snprintf(text, sizeof text, "%s=%d\nended_ns=%lld%09ld\n",
+                                is_signal ? "signal" : "code", number, (long long)now.tv_sec, now.tv_nsec);
+    return add(record, text, length);
 }
 
 static unsigned long long microseconds(struct timeval time) {
@@ -89,17 +106,15 @@ static unsigned long long microseconds(struct timeval time) {
 }
 
 bool record_end(struct record *record, int wait_status, const struct rusage *usage, uint64_t dropped) {
-    char text[256];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    char text[160];
     const bool is_signal = WIFSIGNALED(wait_status);
     const int length =
-        snprintf(text, sizeof text,
-                 "%s=%d\nended_ns=%lld%09ld\nuser_us=%llu\nsystem_us=%llu\npeak_kib=%ld\ndropped=%llu\n",
-                 is_signal ? "signal" : "code", is_signal ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status),
-                 (long long)now.tv_sec, now.tv_nsec, microseconds(usage->ru_utime),
-                 microseconds(usage->ru_stime), usage->ru_maxrss, (unsigned long long)dropped);
-    const bool is_whole = add(record, text, length);
+        snprintf(text, sizeof text, "user_us=%llu\nsystem_us=%llu\npeak_kib=%ld\ndropped=%llu\n",
+                 microseconds(usage->ru_utime), microseconds(usage->ru_stime), usage->ru_maxrss,
+                 (unsigned long long)dropped);
+    const bool is_whole =
+        add_end(record, is_signal, is_signal ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status)) &&
+        add(record, text, length);
     /* In this order: a name of an end never stands beside a record without one. */
     if (fdatasync(record->fd) != 0) return false;
     return renameat(record->spool, record->started, record->spool, record->ended) == 0 && is_whole;
@@ -109,4 +124,24 @@ void record_forget(const struct record *record) {
     char first[100];
     snprintf(first, sizeof first, ".%s", record->started + sizeof "started-" - 1);
     unlinkat(record->spool, first, 0);
+}
+
+bool record_reaped(const char *directory, const struct process *process, const siginfo_t *end) {
+    static const char HAS_RUN[] = "pgpu-record 1 R\n";
+    char first[4096], name[4096];
+    if (snprintf(first, sizeof first, "%s/.reaped-%d", directory, (int)process->pid) >= (int)sizeof first) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    snprintf(name, sizeof name, "%s/reaped-%d", directory, (int)process->pid);
+    struct record record = {.fd = open(first, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
+    if (record.fd < 0) return false;
+    const bool is_whole = add(&record, HAS_RUN, sizeof HAS_RUN - 1) && add_identity(&record, process) &&
+                          add_end(&record, end->si_code != CLD_EXITED, end->si_status) &&
+                          fdatasync(record.fd) == 0 && rename(first, name) == 0;
+    const int error = errno;
+    close(record.fd);
+    if (!is_whole) unlink(first);
+    errno = error;
+    return is_whole;
 }

@@ -5,6 +5,7 @@
  * version; one `name=value` a line follows. The launcher overwrites the byte at MARK directly before it
  * executes the job's command: without that mark the command never ran. pgpu.engine reads it. */
 #pragma once
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -29,3 +30,15 @@ bool record_end(struct record *record, int wait_status, const struct rusage *usa
 
 /* Removes the record of a start that did not happen. */
 void record_forget(const struct record *record);
+
+struct process {
+    pid_t pid;
+    char name[16]; /* as in /proc/PID/comm */
+    unsigned long long start_ticks;
+};
+
+/* Also of a process that is not reaped yet. False if there is none, or /proc does not show it. */
+bool identify(pid_t pid, struct process *process);
+
+/* Writes `reaped-PID`: how a process ended that its parent did not outlive. False with errno. */
+bool record_reaped(const char *directory, const struct process *process, const siginfo_t *end);

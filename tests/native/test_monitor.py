@@ -18,6 +18,7 @@ from tests.waiting import until
 
 from pgpu.engine.streams.frames import Kind, decode_gap, encode_frame
 from pgpu.errors import CommandNotFoundError, RuntimeUnavailableError
+from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.libraries import MONITOR, library_path
 from pgpu.runtimes.job_monitor import read_record
@@ -236,7 +237,7 @@ def test_a_client_that_holds_back_gets_every_byte(make: Make) -> None:
     launch.hand_over(os.environ)
     client = job.attach(holds_back=True)
     launch.let_go()
-    until(lambda: _log_bytes(job) > 4 << 20 and _state(read_record(job.started).pid) == "S")
+    until(lambda: _log_bytes(job) > 4 << 20 and _state(read_record(job.started).holder.pid) == "S")
     assert _log_bytes(job) < 6 << 20
     assert not job.ended.exists()
     threading.Thread(target=_finish, args=[job]).start()
@@ -334,7 +335,7 @@ def test_a_monitor_that_stands_still_costs_no_output(make: Make) -> None:
         sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'w' * (4 << 20)); sys.exit(6)"
     )
     os.kill(job.pid, signal.SIGSTOP)
-    until(lambda: _state(job.pid) == "T" and _state(read_record(job.started).pid) == "S")  # in a full pipe
+    until(lambda: _state(job.pid) == "T" and _state(read_record(job.started).holder.pid) == "S")  # in a full pipe
     os.kill(job.pid, signal.SIGCONT)
     assert job.end().exit_code == 6
     assert len(job.output()) == 4 << 20
@@ -357,6 +358,52 @@ def test_the_streams_of_a_job_that_runs_elsewhere_are_carried(make: Make) -> Non
     assert list(job.spool.iterdir()) == []
     os.close(stdout)
     os.close(stderr)
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_a_lock_that_a_monitor_holds_is_free_once_it_ends_and_never_the_job_s(make: Make, count: int) -> None:
+    job = make()
+    paths = [job.directory / f"gpu{number}" for number in range(count)]
+    locks = [open_lock_file(path) for path in paths]
+    assert all(map(try_flock, locks))
+    job.start("sh", "-c", "ls -l /proc/self/fd/ /proc/$$/fd/; read line", stdin=True, held=locks)
+    for lock in locks:
+        os.close(lock)
+    until(lambda: b"self" in job.output() and job.output().count(b"total") == 2)
+    assert b"gpu" not in job.output()
+    assert not any(map(_is_free, paths))
+    job.order("signal 9")
+    job.end()
+    assert not any(map(_is_free, paths))
+    job.order("finish")
+    assert job.wait() == 0
+    assert all(map(_is_free, paths))
+
+
+def _is_free(path: Path) -> bool:
+    lock = open_lock_file(path)
+    try:
+        return try_flock(lock)
+    finally:
+        os.close(lock)
+
+
+def test_more_descriptors_than_a_monitor_holds_are_no_order(make: Make) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    job = make()
+    with pytest.raises(RuntimeUnavailableError):
+        job.start("true", held=[nothing] * 65)
+    assert job.wait() == 2
+    os.close(nothing)
+
+
+def test_a_caller_that_ignores_sigchld_has_a_monitor_that_does_not(make: Make) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        job = make().start("sh", "-c", "exit 3")
+        assert job.end().exit_code == 3
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_what_is_no_order_starts_nothing() -> None:

@@ -4,6 +4,7 @@ The monitor (native/monitor) starts the launcher, carries the job's output into 
 order is a memory file of words with descriptors beside it, sent over a socket that it inherits.
 """
 
+import contextlib
 import os
 import socket
 from collections.abc import Sequence
@@ -67,6 +68,10 @@ class MonitorOrder(Struct, frozen=True):
     done: int
     """Write end of a pipe, which the monitor closes once the end is recorded."""
 
+    held: tuple[int, ...] = ()
+    """At most 64 more, which the monitor keeps open until it ends and passes to no process: locks of GPUs, which outlive a
+    killed agent that way while the job runs."""
+
 
 class EndRecord(Struct, frozen=True):
     """How a job's main process ended."""
@@ -74,8 +79,9 @@ class EndRecord(Struct, frozen=True):
     has_run: bool
     """Whether its command was executed."""
 
-    pid: int
-    boot_id: str
+    holder: ProcessHolder
+    """The main process; start time 0 where /proc did not show it."""
+
     exit_code: int | None
     """0-255, 128 + signal for a signal; None while it runs."""
 
@@ -87,8 +93,7 @@ class EndRecord(Struct, frozen=True):
 
     def exit_code_of(self, holder: ProcessHolder) -> int | None:
         """Return the exit code if this is the record of that process, and its command was executed."""
-        is_its_own = (self.pid, self.boot_id) == (holder.pid, holder.boot_id)
-        return self.exit_code if self.has_run and is_its_own else None
+        return self.exit_code if self.has_run and self.holder == holder else None
 
 
 def start_monitor(order: MonitorOrder) -> int:
@@ -123,9 +128,45 @@ def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOr
         with open(memory, "wb", closefd=False) as file:
             file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
         descriptors = [memory, order.lock, order.listener, order.control, order.spool, order.go, order.report]
-        socket.send_fds(connection, [b"\0"], [*descriptors, *order.streams, *order.job_ends, order.done])
+        descriptors += [*order.streams, *order.job_ends, order.done, *order.held]
+        socket.send_fds(connection, [b"\0"], descriptors)
     finally:
         os.close(memory)
+
+
+def start_guard(lock: int, spool: Path, command: Sequence[str], stderr: int) -> int:
+    """Start the guard of an agent, which starts the agent, and return the guard's PID; it is a child of this process.
+
+    The guard (native/monitor/guard.h) restarts an agent that fails, holds its lock meanwhile, and records the ends of
+    processes whose parents were killed.
+
+    Args:
+        lock: Locked by flock. The agent inherits it open across execve, and gets its number as its last argument.
+        spool: Where those records go.
+        command: The agent's, an absolute path first. It runs in a session of its own, in `/`, with this process's
+            environment, and with `/dev/null` as its standard input and output.
+        stderr: Of the guard and the agent.
+
+    Raises:
+        NodeError: The monitor is missing from this installation.
+        OSError: The kernel could not create a process.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        words = ("guard", "3", str(spool.absolute()), "--", *command)
+        return spawn(library_path(MONITOR), words, (nothing, nothing, stderr, lock), os.environ)
+    finally:
+        os.close(nothing)
+
+
+def read_reaped(spool: Path, holder: ProcessHolder) -> int | None:
+    """Return the exit code of exactly this process if a guard has recorded it: 0-255, 128 + signal for a signal.
+
+    The record of its start shows whether it was the job's command or still the launcher.
+    """
+    with contextlib.suppress(FileNotFoundError, NodeError):
+        return read_record(spool / f"reaped-{holder.pid}").exit_code_of(holder)
+    return None
 
 
 def has_monitor(lock: Path) -> bool:
@@ -158,8 +199,7 @@ def read_record(path: Path) -> EndRecord:
         ended_at_ns = int(fields["ended_ns"]) if "ended_ns" in fields else None
         return EndRecord(
             first.endswith("R"),
-            int(fields["pid"]),
-            fields.get("boot", ""),
+            ProcessHolder(int(fields["pid"]), int(fields.get("start", "0")), fields.get("boot", "")),
             code,
             ended_at_ns,
             int(fields.get("dropped", "0")),

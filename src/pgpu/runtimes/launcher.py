@@ -159,13 +159,16 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
     return launched
 
 
-def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:
-    """Start one of pgpu's programs with an empty environment.
+def spawn(
+    program: Path, words: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str] | None = None
+) -> int:
+    """Start one of pgpu's programs.
 
     Args:
         program: Its path.
         words: Its arguments, without its own name.
         descriptors: Of this process; they become its 0, 1, 2 and so on, and it inherits no other.
+        environment: Empty by default.
     """
     # Duplicated twice, first to numbers above all of them: a direct dup2 could overwrite a source that is still needed.
     above = max(*descriptors, _REPORT_FD) + 1
@@ -176,7 +179,7 @@ def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> in
     return os.posix_spawn(
         program,
         [str(program), *words],
-        {},
+        environment or {},
         file_actions=[*moves, *closings],
         # A signal mask survives execve; the job must not inherit the signals that this thread blocks.
         setsigmask=(),

@@ -290,7 +290,7 @@ class Carrier:
             self._start_monitor(None, None, None)
         record = self._last_record()
         with contextlib.suppress(ProcessLookupError, NodeError):
-            self._main = None if record is None else os.pidfd_open(read_record(record).pid)
+            self._main = None if record is None else os.pidfd_open(read_record(record).holder.pid)
         if self._main is None:
             os.eventfd_write(self.end_event, 1)
         else:

@@ -1,0 +1,120 @@
+#include "guard.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "record.h"
+
+enum { FIRST_PAUSE_MS = 100, MOST_PAUSE_MS = 10000, LONG_LIFE_MS = 10000, NOT_EXECUTED = 127 };
+
+struct guard {
+    int lock;
+    const char *spool;
+    char **command;
+    char name[16];  /* of this program's processes, monitors included */
+    pid_t agent;    /* 0: none runs */
+    bool is_needed; /* the last agent failed, or there was none yet */
+    bool is_terminated;
+    uint64_t started_at_ms, starts_at_ms, pause_ms;
+};
+
+static void complain(const char *subject) {
+    dprintf(STDERR_FILENO, "pgpu-monitor: guard: %s: %s\n", subject, strerror(errno));
+}
+
+/* An agent that fails at once, each time, must not take a core. */
+static void plan_restart(struct guard *guard) {
+    const uint64_t now = now_ms();
+    if (now - guard->started_at_ms >= LONG_LIFE_MS) guard->pause_ms = 0;
+    guard->starts_at_ms = now + guard->pause_ms;
+    if (guard->pause_ms == 0)
+        guard->pause_ms = FIRST_PAUSE_MS;
+    else if (guard->pause_ms < MOST_PAUSE_MS)
+        guard->pause_ms = guard->pause_ms * 2 < MOST_PAUSE_MS ? guard->pause_ms * 2 : MOST_PAUSE_MS;
+}
+
+static void start_agent(struct guard *guard) {
+    guard->started_at_ms = now_ms();
+    const pid_t agent = fork();
+    if (agent == 0) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execv(guard->command[0], guard->command);
+        complain(guard->command[0]);
+        _exit(NOT_EXECUTED);
+    }
+    if (agent < 0) {
+        complain("fork");
+        plan_restart(guard);
+    } else {
+        guard->agent = agent;
+    }
+}
+
+static void agent_ended(struct guard *guard, const siginfo_t *end) {
+    guard->agent = 0;
+    if (guard->is_terminated) _exit(0);
+    guard->is_needed = end->si_code != CLD_EXITED || end->si_status != 0;
+    if (guard->is_needed)
+        plan_restart(guard);
+    else
+        close(guard->lock); /* the next agent has its own guard, and need not wait until this one exits */
+}
+
+/* Reaps what has ended; false if no child is left. */
+static bool reap(struct guard *guard) {
+    for (;;) {
+        siginfo_t end;
+        memset(&end, 0, sizeof end);
+        if (waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
+        if (end.si_pid == 0) return true;
+        struct process process;
+        /* The name, since a process that is not reaped yet has no /proc/PID/exe any more. */
+        if (end.si_pid != guard->agent && identify(end.si_pid, &process) &&
+            strcmp(process.name, guard->name) != 0 && !record_reaped(guard->spool, &process, &end))
+            complain(guard->spool);
+        waitid(P_PID, (id_t)end.si_pid, &end, WEXITED);
+        if (end.si_pid == guard->agent) agent_ended(guard, &end);
+    }
+}
+
+/* Waits for the end of a child, for SIGTERM or for the time of the next start. */
+static void wait_for_event(struct guard *guard, const sigset_t *events) {
+    const bool is_pausing = guard->agent == 0 && guard->is_needed;
+    const uint64_t now = now_ms();
+    const uint64_t rest_ms = is_pausing && guard->starts_at_ms > now ? guard->starts_at_ms - now : 0;
+    const struct timespec rest = {(time_t)(rest_ms / 1000), (long)(rest_ms % 1000) * 1000000};
+    if (sigtimedwait(events, NULL, is_pausing ? &rest : NULL) != SIGTERM) return;
+    if (guard->agent == 0) _exit(0);
+    guard->is_terminated = true;
+    kill(guard->agent, SIGTERM); /* not reaped yet, so the PID is the agent's */
+}
+
+_Noreturn void guard(int lock, const char *spool, char **command) {
+    struct guard guard = {.lock = lock, .spool = spool, .command = command, .is_needed = true};
+    sigset_t all, events;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    sigemptyset(&events);
+    sigaddset(&events, SIGCHLD);
+    sigaddset(&events, SIGTERM);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_GET_NAME, guard.name);
+    if (chdir("/") != 0) complain("/");
+    for (;;) {
+        const bool has_children = reap(&guard);
+        if (!has_children && !guard.is_needed) _exit(0);
+        if (guard.agent == 0 && guard.is_needed && now_ms() >= guard.starts_at_ms)
+            start_agent(&guard);
+        else
+            wait_for_event(&guard, &events);
+    }
+}
