@@ -4,9 +4,11 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,17 @@ def test_two_spins_share_the_gpus_time(gpu: Gpu) -> None:
     seconds = [json.loads(process.communicate()[0])["seconds"] for process in both]
 
     assert max(seconds) >= 0.75
+
+
+def test_a_program_with_a_start_signal_begins_at_the_signal(gpu: Gpu) -> None:
+    process = gpu.start("spin", "--kernel-ms", "1", "--launches", "1", "--start-signal")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    sent_at_seconds = time.time()
+    process.send_signal(signal.SIGUSR1)
+    found = json.loads(process.communicate(timeout=DEADLINE_SECONDS)[0])
+
+    assert found["executed_at_seconds"] < sent_at_seconds <= found["began_at_seconds"]
 
 
 def test_a_hog_is_refused_with_error_2_and_goes_on(gpu: Gpu) -> None:

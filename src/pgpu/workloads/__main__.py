@@ -20,7 +20,7 @@ from pgpu.workloads.programs.particles import Particles
 from pgpu.workloads.programs.problem import Program
 from pgpu.workloads.programs.stencils import Chip, Speckle, Stack
 from pgpu.workloads.stressors import Hog, Link, Spin
-from pgpu.workloads.workload_run import WorkloadError, wait_for_start_line, wait_seconds
+from pgpu.workloads.workload_run import WorkloadError, wait_for_start_line, wait_for_start_signal, wait_seconds
 
 PROBLEMS = (Stack, Chip, Speckle, Path, Alignment, Clusters, Levels, RowWalk, ColumnWalk, TiledProduct, Particles)
 _WORKLOADS: dict[str, Any] = {
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         chosen.add_argument("--start-line", action="store_true", help="print `ready`, then start at a line on stdin")
+        chosen.add_argument("--start-signal", action="store_true", help="print `ready`, then start at SIGUSR1")
         chosen.add_argument(
             "--start-at", type=float, default=0.0, metavar="SECONDS", help="start no earlier; seconds since the epoch"
         )
@@ -90,6 +91,8 @@ def main() -> int:
     wait_seconds(arguments.start_at - time.time())
     if arguments.start_line:
         wait_for_start_line()
+    if arguments.start_signal:
+        wait_for_start_signal()
     try:
         return int(_WORKLOADS[arguments.workload].run(arguments))
     except (CudaError, MissingBindingsError, WorkloadError) as error:

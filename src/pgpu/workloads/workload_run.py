@@ -6,6 +6,7 @@ The JSON line is the only output on standard output.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -20,6 +21,9 @@ from pgpu.workloads.kernels import Kernels
 MIB = 1 << 20
 GRANULE_BYTES = 2 * MIB
 """The driver maps device memory in pages of this size, so smaller allocations take as much."""
+
+# When this program's code executed, before it loads the driver or waits for its start.
+_EXECUTED_AT_SECONDS = time.time()
 
 # Never set: a wait for it lasts as long as its timeout.
 _NEVER = threading.Event()
@@ -40,6 +44,15 @@ def wait_for_start_line() -> None:
     sys.stderr.write("ready\n")
     sys.stderr.flush()
     sys.stdin.readline()
+
+
+def wait_for_start_signal() -> None:
+    """Write `ready` to standard error and wait for SIGUSR1: a start line for jobs whose standard input is not connected."""
+    # Blocked before the line is written: a signal that arrives before the wait stays pending.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    sys.stderr.write("ready\n")
+    sys.stderr.flush()
+    signal.sigwait({signal.SIGUSR1})
 
 
 def whole_granules(amount_bytes: int) -> int:
@@ -131,6 +144,7 @@ class WorkloadRun:
             "workload": self.workload,
             "gpu": self.device.name,
             "error": error,
+            "executed_at_seconds": _EXECUTED_AT_SECONDS,
             "began_at_seconds": self.began_at_seconds,
             "seconds": round(self.elapsed_seconds(), 4),
             "context_bytes": self.context.context_bytes,
