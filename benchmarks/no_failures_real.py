@@ -35,8 +35,8 @@ from pgpu.engine.keeper.calling import GO
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
+from pgpu.lab.outcomes import OUT_OF_MEMORY, last_line, last_result
 from pgpu.lab.p1 import P1Plan
-from pgpu.lab.trials import OUT_OF_MEMORY, last_line, last_result
 from pgpu.libraries import SIMULATED_CUDA, library_path
 from pgpu.model import JobSpec, JobState, Request
 from pgpu.units import MIB

@@ -8,7 +8,7 @@ import pytest
 
 from pgpu.errors import NodeError
 from pgpu.lab import p1, report
-from pgpu.lab.trials import ExperimentTrial, JobOutcome
+from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
 
 GIB = 1 << 30
 SAMPLES = ((1000.5, 5 * GIB), (1001.0, 7 * GIB))

@@ -39,6 +39,13 @@ def test_p1_completes_with_and_without_pgpu_where_all_fit(tmp_path: Path) -> Non
 
     assert [(row["pgpu"], row["failed"]) for row in report["table"]] == [("without", "0"), ("with", "0")]
     assert "the device held more than it has in 0 of" in report["findings"][-1]
+    assert all(row["start-up s"] < row["all done s"] for row in report["table"])
+    (cost,) = report["further"]
+    (row,) = cost["rows"]
+    assert (row["jobs"], row["waves"], row["filled s"]) == (2, 1, None)
+    assert row["with / without"] > 0
+    assert "the whole time with pgpu is" in report["findings"][0]
+    assert (tmp_path / "p1-cost-jobs.csv").exists()
     assert report["is_simulated"] is True
     assert_files_are_there(report)
 
@@ -59,6 +66,9 @@ def test_p2_fills_slices_side_by_side(tmp_path: Path) -> None:
     assert ours["default jobs side by side in slices"] == "3, 0 failed"
     least, _, most = ours["each holds of its slice"].removesuffix(" %").split()
     assert 90 <= float(least) <= float(most) <= 100
+    (times,) = report["further"]
+    assert [(row["pgpu"], row["jobs"]) for row in times["rows"]] == [*[("without", 1)] * 2, ("without", 3), ("with", 3)]
+    assert all(0 < row["start-up s"] < row["whole s"] for row in times["rows"])
     assert_files_are_there(report)
 
 
@@ -69,6 +79,8 @@ def test_p4_refuses_the_hog_alone(tmp_path: Path) -> None:
     ours = {row["question"]: row for row in report["table"]}
     assert "CUDA error 2" in ours["a job past its share"]["ours with pgpu"]
     assert ours["its neighbours"]["ours with pgpu"] == "0 of 1 failed, 0 saw an out of memory"
+    (times,) = report["further"]
+    assert [(row["pgpu"], row["jobs"]) for row in times["rows"]] == [("without", 2), ("with", 1), ("with", 2)]
     assert_files_are_there(report)
 
 
@@ -78,6 +90,7 @@ def test_p3s_wall_lets_as_many_run_as_fit_and_the_queue_fails_none(tmp_path: Pat
 
     assert [(row["how"], row["jobs"], row["failed"]) for row in report["table"]][-1] == ("pgpu, in the queue", 3, 0)
     assert any("oversubscribed: left out" in finding for finding in report["findings"])
+    assert all(0 < row["start-up s"] < row["makespan s"] for row in report["table"])
     assert_files_are_there(report)
 
 
@@ -98,7 +111,8 @@ def test_p3s_overhead_is_of_every_program_and_says_where_containers_are_missing(
     report = experiment(tmp_path, "p3", "--part", "overhead", "--repeat", "1")
 
     assert len(report["table"]) >= 6 + 1
-    assert all(row["with s"] > row["without s"] > 0 for row in report["table"])
+    assert all(row["with s"] > row["without s"] > row["without start-up s"] > 0 for row in report["table"])
+    assert all(row["with start-up s"] > row["without start-up s"] for row in report["table"])
     assert any("containers left out" in finding for finding in report["findings"])
 
 
@@ -110,6 +124,8 @@ def test_p5s_callable_object_is_asked_beside_the_structures_before(tmp_path: Pat
         *("load in each call", "process for each request", "callable object")
     ]
     assert 0 < after["mean s"] < process["mean s"], "one starts an interpreter each time"
+    assert after["start-up s"] + sum([after["mean s"]] * 2) < after["whole s"]
+    assert process["start-up s"] is None, "each response time contains it"
     (simulated,) = report["further"]
     assert "no ratio" in simulated["title"]
     assert [row["before / this"] for row in simulated["rows"]] == [None] * 3

@@ -5,8 +5,9 @@ import pytest
 from pgpu.cli.verbs.lab import _read_parts, _read_sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
+from pgpu.lab.outcomes import Moment
 from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, imaginary_findings, p3_result, size_job
-from pgpu.lab.p3_overhead import Timings, TwoWays, sentence, table
+from pgpu.lab.p3_overhead import Timings, TwoWays, sentence, start_up_seconds, table
 from pgpu.lab.p3_sharing_modes import P3_TABLE, Alone, Pair
 
 MIB = 1 << 20
@@ -116,6 +117,26 @@ def test_a_single_pair_has_no_deviation() -> None:
     row = table(timed(nw=(1.0, 1.5)), (BARE,), ("nw",), "title").objects()[0]
 
     assert (row["pgpu adds s"], row["pgpu adds sd"]) == (0.5, None)
+
+
+def test_start_ups_are_means_over_the_runs_that_reported_one() -> None:
+    timings = Timings()
+    for way, seconds, start_up in ((BARE.plain, 1.0, 0.1), (BARE.ours, 2.0, 0.8), (BARE.plain, 1.0, None)):
+        timings.add(way, "nw", seconds, start_up)
+    timings.add(BARE.ours, "nw", 2.0, 0.6)
+
+    row = table(timings, (BARE,), ("nw",), "title").objects()[0]
+
+    assert (row["without start-up s"], row["with start-up s"]) == (0.1, 0.7)
+    assert table(timed(nw=(1.0, 1.5)), (BARE,), ("nw",), "title").objects()[0]["with start-up s"] is None
+
+
+def test_a_start_up_is_read_from_the_output_of_a_workload() -> None:
+    submission = Moment(50.0, 1000.0)
+
+    assert start_up_seconds('{"executed_at_seconds": 1050.75}\n', submission) == 0.75
+    assert start_up_seconds('{"seconds": 1}\n', submission) is None
+    assert start_up_seconds("", submission) is None
 
 
 def test_parts_are_run_in_their_order_each_once() -> None:

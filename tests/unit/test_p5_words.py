@@ -35,7 +35,7 @@ def test_every_place_of_every_feature_has_its_default_boxes_in_the_image(shape: 
 
 
 def asked(kind: str, structure: str, *seconds: float) -> Measured:
-    return Measured(kind, SMALL, structure, seconds)
+    return Measured(kind, SMALL, structure, seconds, sum(seconds), None)
 
 
 def test_only_the_cpu_function_is_given_a_ratio() -> None:
@@ -47,6 +47,13 @@ def test_only_the_cpu_function_is_given_a_ratio() -> None:
     simulated = [asked("gpu", "load in each call", 0.8, 0.8), asked("gpu", "callable object", 0.1, 0.1)]
     assert [row[-1] for row in comparison_rows(simulated, is_compared=False)] == [None, None]
     assert "times as soon" not in list(findings([], simulated))[-1]
+
+
+def test_a_row_has_the_start_up_and_the_whole_time_of_its_structure() -> None:
+    served = Measured("cpu", SMALL, "load in each call", (0.8, 0.8), 3.456, 1.234)
+    rows = list(comparison_rows([served, asked("cpu", "process for each request", 0.9, 0.9)], is_compared=True))
+
+    assert [row[-3:-1] for row in rows] == [(1.23, 3.46), (None, 1.8)]
 
 
 def test_names_of_detectors_are_read_or_refused() -> None:

@@ -1,7 +1,8 @@
 """P1: inference jobs that start together and fail for lack of GPU memory, and how the queue prevents it.
 
 Each job needs 1,205 MiB of 24,265. Without pgpu, allocations are refused from 21 jobs on and programs fail from 24 on, because
-the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches.
+the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches. `p1_cost` compares
+both sides where nothing fails.
 
 P1: Kim and Kang, Korea University, 2023, on an RTX 3090. Each experiment's module has the figures of its paper.
 """
@@ -11,11 +12,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pgpu.lab import report
+from pgpu.lab import p1_cost, report
+from pgpu.lab.outcomes import ExperimentTrial, mean_seconds, spread, whole_time
+from pgpu.lab.p1_cost import Comparison, compare, costs, is_free_of_failures
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import ExperimentTrial, SlicedJob, mean_seconds, run_bare, run_sliced, spread
-from pgpu.structs import Struct, to_builtins
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.structs import Struct, replace, to_builtins
 from pgpu.units import MIB
 
 # Usable memory of P1's and P2's RTX 3090.
@@ -84,6 +87,7 @@ _COLUMNS = (
     "saw OOM",
     "failed",
     "all done s",
+    "start-up s",
     "device peak",
 )
 
@@ -127,33 +131,44 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
         NodeError: matplotlib is missing, or a program does not load.
     """
     report.require_plotting()
-    trials = list(_trials(bed, plan))
+    trials: list[ExperimentTrial] = []
+    comparisons: list[Comparison] = []
+    for is_with, repetition, jobs in _arrivals(plan):
+        if is_with:
+            trials.append(run_sliced(bed, jobs, repetition=repetition))
+        else:
+            trials.append(run_bare(bed, [(job.name, job.words) for job in jobs], repetition=repetition))
+        _report_progress(bed, trials[-1])
+        if is_with and is_free_of_failures(len(jobs), trials):
+            comparisons.append(compare(bed, trials[-1], jobs))
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
+    found = costs(comparisons)
+    findings = (*p1_cost.findings(found), *_findings(trials))
     figures = _draw(trials, directory, report.caption(bed))
-    return report.write_report("p1", bed, to_builtins(plan), trials, directory, table, _findings(trials), figures)
+    written = report.write_report("p1", bed, to_builtins(plan), trials, directory, table, findings, figures)
+    if not comparisons:
+        return written
+    further = p1_cost.table(found)
+    files = (*written.files, *p1_cost.write(comparisons, further, directory))
+    return replace(written, further=(further,), files=files)
 
 
-def _trials(bed: Testbed, plan: P1Plan) -> Iterator[ExperimentTrial]:
+def _arrivals(plan: P1Plan) -> Iterator[tuple[bool, int, Sequence[SlicedJob]]]:
+    """Yield for each trial whether it is with pgpu, its repetition, and its jobs in a drawn order of arrival."""
     arrivals = random.Random(plan.seed)  # noqa: S311 - an order of arrival, not a secret
     for is_with in plan.with_pgpu:
         for count in plan.job_counts:
             for repetition in range(1, plan.repetitions + 1):
                 names = [f"p1-{count}-{repetition}-{number}" for number in range(1, count + 1)]
                 arrivals.shuffle(names)
-                if is_with:
-                    jobs = [SlicedJob(name, plan.words(), plan.memory_bytes) for name in names]
-                    trial = run_sliced(bed, jobs, repetition=repetition)
-                else:
-                    trial = run_bare(bed, [(name, plan.words()) for name in names], repetition=repetition)
-                _report_progress(bed, trial)
-                yield trial
+                yield is_with, repetition, [SlicedJob(name, plan.words(), plan.memory_bytes) for name in names]
 
 
 def _report_progress(bed: Testbed, trial: ExperimentTrial) -> None:
     how = "with" if trial.is_with_pgpu else "without"
     bed.progress(
         f"{len(trial.jobs)} jobs {how} pgpu, run {trial.repetition}: {trial.failed} failed, "
-        f"{trial.saw_refusal} saw an out of memory, done in {trial.makespan_seconds:.1f} s"
+        f"{trial.saw_refusal} saw an out of memory, {whole_time(trial)}"
     )
     for job in trial.jobs if trial.is_with_pgpu else ():
         if job.is_failed:
@@ -177,7 +192,10 @@ def _rows(trials: Sequence[ExperimentTrial]) -> Iterator[tuple[Cell, ...]]:
             None if mean is None else round(mean, 2),
             spread([trial.saw_refusal for trial in group]),
             spread([trial.failed for trial in group]),
-            round(statistics.fmean(trial.makespan_seconds for trial in group), 2),
+            report.rounded(statistics.fmean(trial.whole_seconds for trial in group)),
+            report.rounded(
+                max((trial.start_up_seconds for trial in group if trial.start_up_seconds is not None), default=None)
+            ),
             f"{100 * max(trial.device_peak_bytes for trial in group) / group[0].device_memory_bytes:.1f} %",
         )
 

@@ -6,12 +6,12 @@ others go on.
 The wall: hotspot3D in as many containers as a GPU holds, in one more, and in sixty. Without pgpu the jobs that do not fit fail.
 With its queue they wait; with oversubscription all run together and the host holds the memory that does not fit. Jobs are sized
 so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each has more layers. Each job does the same number
-of steps in every trial.
+of steps in every trial. The jobs that are granted begin at one moment, after all of them have loaded; the makespan counts from
+their submission.
 
 Source: P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,12 @@ from typing import Any, Literal
 from pgpu.errors import NodeError, PgpuError
 from pgpu.gpu.catalog import IMAGINARY
 from pgpu.lab import p3_overhead, p3_sharing_modes, report
+from pgpu.lab.outcomes import ExperimentTrial, whole_time
 from pgpu.lab.p3_overhead import OverheadPlan
 from pgpu.lab.p3_sharing_modes import SharingPlan
 from pgpu.lab.report import Cell, Report, ReportPart, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import ExperimentTrial, SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.structs import Struct, field, replace, to_builtins
 from pgpu.units import MIB
 
@@ -31,7 +32,7 @@ from pgpu.units import MIB
 P3_FITTING_CONTAINERS = 52
 
 
-_COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "mean s", "device peak MiB")
+_COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "start-up s", "mean s", "device peak MiB")
 # Three grids of 512 × 512 floats.
 _LAYER_BYTES = 3 * MIB
 
@@ -135,12 +136,9 @@ def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial |
         yield _WallTrial(BARE, p3_result(count), trial)
     if not plan.with_pgpu:
         return
-    bed.progress("one job in a slice, to measure how long a start takes")
-    short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
-    load_seconds = plan.jobs * run_sliced(bed, [short]).makespan_seconds
-    yield _WallTrial(QUEUE, "", _run_sliced(bed, plan, job, load_seconds, oversubscribes=False))
+    yield _WallTrial(QUEUE, "", _run_sliced(bed, plan, job, oversubscribes=False))
     try:
-        yield _WallTrial(TOGETHER, "proposed", _run_sliced(bed, plan, job, load_seconds, oversubscribes=True))
+        yield _WallTrial(TOGETHER, "proposed", _run_sliced(bed, plan, job, oversubscribes=True))
     except PgpuError as exc:
         yield f"{TOGETHER}: left out: {exc}"
 
@@ -150,18 +148,14 @@ def p3_result(jobs: int) -> str:
     return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
 
 
-def _run_sliced(
-    bed: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool
-) -> ExperimentTrial:
-    """Submit all jobs; the granted ones begin at one moment, as without pgpu, and times count from then."""
-    begin_at_seconds = time.time() + load_seconds
-    words = (*job.words(plan), "--start-at", f"{begin_at_seconds:.3f}")
+def _run_sliced(bed: Testbed, plan: WallPlan, job: WallJob, *, oversubscribes: bool) -> ExperimentTrial:
+    """Submit all jobs; the granted ones begin at one moment, as without pgpu."""
     name = "over" if oversubscribes else "queue"
     jobs = [
-        SlicedJob(f"p3-{name}-{number}", words, job.memory_bytes, oversubscribes) for number in range(1, plan.jobs + 1)
+        SlicedJob(f"p3-{name}-{number}", job.words(plan), job.memory_bytes, oversubscribes)
+        for number in range(1, plan.jobs + 1)
     ]
-    trial = run_sliced(bed, jobs)
-    return replace(trial, jobs=tuple(replace(each, submitted_at_seconds=begin_at_seconds) for each in trial.jobs))
+    return run_sliced(bed, jobs, has_start_line=True)
 
 
 def _table_row(labelled: _WallTrial) -> tuple[Cell, ...]:
@@ -169,7 +163,8 @@ def _table_row(labelled: _WallTrial) -> tuple[Cell, ...]:
     seconds = trial.completed_seconds
     return (
         *(labelled.how, len(trial.jobs), labelled.paper, trial.failed, labelled.side_by_side),
-        round(trial.makespan_seconds, 2),
+        round(trial.whole_seconds, 2),
+        report.rounded(trial.start_up_seconds),
         round(sum(seconds) / len(seconds), 2) if seconds else None,
         trial.device_peak_bytes // MIB,
     )
@@ -179,7 +174,7 @@ def _sentence(labelled: _WallTrial) -> str:
     trial = labelled.trial
     return (
         f"{labelled.how}: {trial.failed} of {len(trial.jobs)} failed, {labelled.side_by_side} ran side by side, "
-        f"all done in {trial.makespan_seconds:.1f} s"
+        f"{whole_time(trial)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The time that pgpu adds to a program, like P3's measurement of Docker: from the command to its end.
+"""The time that pgpu adds to a program, like P3's measurement of Docker: from the command to its end, and until it executes.
 
 A bare process, `docker run` and `docker exec` are each paired with the same under pgpu. The two of a pair run one right after the
 other, in an order that alternates, and are compared pair by pair, so other load on the machine affects both.
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pgpu.errors import NodeError
 from pgpu.lab import report
+from pgpu.lab.outcomes import Moment, last_line, last_result
 from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import last_line
 from pgpu.model import JobSpec, Request
 from pgpu.structs import Struct, field
 from pgpu.units import MIB
@@ -78,9 +78,20 @@ class Timings(Struct):
     """Times of all runs, by way and program, in the order of repetitions."""
 
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """From the command to its end."""
 
-    def add(self, way: str, program: str, seconds: float) -> None:
+    start_up_seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """From the command until the program executes; without runs of programs that do not report it."""
+
+    def add(self, way: str, program: str, seconds: float, start_up_seconds: float | None = None) -> None:
         self.seconds.setdefault((way, program), []).append(seconds)
+        if start_up_seconds is not None:
+            self.start_up_seconds.setdefault((way, program), []).append(start_up_seconds)
+
+    def mean_start_up(self, way: str, programs: Sequence[str]) -> float | None:
+        """Return the mean start-up of programs; None if none was reported."""
+        found = [each for program in programs for each in self.start_up_seconds.get((way, program), ())]
+        return statistics.fmean(found) if found else None
 
     def of(self, way: str, program: str) -> Sequence[float]:
         """Return the times of a program; empty if that way did not run."""
@@ -100,6 +111,7 @@ class Timings(Struct):
 COLUMNS = (
     *("program", "without pgpu", "without s", "without sd"),
     *("with pgpu", "with s", "with sd", "pgpu adds s", "pgpu adds sd"),
+    *("without start-up s", "with start-up s"),
 )
 
 
@@ -112,7 +124,8 @@ def table(timings: Timings, pairs: Sequence[TwoWays], programs: Sequence[str], t
             ours = [each for program in of for each in timings.of(pair.ours, program)]
             added = Spread.of(timings.added_seconds_of_all(pair, of))
             if added is not None:
-                rows.append((name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells()))
+                starts = [report.rounded(timings.mean_start_up(way, of)) for way in (pair.plain, pair.ours)]
+                rows.append((name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells(), *starts))
     return Table(title, COLUMNS, tuple(rows))
 
 
@@ -261,12 +274,18 @@ def _run_all(ways: Ways, programs: Sequence[str], timings: Timings, *, is_ours_f
             order = (pair.ours, pair.plain) if is_ours_first else (pair.plain, pair.ours)
             for way in (way for way in order if way in ways):
                 command, environment = ways[way]((program, *PROGRAMS[program]))
-                began_seconds = time.monotonic()
+                submission = Moment.now()
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-                seconds = time.monotonic() - began_seconds
+                seconds = time.monotonic() - submission.monotonic_seconds
                 if done.returncode != 0:
                     raise NodeError(f"a program failed with {done.returncode}: {last_line(done.stderr)}")
-                timings.add(way, program, seconds)
+                timings.add(way, program, seconds, start_up_seconds(done.stdout, submission))
+
+
+def start_up_seconds(standard_output: str, submission: Moment) -> float | None:
+    """Return the seconds from a submission until a workload executed, by its output; None if that does not contain it."""
+    executed_at_seconds = (last_result(standard_output) or {}).get("executed_at_seconds")
+    return None if executed_at_seconds is None else submission.seconds_until(executed_at_seconds)
 
 
 def _findings(timings: Timings, plan: OverheadPlan) -> Iterator[str]:

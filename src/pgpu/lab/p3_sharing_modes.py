@@ -21,9 +21,10 @@ from typing import Literal
 from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl, find_control
 from pgpu.errors import NodeError
 from pgpu.lab import report
+from pgpu.lab.outcomes import last_line
 from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import last_line, run_bare
+from pgpu.lab.trials import run_bare
 from pgpu.model import SharingMode
 from pgpu.structs import Struct, replace
 from pgpu.units import MIB

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgpu.lab import report
+from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
 from pgpu.lab.p1 import P1_JOB_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import ExperimentTrial, JobOutcome, SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
@@ -61,8 +62,14 @@ class _Trials(Struct, frozen=True):
 
     sliced: ExperimentTrial | None
 
-    def all(self) -> Sequence[ExperimentTrial]:
-        return [trial for trial in (self.bare, self.quiet, self.sliced) if trial]
+    def named(self) -> Sequence[tuple[str, ExperimentTrial]]:
+        """Return each trial that ran, with its name in the table of times."""
+        named = (
+            ("a hog and its neighbours", self.bare),
+            ("the neighbours alone", self.quiet),
+            ("a hog and its neighbours", self.sliced),
+        )
+        return [(name, trial) for name, trial in named if trial]
 
 
 def run(bed: Testbed, plan: P4Plan, directory: Path) -> Report:
@@ -75,7 +82,9 @@ def run(bed: Testbed, plan: P4Plan, directory: Path) -> Report:
     trials = _run_all(bed, plan)
     table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
     figures = _draw(trials, directory, report.caption(bed))
-    return report.write_report("p4", bed, to_builtins(plan), trials.all(), directory, table, _findings(trials), figures)
+    ran = [trial for _, trial in trials.named()]
+    written = report.write_report("p4", bed, to_builtins(plan), ran, directory, table, _findings(trials), figures)
+    return report.with_times(written, trials.named(), directory)
 
 
 def _run_all(bed: Testbed, plan: P4Plan) -> _Trials:

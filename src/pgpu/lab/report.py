@@ -13,9 +13,9 @@ from typing import Any
 
 from pgpu.distribution import require_modules
 from pgpu.errors import NodeError
+from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import ExperimentTrial, JobOutcome
-from pgpu.structs import Struct, to_builtins
+from pgpu.structs import Struct, replace, to_builtins
 from pgpu.units import GIB, MIB
 
 Cell = str | int | float | None
@@ -24,6 +24,11 @@ _INCHES = (8.0, 4.5)
 FAILED_COLOUR = "tab:red"
 OURS_COLOUR = "tab:blue"
 PAPER_COLOUR = "tab:gray"
+
+
+def rounded(seconds: float | None) -> float | None:
+    """Round a time or a ratio for a table, to hundredths; None stays None."""
+    return None if seconds is None else round(seconds, 2)
 
 
 class Table(Struct, frozen=True):
@@ -109,6 +114,23 @@ def write_report(  # noqa: PLR0917 - one for each part of a report
     )
 
 
+def with_times(written: Report, trials: Sequence[tuple[str, ExperimentTrial]], directory: Path) -> Report:
+    """Add a table of whole times and start-ups (`outcomes`), a row for each named trial, and write it as CSV."""
+    table = Table(
+        f"{written.experiment.upper()}: whole time, from submission to the last end",
+        ("trial", "pgpu", "jobs", "whole s", "start-up s"),
+        tuple(
+            (
+                *(name, "with" if trial.is_with_pgpu else "without", len(trial.jobs)),
+                *(rounded(trial.whole_seconds), rounded(trial.start_up_seconds)),
+            )
+            for name, trial in trials
+        ),
+    )
+    path = write_table(table, directory / f"{written.experiment}-times.csv")
+    return replace(written, further=(*written.further, table), files=(*written.files, path))
+
+
 def output_directory(path: Path) -> Path:
     """Create the directory for an experiment's files.
 
@@ -128,21 +150,26 @@ def write_table(table: Table, path: Path) -> Path:
 
 
 def write_jobs(trials: Iterable[ExperimentTrial], path: Path) -> Path:
-    """Write every job of every trial as CSV."""
+    """Write every job of every trial as CSV; `turnaround`, `granted` and `executed` in seconds since its submission."""
     columns = (
         *("with_pgpu", "jobs", "repetition", "arrival", "name", "exit_code", "failed", "saw_refusal", "seconds"),
-        *("turnaround_seconds", "held_bytes", "slice_peak_bytes", "complaint"),
+        *("turnaround_seconds", "held_bytes", "slice_peak_bytes", "complaint", "granted_seconds", "executed_seconds"),
     )
     rows = [
         (
             *(trial.is_with_pgpu, len(trial.jobs), trial.repetition, arrival, job.name, job.exit_code, job.is_failed),
             *(job.saw_refusal, round(job.seconds, 4), round(job.turnaround_seconds, 4)),
             *((job.result or {}).get("held_bytes"), job.slice_peak_bytes, job.complaint),
+            *(_since_submission(job, at_seconds) for at_seconds in (job.granted_at_seconds, job.executed_at_seconds)),
         )
         for trial in trials
         for arrival, job in enumerate(trial.jobs, start=1)
     ]
     return _write_csv(path, columns, rows)
+
+
+def _since_submission(job: JobOutcome, at_seconds: float | None) -> float | None:
+    return None if at_seconds is None else round(at_seconds - job.submitted_at_seconds, 4)
 
 
 def write_device(trials: Iterable[ExperimentTrial], path: Path) -> Path:

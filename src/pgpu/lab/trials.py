@@ -1,165 +1,26 @@
-"""Trials: jobs that arrive at one moment, with pgpu and without it, samples of the device's memory meanwhile, and the outcomes.
+"""Trials: jobs that arrive at one moment, with pgpu and without it, and samples of the device's memory meanwhile.
 
 Without pgpu they are plain processes or plain `docker run`. Each program loads first and writes `ready`; then all get their
 start line at once, so that they meet on the device even on few cores. With pgpu all are submitted together, and the queue
-decides the order; a failed job, one whose exit code is not 0, is not repeated.
+decides the order; a start line is optional there: each granted job gets a signal. A failed job, one whose exit code is not 0, is not
+repeated. Times count from one definition on both sides (`outcomes`).
 """
 
-import json
-import statistics
+import contextlib
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 from pgpu.client import Client
-from pgpu.errors import NodeError, PgpuError
+from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.lab.outcomes import ExperimentTrial, JobOutcome, Moment, Sample, last_line, last_result
 from pgpu.lab.testbed import Testbed
-from pgpu.model import Job, JobSpec, Request, Submission
+from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.structs import Struct
-
-# In the last line of a program that ended before it could count its refusals.
-OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-
-# (seconds since the epoch, bytes).
-Sample = tuple[float, int]
-
-
-class JobOutcome(Struct, frozen=True):
-    """One job that ended."""
-
-    name: str
-    submitted_at_seconds: float
-    """When it was submitted; without pgpu that is when it began."""
-
-    ended_at_seconds: float
-    exit_code: int | None
-    """None if it is unknown."""
-
-    result: Mapping[str, Any] | None
-    """The workload's JSON line; None if it wrote none."""
-
-    complaint: str
-    """Last line of its standard error; empty if there is none."""
-
-    slice_peak_bytes: int | None = None
-    """Peak of its slice while it ran; None without pgpu."""
-
-    @property
-    def is_failed(self) -> bool:
-        return self.exit_code != 0
-
-    @property
-    def saw_refusal(self) -> bool:
-        """Whether an allocation was refused, by its program's report or its last line."""
-        return bool(self.result and self.result.get("refusals")) or OUT_OF_MEMORY in self.complaint
-
-    @property
-    def seconds(self) -> float:
-        """Run time of its program, by its own clock if it reported one."""
-        if self.result is not None:
-            return float(self.result["seconds"])
-        return self.turnaround_seconds
-
-    @property
-    def turnaround_seconds(self) -> float:
-        """From its submission to its end, waiting included."""
-        return self.ended_at_seconds - self.submitted_at_seconds
-
-    @property
-    def began_at_seconds(self) -> float:
-        """When its program began, in seconds since the epoch."""
-        return float(self.result["began_at_seconds"]) if self.result else self.submitted_at_seconds
-
-    @property
-    def memory_timeline(self) -> Sequence[Sample]:
-        """(seconds since its program began, bytes held from then on)."""
-        return [(float(at), int(held)) for at, held in self.result["memory_timeline"]] if self.result else []
-
-
-class ExperimentTrial(Struct, frozen=True):
-    """Jobs that were submitted at one moment, and the device while they ran."""
-
-    is_with_pgpu: bool
-    repetition: int
-    """From 1."""
-
-    jobs: tuple[JobOutcome, ...]
-    """In order of arrival."""
-
-    device_memory_bytes: int
-    device_samples: tuple[Sample, ...]
-
-    @property
-    def failed(self) -> int:
-        """Number of failed jobs."""
-        return sum(job.is_failed for job in self.jobs)
-
-    @property
-    def saw_refusal(self) -> int:
-        """Number of jobs with a refused allocation."""
-        return sum(job.saw_refusal for job in self.jobs)
-
-    @property
-    def completed_seconds(self) -> Sequence[float]:
-        """Run times of the jobs that did not fail."""
-        return [job.seconds for job in self.jobs if not job.is_failed]
-
-    @property
-    def makespan_seconds(self) -> float:
-        """From the first job's arrival to the last one's end."""
-        first = min(job.submitted_at_seconds for job in self.jobs)
-        return max(job.ended_at_seconds for job in self.jobs) - first
-
-    @property
-    def device_peak_bytes(self) -> int:
-        """Largest sample of the device's memory in use."""
-        return max((used_bytes for _, used_bytes in self.device_samples), default=0)
-
-    @property
-    def most_side_by_side(self) -> int:
-        """Most jobs whose programs ran at one moment."""
-        starts = [(job.began_at_seconds, 1) for job in self.jobs]
-        ends = [(job.began_at_seconds + job.seconds, -1) for job in self.jobs]
-        running = most = 0
-        for _, change in sorted(starts + ends):
-            running += change
-            most = max(most, running)
-        return most
-
-
-def last_result(standard_output: str) -> Mapping[str, Any] | None:
-    """Return the JSON object on the last line of a workload's output; None if there is none."""
-    for line in reversed(standard_output.splitlines()):
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        return found if isinstance(found, dict) else None
-    return None
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not empty, or an empty string."""
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-def mean_seconds(trials: Sequence[ExperimentTrial]) -> float | None:
-    """Return the mean run time of all jobs that did not fail; None if all failed."""
-    seconds = [each for trial in trials for each in trial.completed_seconds]
-    return statistics.fmean(seconds) if seconds else None
-
-
-def spread(values: Sequence[float]) -> str:
-    """Format minimum, maximum and median of counts or times: `6`, or `4 to 9 (median 6)`."""
-    if not values:
-        return "–"
-    least, most, median = min(values), max(values), statistics.median(values)
-    return f"{least:g}" if least == most else f"{least:g} to {most:g} (median {median:g})"
-
 
 PERIOD_SECONDS = 0.1
 _FAILURES_IN_A_ROW = 10
@@ -183,7 +44,7 @@ def sample_device(read_used_bytes: Callable[[], int]) -> Iterator[list[Sample]]:
     def sample() -> None:
         while not is_over.is_set() and len(failures) <= _FAILURES_IN_A_ROW:
             try:
-                samples.append((time.time(), read_used_bytes()))
+                samples.append((time.monotonic(), read_used_bytes()))
                 failures.clear()
             except PgpuError as exc:
                 failures.append(exc)
@@ -200,26 +61,32 @@ def sample_device(read_used_bytes: Callable[[], int]) -> Iterator[list[Sample]]:
         raise failures[0]
 
 
-def run_bare(bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repetition: int = 1) -> ExperimentTrial:
-    """Run jobs without pgpu, all started at one moment, and wait for all.
+def run_bare(
+    bed: Testbed, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repetition: int = 1, has_start_line: bool = True
+) -> ExperimentTrial:
+    """Run jobs without pgpu, all submitted at one moment, and wait for all.
 
     Args:
         bed: Where they run.
         jobs: Name and workload arguments of each, in order of arrival.
         repetition: Number of this run of the experiment.
+        has_start_line: Whether all load before any begins. Otherwise each begins as soon as it has loaded.
 
     Raises:
         NodeError: A program did not load; no job was started.
     """
     processes: list[subprocess.Popen[str]] = []
     try:
-        # All load first, one after the other on few cores; each begins when it gets its line on stdin
-        # (`_start_and_wait`).
-        _load_all(bed, [words for _, words in jobs], processes)
-        with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(processes)) as waiters:
-            began_at_seconds = time.time()
+        with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(jobs)) as waiters:
+            submission = Moment.now()
+            if has_start_line:
+                # All load first, one after the other on few cores; each begins when it gets its line on stdin
+                # (`_start_and_wait`).
+                _load_all(bed, [words for _, words in jobs], processes)
+            else:
+                processes += [_load(bed, bed.plain_command(words)) for _, words in jobs]
             waiting = [
-                waiters.submit(_start_and_wait, process, name, began_at_seconds)
+                waiters.submit(_start_and_wait, process, name, submission)
                 for process, (name, _) in zip(processes, jobs, strict=True)
             ]
             outcomes = tuple(each.result() for each in waiting)
@@ -242,7 +109,7 @@ def _load_all(bed: Testbed, words: Sequence[tuple[str, ...]], processes: list[su
     A loaded container engine sometimes fails to start a container. That happens before the GPU is used, so the program is loaded
     again.
     """
-    processes += [_load(bed, each) for each in words]
+    processes += [_load(bed, bed.bare_command(each)) for each in words]
     for place, each in enumerate(words):
         for attempt in range(1, _LOAD_ATTEMPTS + 1):
             stderr = processes[place].stderr
@@ -254,12 +121,12 @@ def _load_all(bed: Testbed, words: Sequence[tuple[str, ...]], processes: list[su
                 raise NodeError(f"a workload did not load: {line or 'no output'}", hint="run it alone to see why")
             bed.progress(f"a workload did not load, trying again: {line}")
             processes[place].communicate()
-            processes[place] = _load(bed, each)
+            processes[place] = _load(bed, bed.bare_command(each))
 
 
-def _load(bed: Testbed, words: tuple[str, ...]) -> subprocess.Popen[str]:
+def _load(bed: Testbed, command: tuple[str, ...]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        bed.bare_command(words),
+        command,
         env=bed.bare_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -268,16 +135,17 @@ def _load(bed: Testbed, words: tuple[str, ...]) -> subprocess.Popen[str]:
     )
 
 
-def _start_and_wait(process: subprocess.Popen[str], name: str, began_at_seconds: float) -> JobOutcome:
-    # The line starts the program. Both pipes are drained until its end, so it never blocks on a full one.
+def _start_and_wait(process: subprocess.Popen[str], name: str, submission: Moment) -> JobOutcome:
+    # The line starts a program that waits for it. Both pipes are drained until its end, so it never blocks on a full one.
     standard_output, standard_error = process.communicate("\n")
     return JobOutcome(
         name=name,
-        submitted_at_seconds=began_at_seconds,
-        ended_at_seconds=time.time(),
+        submitted_at_seconds=submission.monotonic_seconds,
+        ended_at_seconds=time.monotonic(),
         exit_code=process.returncode,
         result=last_result(standard_output),
         complaint=last_line(standard_error),
+        epoch_offset_seconds=submission.epoch_offset_seconds,
     )
 
 
@@ -293,13 +161,23 @@ class SlicedJob(Struct, frozen=True):
     """Whether its memory may be moved to the host while others use the GPU."""
 
 
-def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) -> ExperimentTrial:
+def run_sliced(
+    bed: Testbed,
+    jobs: Sequence[SlicedJob],
+    *,
+    repetition: int = 1,
+    is_batch: bool = True,
+    has_start_line: bool = False,
+) -> ExperimentTrial:
     """Submit jobs to pgpu in the given order and wait for all.
 
     Args:
         bed: Where they run.
         jobs: In order of arrival.
         repetition: Number of this run of the experiment.
+        is_batch: Whether all are submitted in one request: equal jobs are then a batch, which starts in even waves if it does not
+            fit at once. Otherwise each is a request of its own, and jobs fill the GPU.
+        has_start_line: Whether the granted jobs load before any of them begins. The waiting ones begin as soon as they have loaded.
     """
     client, peak_bytes = bed.client, dict[str, int]()
 
@@ -310,40 +188,84 @@ def run_sliced(bed: Testbed, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
             peak_bytes[report.job.id] = max(seen, peak_bytes.get(report.job.id, 0))
         return client.gpus()[0].used_bytes
 
-    image = bed.image if bed.runtime == "docker" else None
+    submissions = [_submission_of(bed, job, has_start_line=has_start_line) for job in jobs]
+    requests = [submissions] if is_batch else [[each] for each in submissions]
     with sample_device(read_used_bytes) as samples:
-        # In one request: equal jobs of one submission are a batch, which starts in even waves if it does not fit at once.
-        submitted = client.submit_all(
-            [
-                Submission(
-                    JobSpec(command=bed.workload(job.words), runtime=bed.runtime, image=image, name=job.name),
-                    Request(job.memory_bytes, oversubscribes=job.oversubscribes),
-                )
-                for job in jobs
-            ]
-        )
+        submission = Moment.now()
+        submitted = [job for each in requests for job in client.submit_all(each)]
         # A thread for each job, since `wait` blocks until the job has ended.
         with ThreadPoolExecutor(len(submitted)) as waiters:
-            ended = list(waiters.map(lambda job: (client.wait(job.id), time.time()), submitted))
+            waiting = [waiters.submit(lambda job: (client.wait(job.id), time.monotonic()), job) for job in submitted]
+            if has_start_line:
+                _start_together(client, submitted)
+            ended = [each.result() for each in waiting]
     return ExperimentTrial(
         is_with_pgpu=True,
         repetition=repetition,
-        jobs=tuple(_outcome_of(client, job, at, peak_bytes.get(job.id)) for job, at in ended),
+        jobs=tuple(_outcome_of(client, job, at, submission, peak_bytes.get(job.id)) for job, at in ended),
         device_memory_bytes=bed.device_memory_bytes,
         device_samples=tuple(samples),
     )
 
 
-def _outcome_of(client: Client, job: Job, seen_at_seconds: float, peak_bytes: int | None) -> JobOutcome:
+def _submission_of(bed: Testbed, job: SlicedJob, *, has_start_line: bool) -> Submission:
+    words = (*job.words, "--start-signal") if has_start_line else job.words
+    image = bed.image if bed.runtime == "docker" else None
+    return Submission(
+        JobSpec(command=bed.workload(words), runtime=bed.runtime, image=image, name=job.name),
+        Request(job.memory_bytes, oversubscribes=job.oversubscribes),
+    )
+
+
+def _start_together(client: Client, jobs: Sequence[Job]) -> None:
+    """Signal jobs to begin: the granted ones once all of them are ready, later ones when they are.
+
+    If it fails, the jobs are stopped: they would wait for their signal forever, and the caller for them.
+    """
+    pending, ready, is_open = {job.id for job in jobs}, set[str](), False
+    try:
+        while pending:
+            states = {report.job.id: report.job.state for report in client.jobs(include_final=False)}
+            pending &= states.keys()
+            granted = {job_id for job_id in pending if states[job_id] in {JobState.STARTING, JobState.RUNNING}}
+            ready = {
+                job_id
+                for job_id in granted
+                if job_id in ready or (states[job_id] is JobState.RUNNING and _is_ready(client, job_id))
+            }
+            is_open = is_open or (bool(granted) and ready == granted)
+            for job_id in ready if is_open else ():
+                # A job that ended since it was ready has failed, which its outcome reports.
+                with contextlib.suppress(RequestError):
+                    client.signal(job_id, signal.SIGUSR1)
+                pending.discard(job_id)
+            time.sleep(PERIOD_SECONDS)  # noqa: TID251 - output of many jobs is polled, since each follower blocks
+    except BaseException:
+        for job in jobs:
+            with contextlib.suppress(PgpuError):
+                client.request_stop(job.id, 0.0)
+        raise
+
+
+def _is_ready(client: Client, job_id: str) -> bool:
+    written = b"".join(chunk for stream, chunk in client.logs(job_id, follow=False) if stream == "stderr")
+    return _READY.encode() in written.splitlines()
+
+
+def _outcome_of(
+    client: Client, job: Job, ended_at_seconds: float, submission: Moment, peak_bytes: int | None
+) -> JobOutcome:
     texts = {"stdout": b"", "stderr": b""}
     for stream, chunk in client.logs(job.id, follow=False):
         texts[stream] += chunk
     return JobOutcome(
         name=str(job.spec.name),
-        submitted_at_seconds=job.created_at_seconds,
-        ended_at_seconds=job.finished_at_seconds or seen_at_seconds,
+        submitted_at_seconds=submission.monotonic_seconds,
+        ended_at_seconds=ended_at_seconds,
         exit_code=job.exit_code,
         result=last_result(texts["stdout"].decode(errors="replace")),
         complaint=job.error or last_line(texts["stderr"].decode(errors="replace")),
         slice_peak_bytes=peak_bytes,
+        granted_at_seconds=job.lease.granted_at_seconds - submission.epoch_offset_seconds if job.lease else None,
+        epoch_offset_seconds=submission.epoch_offset_seconds,
     )

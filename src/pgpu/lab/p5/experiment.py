@@ -28,11 +28,11 @@ from typing import BinaryIO, Literal
 from pgpu.errors import NodeError
 from pgpu.functions.dev.dev_session import DevReplica, replica_command, socket_directory
 from pgpu.lab import report
+from pgpu.lab.outcomes import last_line
 from pgpu.lab.p5 import network
 from pgpu.lab.p5.network import SHAPES, DetectorShape
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import last_line
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
@@ -102,6 +102,14 @@ class Measured(Struct, frozen=True):
     shape: DetectorShape
     structure: str
     seconds: tuple[float, ...]
+    """Response times."""
+
+    whole_seconds: float
+    """From the start of its replica, or of its first process, to the last response: warm requests and pauses included."""
+
+    start_up_seconds: float | None
+    """From the start of its replica until it is ready for requests, its constructor included; None for processes, whose response
+    times contain it."""
 
     @property
     def mean_seconds(self) -> float:
@@ -240,10 +248,10 @@ def _measure_cpu(bed: Testbed, plan: P5Plan, shape: DetectorShape, place: Path) 
     for structure, name in ((_AFTER, "Detector"), (_BEFORE, "DetectorBefore")):
         served = Served(f"{_PACKAGE}.detector:{name}", arguments)
         bed.progress(f"cpu, {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Measured("cpu", shape, structure, _measure(served, image, plan)))
+        found.append(Measured("cpu", shape, structure, *_measure(served, image, plan)))
     bed.progress(f"cpu, {shape.name}: {_PROCESS}")
-    alone = _times(lambda: seconds_of_process(f"{_PACKAGE}.detector", (str(weights),), image), plan)
-    return [found[1], Measured("cpu", shape, _PROCESS, alone), found[0]]
+    alone = _measure_processes(lambda: seconds_of_process(f"{_PACKAGE}.detector", (str(weights),), image), plan)
+    return [found[1], Measured("cpu", shape, _PROCESS, *alone), found[0]]
 
 
 def _measure_gpu(bed: Testbed, plan: P5Plan, shape: DetectorShape, place: Path) -> list[Measured]:
@@ -258,20 +266,31 @@ def _measure_gpu(bed: Testbed, plan: P5Plan, shape: DetectorShape, place: Path) 
     for structure, name in ((_AFTER, "GpuDetector"), (_BEFORE, "GpuDetectorBefore")):
         served = Served(f"{_PACKAGE}.gpu_detector:{name}", arguments, prefix, bed.pgpu_environment())
         bed.progress(f"gpu (simulated), {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Measured("gpu", shape, structure, _measure(served, image, plan)))
+        found.append(Measured("gpu", shape, structure, *_measure(served, image, plan)))
     bed.progress(f"gpu (simulated), {shape.name}: {_PROCESS}")
     module, words = f"{_PACKAGE}.gpu_detector", tuple(arguments.values())
-    alone = _times(lambda: seconds_of_process(module, words, image, bed.bare_environment()), plan)
-    return [found[1], Measured("gpu", shape, _PROCESS, alone), found[0]]
+    alone = _measure_processes(lambda: seconds_of_process(module, words, image, bed.bare_environment()), plan)
+    return [found[1], Measured("gpu", shape, _PROCESS, *alone), found[0]]
 
 
 def _image(plan: P5Plan, shape: DetectorShape) -> bytes:
     return random.Random(plan.seed).randbytes(shape.pixels**2 * 3)  # noqa: S311 - any picture will do
 
 
-def _measure(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
+def _measure(served: Served, image: bytes, plan: P5Plan) -> tuple[tuple[float, ...], float, float]:
+    """Return the response times of a function, its whole time and its start-up."""
+    began_seconds = time.monotonic()
     with serve(served) as caller:
-        return _times(lambda: caller.seconds_of(image), plan)
+        start_up_seconds = time.monotonic() - began_seconds
+        seconds = _times(lambda: caller.seconds_of(image), plan)
+        return seconds, time.monotonic() - began_seconds, start_up_seconds
+
+
+def _measure_processes(send: Callable[[], float], plan: P5Plan) -> tuple[tuple[float, ...], float, None]:
+    """Return the response times of processes, a request each, and their whole time."""
+    began_seconds = time.monotonic()
+    seconds = _times(send, plan)
+    return seconds, time.monotonic() - began_seconds, None
 
 
 def _times(send: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
@@ -304,7 +323,8 @@ def _report(bed: Testbed, plan: P5Plan, directory: Path, cpu: Sequence[Measured]
 
 
 _COLUMNS = (
-    *("network", "weights MB", "structure", "P5 mean s", "P5 sd s", "mean s", "sd s", "sd % of mean", "before / this"),
+    *("network", "weights MB", "structure", "P5 mean s", "P5 sd s", "mean s", "sd s", "sd % of mean"),
+    *("start-up s", "whole s", "before / this"),
 )
 
 
@@ -320,6 +340,7 @@ def comparison_rows(all_measured: Sequence[Measured], *, is_compared: bool) -> I
         yield (
             *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *of_paper),
             *(round(each.mean_seconds, 5), round(each.deviation_seconds, 5), round(each.deviation_of_mean * 100, 1)),
+            *map(report.rounded, (each.start_up_seconds, each.whole_seconds)),
             round(_before(each, all_measured).mean_seconds / each.mean_seconds, 1) if is_compared else None,
         )
 
