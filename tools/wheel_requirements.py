@@ -30,11 +30,10 @@ from pgpu.runtimes.docker.image_facts import architecture, newest_glibc
 
 _OLDEST_GLIBC = (2, 17)
 _NATIVE = "pgpu/_native/"
-_NEED_NOTHING = (ENTER, HOLD)
+_NEED_NOTHING = (ENTER, HOLD, LAUNCHER)
 _EXPECTED = (
     CUDA_SHIM,
     NVML_SHIM,
-    LAUNCHER,
     PROBE,
     STAGER,
     BRINGER,

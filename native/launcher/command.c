@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "report.h"
@@ -25,6 +25,13 @@ static void read_exactly(void *buffer, size_t length) {
     }
 }
 
+/* Zeroed memory, for as long as this process lives. */
+static void *allocate(size_t length) {
+    void *start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) give_up("environment", "no memory for it");
+    return start;
+}
+
 static size_t count_strings(const char *block, size_t length) {
     size_t count = 0;
     for (size_t i = 0; i < length; i++)
@@ -35,24 +42,25 @@ static size_t count_strings(const char *block, size_t length) {
 void read_environment(void) {
     uint64_t length;
     read_exactly(&length, sizeof length);
-    char *block = length <= LARGEST_ENVIRONMENT ? calloc(length + 1, 1) : NULL;
-    if (block == NULL) give_up("environment", "no memory for it");
+    errno = E2BIG;
+    if (length > LARGEST_ENVIRONMENT) give_up("environment", "no memory for it");
+    char *block = allocate(length + 1);
     read_exactly(block, length);
     const size_t count = count_strings(block, length);
-    char **strings = calloc(count + 1, sizeof *strings);
-    if (strings == NULL) give_up("environment", "no memory for it");
+    environ = allocate((count + 2) * sizeof *environ); /* the end, and room for `preload` */
     for (size_t i = 0; i < count; i++, block += strlen(block) + 1)
-        strings[i] = block;
-    environ = strings;
+        environ[i] = block;
 }
 
 void preload(const char *libraries) {
-    const char *present = getenv("LD_PRELOAD");
-    char *joined = NULL;
-    const int length = present != NULL && *present != '\0' ? asprintf(&joined, "%s:%s", libraries, present)
-                                                           : asprintf(&joined, "%s", libraries);
-    if (length < 0 || setenv("LD_PRELOAD", joined, 1) != 0) give_up("environment", "LD_PRELOAD");
-    free(joined);
+    static const char name[] = "LD_PRELOAD=";
+    char **place = environ;
+    while (*place != NULL && strncmp(*place, name, sizeof name - 1) != 0)
+        place++;
+    const char *present = *place != NULL ? *place + sizeof name - 1 : "";
+    *place = allocate(sizeof name + strlen(libraries) + 1 + strlen(present));
+    char *end = stpcpy(stpcpy(*place, name), libraries);
+    if (*present != '\0') stpcpy(stpcpy(end, ":"), present);
 }
 
 void take_terminal(void) {
@@ -78,11 +86,17 @@ static void run_on_path(char **command) {
     int worst = ENOENT;
     for (const char *from = path != NULL ? path : "/usr/local/bin:/usr/bin:/bin"; from != NULL;) {
         const char *colon = strchr(from, ':');
-        const int length = colon != NULL ? (int)(colon - from) : (int)strlen(from);
+        const size_t length = colon != NULL ? (size_t)(colon - from) : strlen(from);
         char file[PATH_MAX];
-        if (snprintf(file, sizeof file, "%.*s%s%s", length, from, length > 0 ? "/" : "", command[0]) <
-            PATH_MAX)
+        if (length + 1 + strlen(command[0]) < sizeof file) {
+            memcpy(file, from, length);
+            file[length] = '/';
+            stpcpy(file + length + (length > 0), command[0]); /* an empty entry is the current directory */
             execve(file, command, environ);
+        } else {
+            *file = '\0';
+            errno = ENOENT;
+        }
         if (errno != ENOENT && errno != ENOTDIR && errno != EACCES) return;
         if (errno == EACCES && access(file, F_OK) == 0) /* the file itself, not a closed directory of PATH */
             worst = EACCES;

@@ -6,27 +6,28 @@
 #include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "digits.h"
 #include "report.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
 
-#define MOST_GROUPS 65536 /* NGROUPS_MAX of the kernel */
+#define MOST_GROUPS 65536          /* NGROUPS_MAX of the kernel */
+#define KEPT        ((unsigned)-1) /* an id that setresuid and setresgid leave as it is */
 
 struct identity {
     uid_t user;
     gid_t group;
     size_t group_count;
-    gid_t *groups;
+    gid_t groups[MOST_GROUPS];
 };
 
 static _Noreturn void refuse(const char *text) {
@@ -36,33 +37,31 @@ static _Noreturn void refuse(const char *text) {
 
 /* The number at `*text`, which ends before `end` or the text; -1 as an id means "leave it" and is refused. */
 static unsigned read_id(const char **text, char end) {
-    char *rest;
-    errno = 0;
-    const unsigned long number = strtoul(*text, &rest, 10);
-    const bool is_number = rest != *text && **text >= '0' && **text <= '9' && errno == 0;
-    if (!is_number || number >= UINT_MAX || (*rest != end && *rest != '\0')) refuse(*text);
+    unsigned long number;
+    const char *rest = read_digits(*text, 10, &number);
+    if (rest == NULL || number >= UINT_MAX || (*rest != end && *rest != '\0')) refuse(*text);
     *text = *rest == '\0' ? rest : rest + 1;
     return (unsigned)number;
 }
 
-static struct identity read_identity(const char *text) {
-    struct identity found = {0};
+static const struct identity *read_identity(const char *text) {
+    static struct identity found; /* too large for the stack */
     found.user = read_id(&text, ':');
     if (*text == '\0') refuse("a group is missing");
     found.group = read_id(&text, ':');
-    found.groups = calloc(MOST_GROUPS, sizeof *found.groups);
-    if (found.groups == NULL) give_up("identity", "no memory for it");
-    while (*text != '\0') {
+    for (found.group_count = 0; *text != '\0'; found.group_count++) {
         if (found.group_count == MOST_GROUPS) refuse("too many groups");
-        found.groups[found.group_count++] = read_id(&text, ',');
+        found.groups[found.group_count] = read_id(&text, ',');
     }
-    return found;
+    return &found;
 }
 
 static void close_everything_else(void) {
     if (syscall(SYS_close_range, MARK_FD + 1, UINT_MAX, 0) == 0) return;
     if (errno != ENOSYS) give_up("identity", "close_range"); /* Linux 5.9 */
-    for (long descriptor = MARK_FD + 1; descriptor < sysconf(_SC_OPEN_MAX); descriptor++)
+    struct rlimit most;
+    if (getrlimit(RLIMIT_NOFILE, &most) != 0) give_up("identity", "RLIMIT_NOFILE");
+    for (rlim_t descriptor = MARK_FD + 1; descriptor < most.rlim_cur; descriptor++)
         close((int)descriptor);
 }
 
@@ -76,8 +75,11 @@ static void leave_our_things(void) {
 static void forbid_capabilities(void) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) give_up("identity", "no_new_privs");
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) give_up("identity", "ambient set");
-    for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++)
-        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) give_up("identity", "bounding set");
+    int capability = 0;
+    while (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+        capability++;
+    /* The kernel does not have this one, nor any above. */
+    if (capability == 0 || errno != EINVAL) give_up("identity", "bounding set");
 }
 
 static void clear_capabilities(void) {
@@ -103,47 +105,54 @@ static void verify(const struct identity *wanted) {
 }
 
 void become(const char *text) {
-    struct identity wanted = read_identity(text);
+    const struct identity *wanted = read_identity(text);
     leave_our_things();
-    if (wanted.user != 0) forbid_capabilities();
-    switch_to(&wanted);
-    if (wanted.user != 0) clear_capabilities();
-    verify(&wanted);
-    free(wanted.groups);
+    if (wanted->user != 0) forbid_capabilities();
+    switch_to(wanted);
+    if (wanted->user != 0) clear_capabilities();
+    verify(wanted);
 }
 
 /* The effective ids alone: the kernel empties the effective capabilities with them and fills them again. */
 void see_as(const char *text) {
-    struct identity wanted = read_identity(text);
-    if (setgroups(wanted.group_count, wanted.groups) != 0) give_up("identity", "setgroups");
-    if (setegid(wanted.group) != 0) give_up("identity", "setegid");
-    if (seteuid(wanted.user) != 0 || geteuid() != wanted.user) give_up("identity", "seteuid");
-    free(wanted.groups);
+    const struct identity *wanted = read_identity(text);
+    if (setgroups(wanted->group_count, wanted->groups) != 0) give_up("identity", "setgroups");
+    if (setresgid(KEPT, wanted->group, KEPT) != 0) give_up("identity", "setegid");
+    if (setresuid(KEPT, wanted->user, KEPT) != 0 || geteuid() != wanted->user) give_up("identity", "seteuid");
 }
 
 void see_as_root(void) {
-    if (seteuid(0) != 0 || setegid(0) != 0) give_up("identity", "root again");
+    if (setresuid(KEPT, 0, KEPT) != 0 || setresgid(KEPT, 0, KEPT) != 0) give_up("identity", "root again");
 }
 
 static rlim_t smaller(rlim_t one, rlim_t other) {
     return one < other ? one : other; /* RLIM_INFINITY is the largest number */
 }
 
+/* The number before `end`; -1: none. Returns what follows `end`. */
+static const char *read_limit(const char *text, const char *at, char end, rlim_t *limit) {
+    *limit = RLIM_INFINITY;
+    const char *rest = strncmp(at, "-1", 2) == 0 ? at + 2 : read_digits(at, 10, limit);
+    if (rest == NULL || *rest != end) refuse(text);
+    return rest + 1;
+}
+
 void take_limit(const char *text) {
-    int resource, end = 0;
-    long long soft, hard;
-    if (sscanf(text, "%d:%lld:%lld%n", &resource, &soft, &hard, &end) != 3 || text[end] != '\0') refuse(text);
-    struct rlimit wanted = {(rlim_t)soft, (rlim_t)hard}, present;
-    if (setrlimit(resource, &wanted) == 0) return;
-    if (errno != EPERM || getrlimit(resource, &present) != 0) give_up("limit", text);
+    unsigned long resource;
+    struct rlimit wanted, present;
+    const char *at = read_limit(text, text, ':', &resource);
+    at = read_limit(text, at, ':', &wanted.rlim_cur);
+    read_limit(text, at, '\0', &wanted.rlim_max);
+    if (setrlimit((int)resource, &wanted) == 0) return;
+    if (errno != EPERM || getrlimit((int)resource, &present) != 0) give_up("limit", text);
     wanted = (struct rlimit){smaller(wanted.rlim_cur, present.rlim_max),
                              smaller(wanted.rlim_max, present.rlim_max)};
-    if (setrlimit(resource, &wanted) != 0) give_up("limit", text);
+    if (setrlimit((int)resource, &wanted) != 0) give_up("limit", text);
 }
 
 void take_mask(const char *octal) {
-    char *rest;
-    const unsigned long mask = strtoul(octal, &rest, 8);
-    if (rest == octal || *rest != '\0' || mask > 0777) refuse(octal);
+    unsigned long mask;
+    const char *rest = read_digits(octal, 8, &mask);
+    if (rest == NULL || *rest != '\0' || mask > 0777) refuse(octal);
     umask((mode_t)mask);
 }

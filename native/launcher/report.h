@@ -6,7 +6,8 @@
 #define MARK_FD    5 /* with --mark: the monitor's record, which is marked directly before the command runs */
 #define REPORT_FD  4 /* write: "ready", then nothing (the command runs) or one line of failure */
 
-/* Report errno and end with pgpu's own exit code, 125; the command was not started. */
+/* Report errno, on stderr where REPORT_FD is closed, and end with pgpu's own exit code, 125; the command was
+ * not started. */
 _Noreturn void give_up(const char *stage, const char *detail);
 
 #endif

@@ -1,6 +1,9 @@
 /* A directory directly under / cannot be made by an ordinary user, and a name below a writable directory
  * could be renamed by the job. So the job gets a new root: a small tmpfs with /.pgpu and, bound into it,
- * every entry of the old root, as bubblewrap builds its sandboxes. */
+ * every entry of the old root, as bubblewrap builds its sandboxes.
+ *
+ * While it is built, the new root is `/` and the old one is the current directory, mounted over it: a source
+ * is a relative path, a target an absolute one. */
 #include "view.h"
 
 #include <dirent.h>
@@ -8,19 +11,21 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "digits.h"
 #include "mount_targets.h"
 #include "report.h"
 
+#define ROOT_FLAGS   (MS_NOSUID | MS_NODEV)
 #define ROOT_OPTIONS "mode=0755,size=4m"
+#define ROOT_BYTES   32768 /* of directory entries that are read at a time */
 
 static void write_text(const char *path, const char *text) {
     const int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -29,9 +34,12 @@ static void write_text(const char *path, const char *text) {
 }
 
 static void map_to_self(const char *path, unsigned id) {
-    char line[64];
-    snprintf(line, sizeof line, "%u %u 1\n", id, id);
-    write_text(path, line);
+    static const char one[] = " 1\n";
+    char line[2 * MOST_DIGITS + 1 + sizeof one], *end = line + sizeof line - sizeof one;
+    memcpy(end, one, sizeof one);
+    char *begin = write_digits(end, id);
+    *--begin = ' ';
+    write_text(path, write_digits(begin, id));
 }
 
 void enter_private_namespace(void) {
@@ -47,12 +55,18 @@ void enter_private_namespace(void) {
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0) give_up("namespace", "make / a slave");
 }
 
-void join_path(char *buffer, const char *root, const char *path) {
-    const int length = snprintf(buffer, PATH_MAX, "%s%s", root, path);
-    if (length < 0 || length >= PATH_MAX) {
+void join_path(char *buffer, const char *directory, const char *name) {
+    if (strlen(directory) + strlen(name) >= PATH_MAX) {
         errno = ENAMETOOLONG;
-        give_up("view", path);
+        give_up("view", name);
     }
+    stpcpy(stpcpy(buffer, directory), name);
+}
+
+const char *on_host(const char *path) {
+    while (*path == '/')
+        path++;
+    return *path != '\0' ? path : ".";
 }
 
 static void make_directory(const char *path) {
@@ -60,47 +74,39 @@ static void make_directory(const char *path) {
 }
 
 void touch(const char *path) {
-    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    if (file < 0) give_up("view", path);
-    close(file);
-}
-
-static void mount_tmpfs(const char *path) {
-    if (mount("pgpu", path, "tmpfs", MS_NOSUID | MS_NODEV, ROOT_OPTIONS) != 0) give_up("view", path);
-}
-
-static void pivot(const char *new_root, const char *put_old) {
-    if (syscall(SYS_pivot_root, new_root, put_old) != 0) give_up("view", "pivot_root");
+    if (mknod(path, S_IFREG | 0644, 0) != 0 && errno != EEXIST) give_up("view", path);
 }
 
 /* Flags of a mount that a user namespace may not drop when it remounts. */
 static unsigned long present_flags(const char *path) {
-    struct statvfs info;
-    if (statvfs(path, &info) != 0) give_up("view", path);
-    unsigned long flags =
-        info.f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME);
-    if (info.f_flag & ST_RELATIME) flags |= MS_RELATIME;
-    return flags;
+    struct statfs info;
+    if (statfs(path, &info) != 0) give_up("view", path);
+    const unsigned long flags = (unsigned long)info.f_flags;
+    /* All but the last have the same number in both. */
+    return (flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)) |
+           ((flags & ST_RELATIME) != 0 ? MS_RELATIME : 0);
 }
 
-static void restrict_mount(const char *target, unsigned long extra_flags) {
-    if (mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | present_flags(target) | extra_flags, NULL) != 0)
-        give_up("view", target);
+static void restrict_mount(const char *target, unsigned long flags) {
+    if (mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | flags, NULL) != 0) give_up("view", target);
 }
 
-void bind_over(const char *source, const char *target, unsigned long extra_flags) {
-    if (mount(source, target, NULL, MS_BIND, NULL) != 0) give_up("view", target);
-    if (extra_flags != 0) restrict_mount(target, extra_flags);
+static void bind_from_host(const char *path, const char *target, unsigned long extra_flags) {
+    if (mount(on_host(path), target, NULL, MS_BIND, NULL) != 0) give_up("view", target);
+    const unsigned long flags = present_flags(target);
+    if ((flags & extra_flags) != extra_flags) restrict_mount(target, flags | extra_flags);
 }
 
-static void enter_scratch(void) {
-    mount_tmpfs("/tmp");
-    make_directory("/tmp" OLD_ROOT);
-    make_directory("/tmp" NEW_ROOT);
-    make_directory("/tmp" SCRATCH);
-    pivot("/tmp", "/tmp" OLD_ROOT);
-    if (chdir("/") != 0) give_up("view", "/");
-    mount_tmpfs(NEW_ROOT);
+/* Somewhere below the host's root there has to be a mount point for the new one; it is in use until the
+ * pivot, which leaves the old root mounted over the new one and uncovers that directory. */
+static int enter_new_root(void) {
+    static const char place[] = "/tmp";
+    const int old_root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (old_root < 0) give_up("view", "/");
+    if (mount("pgpu", place, "tmpfs", ROOT_FLAGS, ROOT_OPTIONS) != 0) give_up("view", place);
+    if (syscall(SYS_pivot_root, place, place) != 0) give_up("view", "pivot_root");
+    if (fchdir(old_root) != 0) give_up("view", "the old root");
+    return old_root;
 }
 
 static void copy_link(const char *source, const char *target) {
@@ -111,17 +117,22 @@ static void copy_link(const char *source, const char *target) {
     if (symlink(text, target) != 0) give_up("view", target);
 }
 
-static void mirror_entry(const char *name) {
-    char source[PATH_MAX], target[PATH_MAX];
-    join_path(source, OLD_ROOT "/", name);
-    join_path(target, NEW_ROOT "/", name);
+/* The type of an entry, for a file system that does not keep it in the directory. */
+static unsigned char find_type(const char *source) {
     struct stat info;
-    if (lstat(source, &info) != 0) give_up("view", source);
-    if (S_ISLNK(info.st_mode)) {
+    if (syscall(SYS_newfstatat, AT_FDCWD, source, &info, AT_SYMLINK_NOFOLLOW) != 0) give_up("view", source);
+    return S_ISLNK(info.st_mode) ? DT_LNK : S_ISDIR(info.st_mode) ? DT_DIR : DT_REG;
+}
+
+static void mirror_entry(const char *source, unsigned char type) {
+    char target[PATH_MAX];
+    join_path(target, "/", source);
+    if (type == DT_UNKNOWN) type = find_type(source);
+    if (type == DT_LNK) {
         copy_link(source, target);
         return;
     }
-    if (S_ISDIR(info.st_mode))
+    if (type == DT_DIR)
         make_directory(target);
     else
         touch(target);
@@ -133,94 +144,78 @@ static bool is_mirrored(const char *name) {
     return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, ".pgpu") != 0;
 }
 
-static void mirror_old_root(void) {
-    DIR *root = opendir(OLD_ROOT);
-    if (root == NULL) give_up("view", OLD_ROOT);
-    for (struct dirent *entry = readdir(root); entry != NULL; entry = readdir(root))
-        if (is_mirrored(entry->d_name)) mirror_entry(entry->d_name);
-    closedir(root);
-}
-
-static const char *in_old_root(const char *path, char *buffer) {
-    join_path(buffer, OLD_ROOT, path);
-    return buffer;
+static void mirror(int old_root) {
+    static char entries[ROOT_BYTES] __attribute__((aligned(sizeof(long))));
+    long length;
+    while ((length = syscall(SYS_getdents64, old_root, entries, sizeof entries)) > 0)
+        for (char *at = entries; at < entries + length;) {
+            const struct dirent64 *entry = (const void *)at;
+            if (is_mirrored(entry->d_name)) mirror_entry(entry->d_name, entry->d_type);
+            at += entry->d_reclen;
+        }
+    if (length < 0) give_up("view", "/");
+    close(old_root);
 }
 
 static void mount_slice(const struct options *options) {
-    char source[PATH_MAX], target[PATH_MAX];
-    make_directory(NEW_ROOT "/.pgpu");
-    bind_over(in_old_root(options->slice, source), NEW_ROOT "/.pgpu", MS_RDONLY | MS_NOSUID | MS_NODEV);
-    bind_over(in_old_root(options->usage, source), NEW_ROOT "/.pgpu/usage", MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    if (options->time != NULL)
-        bind_over(in_old_root(options->time, source), NEW_ROOT "/.pgpu/time",
-                  MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    if (options->board != NULL)
-        bind_over(in_old_root(options->board, source), NEW_ROOT "/.pgpu/board",
-                  MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    if (options->simulated != NULL)
-        bind_over(in_old_root(options->simulated, source), NEW_ROOT "/.pgpu/simgpu",
-                  MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    if (options->mps != NULL)
-        bind_over(in_old_root(options->mps, source), NEW_ROOT "/.pgpu/mps", MS_NOSUID | MS_NODEV | MS_NOEXEC);
+    static const unsigned long data = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    char target[PATH_MAX];
+    bind_from_host(options->slice, "/.pgpu", MS_RDONLY | MS_NOSUID | MS_NODEV);
+    bind_from_host(options->usage, "/.pgpu/usage", data);
+    if (options->time != NULL) bind_from_host(options->time, "/.pgpu/time", data);
+    if (options->board != NULL) bind_from_host(options->board, "/.pgpu/board", MS_RDONLY | data);
+    if (options->simulated != NULL) bind_from_host(options->simulated, "/.pgpu/simgpu", data);
+    if (options->mps != NULL) bind_from_host(options->mps, "/.pgpu/mps", data);
     for (int i = 0; i < options->driver_count; i++) {
-        join_path(target, NEW_ROOT "/.pgpu/driver/", options->drivers[i].name);
-        bind_over(in_old_root(options->drivers[i].path, source), target, MS_RDONLY | MS_NOSUID | MS_NODEV);
+        join_path(target, "/.pgpu/driver/", options->drivers[i].name);
+        bind_from_host(options->drivers[i].path, target, MS_RDONLY | MS_NOSUID | MS_NODEV);
     }
 }
 
 /* The files of a slice, all empty, so that a probe needs no slice. */
-static void mount_probe_slice(const struct options *options) {
+static void make_probe_slice(const struct options *options) {
     char path[PATH_MAX];
-    make_directory(NEW_ROOT "/.pgpu");
-    touch(NEW_ROOT "/.pgpu/ld.so.preload");
+    touch("/.pgpu/ld.so.preload");
     for (int i = 0; i < options->shadow_count; i++) {
-        join_path(path, NEW_ROOT "/.pgpu/", options->shadows[i].name);
+        join_path(path, "/.pgpu/", options->shadows[i].name);
         touch(path);
     }
 }
 
-static void shadow_libraries(const struct options *options) {
-    char source[PATH_MAX], target[PATH_MAX];
-    for (int i = 0; i < options->shadow_count; i++) {
-        join_path(source, NEW_ROOT "/.pgpu/", options->shadows[i].name);
-        join_path(target, NEW_ROOT, options->shadows[i].path);
-        bind_over(source, target,
-                  0); /* read-only already: a bind keeps the flags of the mount it comes from */
-    }
+/* Read-only already: a bind keeps the flags of the mount it comes from. */
+static void shadow(const char *name, const char *target) {
+    char source[PATH_MAX];
+    join_path(source, "/.pgpu/", name);
+    if (mount(source, target, NULL, MS_BIND, NULL) != 0) give_up("view", target);
 }
 
-static bool put_preload_file(const char *path) {
-    char target[PATH_MAX];
-    const struct pair wanted = {.name = "ld.so.preload", .path = path};
-    if (!make_appear(&wanted, 1)) return false;
-    join_path(target, NEW_ROOT, path);
-    bind_over(NEW_ROOT "/.pgpu/ld.so.preload", target, 0);
-    return true;
-}
-
-static void enter_new_root(const char *directory) {
-    restrict_mount(NEW_ROOT,
-                   MS_RDONLY); /* a file made directly under / would vanish with the job: better refused */
-    if (chdir(NEW_ROOT) != 0) give_up("view", NEW_ROOT);
-    pivot(".", ".");
+/* A file made directly under / would vanish with the job: better refused. */
+static void leave_old_root(const char *directory) {
+    restrict_mount("/", ROOT_FLAGS | MS_RDONLY);
     if (umount2(".", MNT_DETACH) != 0) give_up("view", "unmount the old root");
     if (chdir(directory) != 0) give_up("directory", directory);
 }
 
 bool enter_view(const struct options *options) {
-    char *directory = getcwd(NULL, 0);
-    if (directory == NULL) give_up("directory", "the current directory");
-    enter_scratch();
-    mirror_old_root();
-    if (options->is_probe)
-        mount_probe_slice(options);
-    else
-        mount_slice(options);
+    char directory[PATH_MAX];
+    /* Not a path: the directory lies outside of the root. */
+    if (syscall(SYS_getcwd, directory, sizeof directory) < 0 || *directory != '/')
+        give_up("directory", "the current directory");
+    read_mount_points();
+    const int old_root = enter_new_root();
+    make_directory("/.pgpu");
+    mirror(old_root);
     if (!make_appear(options->shadows, options->shadow_count))
         give_up("view", "a library of the driver cannot be made to appear");
-    shadow_libraries(options);
-    const bool is_preloading = options->preload_path != NULL && put_preload_file(options->preload_path);
-    enter_new_root(directory);
-    free(directory);
+    const struct pair preload = {.name = "ld.so.preload", .path = options->preload_path};
+    const bool is_preloading = preload.path != NULL && make_appear(&preload, 1);
+    if (options->is_probe)
+        make_probe_slice(options);
+    else
+        mount_slice(options);
+    for (int i = 0; i < options->shadow_count; i++)
+        shadow(options->shadows[i].name, options->shadows[i].path);
+    if (is_preloading) shadow(preload.name, preload.path);
+    leave_old_root(directory);
     return is_preloading;
 }

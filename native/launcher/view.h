@@ -5,12 +5,6 @@
 
 #include "options.h"
 
-/* Where things lie while the view is being built: the launcher stands in a scratch tmpfs that has both roots
- * in it. */
-#define OLD_ROOT "/oldroot"
-#define NEW_ROOT "/newroot"
-#define SCRATCH  "/scratch"
-
 /* Enter a new mount namespace: directly as root, otherwise inside a user namespace that maps this user to
  * itself, so that the job keeps its identity. Mounts made here do not reach the host; later mounts of the
  * host still arrive. Gives up where the kernel forbids it. */
@@ -21,12 +15,12 @@ void enter_private_namespace(void);
  * LD_PRELOAD. */
 bool enter_view(const struct options *options);
 
-/* Bind one host path over another inside the new root and restrict it. `extra_flags`: MS_RDONLY and the like.
- */
-void bind_over(const char *source, const char *target, unsigned long extra_flags);
+/* Path of a file of the host while the view is built, when `/` is the new root and the host's the current
+ * directory. */
+const char *on_host(const char *path);
 
-/* Write `root` and then `path` into a buffer of PATH_MAX bytes; gives up where they don't fit. */
-void join_path(char *buffer, const char *root, const char *path);
+/* Write `directory` and then `name` into a buffer of PATH_MAX bytes; gives up where they don't fit. */
+void join_path(char *buffer, const char *directory, const char *name);
 
 /* Make an empty file, or leave the one that is there. */
 void touch(const char *path);

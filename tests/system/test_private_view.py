@@ -169,6 +169,33 @@ def test_what_is_mounted_below_a_covered_directory_is_still_there(view: View) ->
     assert machine.shell(f"ls {below}") == "mark\n"
 
 
+def test_mounts_below_a_covered_directory_are_restored_once_with_what_is_mounted_in_them(view: View) -> None:
+    if view.user != 0:
+        pytest.skip("only root can mount something for this test")
+    for name in ("layer/with space", "upper/deep", "lower"):
+        (view.directory / name).mkdir(parents=True)
+    (view.directory / "lower" / "mark").touch()
+    etc = f"mount -t overlay x -o lowerdir=/etc:{view.directory}/layer /etc"
+    upper = f"mount --bind {view.directory}/upper '/etc/with space'"
+    lower = f"mount --bind {view.directory}/lower '/etc/with space/deep'"
+    script = "ls '/etc/with space/deep'; grep -c '/etc/with.040space/deep ' /proc/self/mountinfo"
+    # One lies in the directory that is covered, one in the overlay over it.
+    assert replace(view, before=f"{etc} && {upper} && {lower}").shell(script) == "mark\n2\n"
+
+
+def test_a_table_of_mounts_of_any_length_is_read_to_its_end(view: View) -> None:
+    if view.user != 0:
+        pytest.skip("only root can mount something for this test")
+    below = next(path for path in Path("/etc").iterdir() if path.is_dir() and not path.is_symlink())
+    (view.directory / "last").mkdir()
+    (view.directory / "last" / "mark").touch()
+    # A line has the path twice: 50 of them are more than the 64 KiB that the launcher reserves at first.
+    long = "/".join(letter * 250 for letter in "abcd")
+    many = f"for i in $(seq 50); do mkdir -p $i/{long} && mount --bind $i/{long} $i/{long} || exit; done"
+    machine = replace(view, before=f"(cd {view.directory}; {many}) && mount --bind {view.directory}/last {below}")
+    assert machine.shell(f"wc -c < /proc/self/mountinfo; ls {below}").split("\n", 1)[1] == "mark\n"
+
+
 def test_a_preload_file_of_the_machine_is_covered_where_it_exists(view: View) -> None:
     if view.user != 0 or PRELOAD_PATH.exists():
         pytest.skip("only root can mount something for this test")

@@ -140,4 +140,5 @@ _ASK = (
 def test_where_the_kernel_forbids_a_view_jobs_are_advisory_and_the_reason_is_told() -> None:
     words = ["unshare", "--user", "--map-root-user", "bash", "-c", _FORBIDDEN, "bash", sys.executable, "-c", _ASK]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS)
-    assert done.stdout == "True pgpu-launch: namespace: unshare: Operation not permitted\n", done.stderr
+    reason = "the job's view cannot be made (namespace, unshare): Operation not permitted"
+    assert done.stdout == f"True {reason}\n", done.stderr

@@ -76,7 +76,7 @@ class Launch:
         word, _, pid = line.partition("\t")
         if word != "started":
             self.close()
-            raise _failure(line)
+            raise failure_of(line)
         self.pid = int(pid)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class Launch:
             _write_all(self._control, struct.pack("<Q", len(block)) + block)
         line = self._read_line()
         if line != _READY:
-            raise _failure(line)
+            raise failure_of(line)
 
     def let_go(self) -> None:
         """Release the command and wait until it started.
@@ -107,7 +107,7 @@ class Launch:
         # The report pipe is close-on-exec: end of file without a line means that execve succeeded.
         line = self._read_line()
         if line:
-            raise _failure(line)
+            raise failure_of(line)
         self._is_let_go = True
 
     def _read_line(self) -> str:
@@ -192,7 +192,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _failure(line: str) -> PgpuError:
+def failure_of(line: str) -> PgpuError:
+    """Return the error that the launcher reported in a line; without one, it was ended."""
     number_text, _, rest = line.partition("\t")
     stage, _, detail = rest.partition("\t")
     if not number_text.isdecimal():

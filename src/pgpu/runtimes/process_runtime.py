@@ -23,7 +23,7 @@ from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_streams, give_usage, launcher_words, switches
 from pgpu.runtimes.cgroups import LimitCgroup
-from pgpu.runtimes.launcher import Launch, launch
+from pgpu.runtimes.launcher import Launch, failure_of, launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace
 from pgpu.runtimes.running_process import RunningProcess, open_process
 
@@ -171,7 +171,7 @@ def why_no_private_view() -> str | None:
     tried = subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return None
-    return (tried.stderr.strip().splitlines() or [f"the launcher ended with {tried.returncode}"])[-1]
+    return str(failure_of(tried.stderr.rstrip("\n")))  # without a report pipe it reports on stderr
 
 
 def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> list[str]:

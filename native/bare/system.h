@@ -1,6 +1,6 @@
-/* The few system calls of a program that has no C library: it must start in any image, an empty one too. */
-#ifndef PGPU_OCI_SYSTEM_H
-#define PGPU_OCI_SYSTEM_H
+/* System calls and the start of a program that is linked with no C library. */
+#ifndef PGPU_BARE_SYSTEM_H
+#define PGPU_BARE_SYSTEM_H
 
 #include <stddef.h>
 #include <sys/syscall.h>
