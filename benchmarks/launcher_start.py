@@ -41,7 +41,7 @@ def main() -> int:
     """Measure, print, write; 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="starts of each way")
-    parser.add_argument("--against", type=Path, help="another build of the launcher")
+    parser.add_argument("--against", type=Path, help="another build of the launcher, in a file with its commit's name")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgpu-launcher-", dir="/dev/shm") as folder:
@@ -57,6 +57,7 @@ def main() -> int:
         "user": os.geteuid(),
         "mounts": len(Path("/proc/self/mountinfo").read_text("utf-8").splitlines()),
         "rounds": arguments.rounds,
+        "against": arguments.against.name if arguments.against else None,
         "ms": figures,
         "view_adds_cpu_ms": added,
         "targets_ms": TARGETS_MS,
@@ -145,7 +146,7 @@ def processor_ms(pid: int) -> float:
 
 
 def summary(times: Sequence[Times]) -> dict[str, dict[str, float]]:
-    """Return least, quartiles and 90th percentile of each figure."""
+    """Return least, median and 90th percentile of each figure."""
     found = {}
     for figure in times[0]:
         values = [each[figure] for each in times]
