@@ -1,7 +1,7 @@
 """Kills random processes under load (`python -m benchmarks.kill_storm`): with a server, and without one.
 
-With one: server, keepers, zygotes, supervisors, jobs and clients, of which some jobs are containers if `--image` names their
-image; without one: keepers, zygotes, supervisors and clients. After each kill the ledger must agree with the processes, and in the end every
+With one: server, agents, guards, jobs and clients, of which some jobs are containers if `--image` names their
+image; without one: agents, guards, monitors and clients. After each kill the ledger must agree with the processes, and in the end every
 accepted job has run exactly once, to its end, or never, with a recorded reason: an assertion fails otherwise and prints the
 seed. The order of kills depends on the seed and on the machine's timing. Writes one JSON file into benchmarks/results.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.soak.server_storm import opened_storm
+from tests.system.agent_storm import CAPACITY_GIB, Storm
 from tests.system.engine_worlds import world
-from tests.system.keeper_storm import CAPACITY_GIB, Storm
 
 from pgpu.engine.leases.recovery import LOST
 from pgpu.ledger import Entry
@@ -33,16 +33,16 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="in each of the two storms")
     parser.add_argument("--seed", type=int, help="of a storm that is to be tried again")
     parser.add_argument("--image", help="the test image (pgpu-test:latest), for a share of containers")
-    parser.add_argument("--only", choices=("server", "keeper"), help="one of the two storms alone")
+    parser.add_argument("--only", choices=("server", "agent"), help="one of the two storms alone")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
     seed = secrets.randbelow(_MOST_SEED) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     report: dict[str, Any] = {**circumstances(), "seed": seed}
-    if arguments.only != "keeper":
+    if arguments.only != "agent":
         report["with_a_server"] = _timed(lambda: _server_storm(seed, arguments.kills, arguments.image))
     if arguments.only != "server":
-        report["without_a_server"] = _timed(lambda: _keeper_storm(seed, arguments.kills))
+        report["without_a_server"] = _timed(lambda: _agent_storm(seed, arguments.kills))
     path = arguments.output / f"kill-storm-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(json.dumps(report, indent=2))
@@ -61,7 +61,7 @@ def _server_storm(seed: int, kills: int, image: str | None) -> dict[str, Any]:
         return {**found, "commands_that_were_told_the_truth": storm.truths}
 
 
-def _keeper_storm(seed: int, kills: int) -> dict[str, Any]:
+def _agent_storm(seed: int, kills: int) -> dict[str, Any]:
     with world((CAPACITY_GIB,)) as machine:
         storm = Storm(machine, random.Random(seed))
         storm.rage(kills)

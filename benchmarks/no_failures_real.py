@@ -31,7 +31,7 @@ from pgpu.app.client_factory import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import load_settings
 from pgpu.client import Client
-from pgpu.engine.keeper.calling import GO
+from pgpu.engine.agent.agents import GO
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
@@ -227,7 +227,7 @@ def a_machine(gpu_count: int) -> Iterator[Client]:
             for report in client.jobs(include_final=False):
                 client.stop(report.job.id, grace_seconds=0.0)
             _until(lambda: not any(entry.is_live for entry in engine.ledger.entries(include_final=True)))
-            _until(lambda: not engine.keepers.tell(engine.settings.gpu_model, GO))
+            _until(lambda: not engine.agents.tell(engine.settings.gpu_model, GO))
 
 
 def _until(question: Callable[[], bool]) -> None:

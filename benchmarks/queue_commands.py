@@ -2,7 +2,7 @@
 
 One job holds a simulated GPU and an array waits. Each command is a process of its own; its user and system time comes from
 `wait4`, and the median of several calls counts (an array is submitted and cancelled once). The same commands beside an empty
-queue tell what of it is the start of a process. Also the keeper's time for the whole measurement. Output goes into a pipe.
+queue tell what of it is the start of a process. Also the agent's time for the whole measurement. Output goes into a pipe.
 Writes one JSON file into benchmarks/results.
 """
 
@@ -41,7 +41,7 @@ def main() -> int:
         until(lambda: "running" in machine.output("ps"))
         report["empty_seconds"] = machine.reads()
         report["seconds"] = machine.beside(arguments.jobs)
-        report["keeper_seconds"] = machine.keeper_seconds()
+        report["agent_seconds"] = machine.agent_seconds()
         machine.output("cancel", "--time", "0s", holder)
     missed = {name: report["seconds"][name] for name, most in TARGETS_SECONDS.items() if report["seconds"][name] > most}
     report |= {"targets_seconds": TARGETS_SECONDS, "missed": missed}
@@ -88,8 +88,8 @@ class Machine:
         found = {**self.reads(), "submit": self._median(SUBMIT)}
         return {**found, "cancel": self._seconds(["cancel", array.strip()])}
 
-    def keeper_seconds(self) -> float:
-        """Return the processor time of keeper and zygote, in s."""
+    def agent_seconds(self) -> float:
+        """Return the processor time of the agent, in s."""
         ticks = 0
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -98,7 +98,7 @@ class Machine:
                 fields = (path / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if b"keep" in words and any(word.startswith(bytes(self._directory)) for word in words):
+            if b"agent" in words and any(word.startswith(bytes(self._directory)) for word in words):
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 

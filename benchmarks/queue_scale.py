@@ -2,7 +2,7 @@
 
 Rounds of admission are timed in this process, in wall time and in processor time of their own: on a machine that is busy
 with something else only the second is meaningful, or both under `chrt -f 5`, which the report records. Starts are real: jobs on a simulated GPU that print the time as
-their first word. A keeper is warm, as it is while anything waits and for some seconds after. Writes one JSON file into
+their first word. An agent is warm, as it is while anything waits and for some seconds after. Writes one JSON file into
 benchmarks/results. Targets are for medians; the maxima stand beside them.
 """
 
@@ -23,8 +23,8 @@ from benchmarks.shim_overhead import RESULTS, circumstances
 from benchmarks.start_latency import MODEL, a_machine, spoken_at_seconds, until
 
 from pgpu.client import Client
+from pgpu.engine.agent.agents import LOOK
 from pgpu.engine.engine import Engine
-from pgpu.engine.keeper.calling import LOOK
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Request
 from pgpu.structs import replace
@@ -36,7 +36,7 @@ USERS = 20
 ALL_BYTES = 22 * GIB
 SMALL_BYTES = 256 * MIB
 TARGETS = {"round_ms": 100.0, "accepted_to_exec_ms": 50.0, "shell_to_exec_ms": 300.0, "resident_mib": 200.0}
-"""From the project's plan: of the median, and of what keeper and zygote hold together."""
+"""From the project's plan: of the median, and of what the agent holds."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def missed(report: Mapping[str, Any]) -> dict[str, float]:
         "round_ms": max(each["wall_ms"]["median"] for each in rounds),
         "accepted_to_exec_ms": starts["accepted_to_exec_ms"]["median"],
         "shell_to_exec_ms": starts["shell_to_exec_ms"]["median"],
-        "resident_mib": sum(queue["keeper_and_zygote_mib"]),
+        "resident_mib": sum(queue["agent_mib"]),
     }
     return {name: value for name, value in found.items() if value > TARGETS[name]}
 
@@ -86,31 +86,31 @@ def full(client: Client) -> Iterator[None]:
 
 @contextmanager
 def warm(engine: Engine, client: Client) -> Iterator[None]:
-    """Have a keeper."""
+    """Have an agent."""
     with full(client):
         holder = client.jobs(include_final=False)[0].job
         client.submit(_spec("true"), Request(ALL_BYTES), wait_timeout_seconds=None)
-        until(lambda: engine.keepers.tell(engine.settings.gpu_model, LOOK))
+        until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
         client.stop(holder.id, grace_seconds=0.0)
     until(lambda: not client.jobs(include_final=False))
     yield
 
 
 def of_queue(engine: Engine, count: int) -> dict[str, Any]:
-    """Time rounds over a long queue, and see what the keeper holds meanwhile."""
+    """Time rounds over a long queue, and measure what the agent holds meanwhile."""
     enqueue(engine, count)
-    engine.keepers.call(engine.settings.gpu_model)
+    engine.agents.call(engine.settings.gpu_model)
     engine.admissions.step()
     nobody = [timed(engine.admissions.step) for _ in range(ROUNDS)]
     somebody = [timed(lambda: engine.admissions.outlook().situation.admission(time.time())) for _ in range(ROUNDS)]
-    until(lambda: engine.keepers.tell(engine.settings.gpu_model, LOOK))
-    time.sleep(3.0)  # noqa: TID251 - the keeper looks at all of it
-    keeper = engine.keepers.process(engine.settings.gpu_model)
-    pids = [keeper.pid, *_children(keeper.pid)] if keeper else []
+    until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
+    time.sleep(3.0)  # noqa: TID251 - the agent looks at all of it
+    agent = engine.agents.process(engine.settings.gpu_model)
+    pids = [agent.pid] if agent else []
     return {
         "round_where_nothing_fits": _spread(nobody),
         "round_that_ranks_everybody": _spread(somebody),
-        "keeper_and_zygote_mib": [round(_mib(pid, "VmRSS"), 1) for pid in pids],
+        "agent_mib": [round(_mib(pid, "VmRSS"), 1) for pid in pids],
         "their_private_mib": [round(_private_mib(pid), 1) for pid in pids],
     }
 
@@ -190,10 +190,6 @@ def _told(values: Sequence[float]) -> dict[str, float]:
         "median": round(statistics.median(values), 1),
         "max": round(max(values), 1),
     }
-
-
-def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _mib(pid: int, field: str) -> float:

@@ -353,7 +353,7 @@ def makespan_objective(
 
 
 def as_the_engine(curves: Mapping[str, SlowdownCurve] = NOTHING_KNOWN) -> Policy:
-    """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
+    """Return a policy that plans as an agent with `objective = makespan` does, with what it would know of the jobs."""
     return _planning_anew(partial(queue_plan.plan_queue, curves=curves))
 
 

@@ -1,7 +1,7 @@
 """Latency of a server's clients: 64 at once that list and submit, and one that runs a command on an idle GPU.
 
 Run `python -m benchmarks.server_load [--clients 64] [--requests 20]`; the result goes to benchmarks/results. Under load the
-GPU is full, so that what is submitted waits and nothing but the server, the ledger and the keeper works.
+GPU is full, so that what is submitted waits and nothing but the server, the ledger and the agent works.
 """
 
 import argparse

@@ -24,8 +24,8 @@ from pgpu.app.client_factory import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import load_settings
 from pgpu.client import Client
+from pgpu.engine.agent.agents import LOOK
 from pgpu.engine.engine import Engine
-from pgpu.engine.keeper.calling import LOOK
 from pgpu.model import Job, JobSpec, JobState, Request
 from pgpu.units import GIB
 
@@ -89,8 +89,8 @@ def measure(waiting: int) -> list[Start]:
         holder = submit(client, ("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.1; done; date +%s%N"))
         until(lambda: client.job(holder.id).job.state is JobState.RUNNING)
         jobs = [submit(client, ("date", "+%s%N")) for _ in range(waiting)]
-        until(lambda: engine.keepers.tell(engine.settings.gpu_model, LOOK))
-        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the keeper finishes what it does at its beginning
+        until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
+        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the agent finishes what it does at its beginning
         gate.touch()
         until(lambda: all(not engine.ledger.entry(job.id).is_live for job in jobs))
         return list(starts_of(engine, client, [holder, *jobs]))

@@ -1,6 +1,6 @@
 """Remove a test's directory with everything that still works in it: processes, mounts, then files.
 
-A supervisor outlives its job by a moment, and the keeper of a queue its queue: files that they write after their directory
+The thread of a job outlives it by a moment, and the agent its queue: files that they write after their directory
 was removed would stay for good, and so would a tmpfs that they had no time to unmount. Nothing is asserted here: what pgpu
 leaves behind is the subject of tests, which check it before this runs.
 """

@@ -156,7 +156,7 @@ def engine_in_signatures(modules: list[Module]) -> list[str]:
             if isinstance(each, ast.ImportFrom)
             for name in each.names
         }
-        if "pgpu.engine.engine.Engine" not in names or re.search(r"/engine/(supervisor|streams|keeper)/", module.path):
+        if "pgpu.engine.engine.Engine" not in names or re.search(r"/engine/(supervisor|streams)/", module.path):
             continue
         for function in functions_of(module):
             arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

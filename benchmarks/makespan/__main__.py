@@ -2,7 +2,7 @@
 
 Every policy but the optimum is replayed through the real `admit`, with durations that are known and with durations that
 are known only to a factor (log-normal, σ = 0.7). *As the engine plans* uses the
-keeper's own effort and uncertainty: σ is not passed to it; it derives exact durations from three equal runs, and uses its default σ for
+agent's own effort and uncertainty: σ is not passed to it; it derives exact durations from three equal runs, and uses its default σ for
 jobs without a run. Results that the file contains already are kept. The optimum is read from the output of
 `benchmarks.makespan.optima`; where none is proven, its bound takes its place, so that ratios err upwards.
 """

@@ -102,7 +102,7 @@ def a_machine() -> Iterator[tuple[Client, Path]]:
         (folder / "running").mkdir()
         (folder / "p1job.py").write_text(CODE, "utf-8")
         flags = {"state_dir": f"{name}/state", "runtime_dir": f"{name}/run", "simulate": MODEL, "host": "embedded"}
-        os.environ["PGPU_OBJECTIVE"] = "makespan"  # of the queue keeper: a process of its own
+        os.environ["PGPU_OBJECTIVE"] = "makespan"  # of the queue's agent: a process of its own
         client = open_client(load_settings(flags))
         try:
             yield client, folder

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,10 +60,16 @@ static void start_agent(struct guard *guard) {
     }
 }
 
+/* Without its file, no process can find the agent of this lock. */
+static bool is_named(int lock) {
+    struct stat status;
+    return fstat(lock, &status) != 0 || status.st_nlink > 0;
+}
+
 static void agent_ended(struct guard *guard, const siginfo_t *end) {
     guard->agent = 0;
     if (guard->is_terminated) _exit(0);
-    guard->is_needed = end->si_code != CLD_EXITED || end->si_status != 0;
+    guard->is_needed = (end->si_code != CLD_EXITED || end->si_status != 0) && is_named(guard->lock);
     if (guard->is_needed)
         plan_restart(guard);
     else

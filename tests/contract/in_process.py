@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.fakes.machine import make_machine
 
-from pgpu.engine.keeper.calling import Keepers
+from pgpu.engine.agent.agents import Agents
 from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
 from pgpu.server.application import create_app
@@ -34,7 +34,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     """Serve a machine on whose full GPU nothing that is submitted ever starts."""
     engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
-    engine.keepers = Keepers(engine.settings, ("true",))
+    engine.agents = Agents(engine.settings, ("true",))
     deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
     return create_app(EnginePool(engine, is_server=True), AccessRules(), Maintenance(engine), deployer)
 

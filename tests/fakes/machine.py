@@ -169,7 +169,7 @@ class FileEnforcer:
 
 
 class DyingRuntime(ProcessRuntime):
-    """Real processes; their supervisor is killed at the points that files of the machine name, once each."""
+    """Real processes; their agent is killed at the points that files of the machine name, once each."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(can_make_views=lambda: False)
@@ -208,8 +208,7 @@ def make_engine(root: Path, **settings: object) -> Engine:
         FileGpus(root),
         FileEnforcer(root),
         {"process": DyingRuntime(root)},
-        (sys.executable, str(Path(__file__).with_name("supervise.py")), str(root)),
-        (sys.executable, str(Path(__file__).with_name("keep.py")), str(root)),
+        (sys.executable, str(Path(__file__).with_name("agent.py")), str(root)),
     )
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of a server, its keepers, supervisors, jobs and clients, while commands ask it for more.
+"""kill -9 of a server, its agents, guards, jobs and clients, while commands ask it for more.
 
 After each kill the books must balance (`storm_books`); in the end every command that was left alone was told the truth, and
 nothing is left: no slice, socket, mount, container or process. The long form is benchmarks/kill_storm.
@@ -19,12 +19,12 @@ from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
 from tests.system.storm_books import WHOLE, Books
-from tests.system.storm_victims import keeper, kill, main_process, processes_of, zygote
+from tests.system.storm_victims import agent, guard, kill, main_process, processes_of
 from tests.waiting import until
 
-from pgpu.host.process_identity import identify_running, is_alive
+from pgpu.host.process_identity import identify_running
 from pgpu.ledger import Entry, Ledger
-from pgpu.model import JobState
+from pgpu.model import JobState, ProcessHolder
 
 CAPACITY_BYTES = 24 << 30
 """Of the simulated GPU."""
@@ -32,7 +32,7 @@ CAPACITY_BYTES = 24 << 30
 ASKERS = 5
 """Commands that are under way at a time."""
 
-_WEIGHTS = {"server": 3, "keeper": 2, "zygote": 1, "supervisor": 4, "job": 3, "client": 4}
+_WEIGHTS = {"server": 3, "agent": 6, "guard": 1, "job": 3, "client": 4}
 _SIZES = ("2GiB", "6GiB", "10GiB")
 _SCRIPT = """echo begin >>"$0"
 case $(/.pgpu/pgpu-probe allocate 1000000000) in *"allocate 0") echo fits >>"$0";; esac
@@ -156,7 +156,7 @@ class ServerStorm:
             left = list((self.place.path / "run").glob(f"*/{what}"))
             assert not left, left
         until(
-            lambda: len(processes_of(self.place.path)) <= len(("server", "keeper", "zygote")),
+            lambda: len(processes_of(self.place.path)) <= len(("server", "agent", "guard")),
             lambda: processes_of(self.place.path),
         )
         mounts = Path("/proc/self/mounts").read_text()
@@ -212,9 +212,8 @@ class ServerStorm:
         until(lambda: time.monotonic() > deadline)
         kinds: dict[str, Callable[[], bool]] = {
             "server": self._kill_server,
-            "keeper": lambda: kill(keeper(self.place.path / "run")),
-            "zygote": lambda: kill(zygote(self.place.path / "run")),
-            "supervisor": self._kill_supervisor,
+            "agent": lambda: self._orphan_all(agent(self.place.path / "run")),
+            "guard": lambda: self._orphan_all(guard(self.place.path / "run")),
             "job": self._kill_job,
             "client": self._kill_client,
         }
@@ -232,13 +231,9 @@ class ServerStorm:
         self._restart_at_seconds = time.monotonic() + self.chance.uniform(0.0, 1.0)
         return True
 
-    def _kill_supervisor(self) -> bool:
-        found = [entry for entry in self._holding() if entry.supervisor is not None and is_alive(entry.supervisor)]
-        if not found:
-            return False
-        entry = self.chance.choice(found)
-        self.books.orphaned.add(entry.job.id)
-        return kill(entry.supervisor)
+    def _orphan_all(self, holder: ProcessHolder | None) -> bool:
+        self.books.orphaned.update(entry.job.id for entry in self._holding())
+        return kill(holder)
 
     def _kill_job(self) -> bool:
         found = [entry for entry in self._holding() if entry.job.state is JobState.RUNNING]

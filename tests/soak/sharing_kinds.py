@@ -49,8 +49,8 @@ SEASONS = ({"mps": 3, "mps-part": 3}, {"auto": 12})
 """Who asked for MPS by name is never held, so jobs that `auto` brings together are by themselves every other time."""
 
 VICTIMS = {
-    "job": 4, "child": 2, "supervisor": 4, "arbiter": 2, "verifier": 2, "daemon": 2, "mps server": 2, "helper": 3, "keeper": 1,
-    "zygote": 1, "server": 1, "client": 1, "container": 1,
+    "job": 4, "child": 2, "agent": 6, "guard": 1, "daemon": 2, "mps server": 2, "helper": 3,
+    "server": 1, "client": 1, "container": 1,
 }  # fmt: skip
 
 LIGHT = (Demand(Resource.SM, 0.2, Evidence.COUNTERS), Demand(Resource.DRAM, 0.1, Evidence.COUNTERS))

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
-from tests.soak.sharing_books import Member, SharingBooks, holder_of
+from tests.soak.sharing_books import Member, SharingBooks
 from tests.soak.sharing_kinds import LIGHT, SEASONS, VICTIMS, WEIGHTS, WORKER, WORKER_IN_CONTAINER, Kind
 from tests.system.conftest import Place, opened_place
-from tests.system.storm_victims import children, helpers, keeper, kill, main_process, processes_of, zygote
+from tests.system.storm_victims import agent, children, guard, helpers, kill, main_process, processes_of
 from tests.unit.test_advising import PROFILE
 from tests.waiting import until
 
@@ -46,6 +46,7 @@ from pgpu.model import (
     JobSpec,
     JobState,
     Mount,
+    ProcessHolder,
     SharingMode,
 )
 from pgpu.structs import replace
@@ -229,14 +230,11 @@ class SharingStorm:
         ways: dict[str, Callable[[], bool]] = {
             "job": self._kill_job,
             "child": self._kill_child,
-            "supervisor": self._kill_supervisor,
-            "arbiter": lambda: self._kill_on_duty("turns"),
-            "verifier": lambda: self._kill_on_duty("verifying"),
+            "agent": lambda: self._orphan_all(agent(self._run)),
+            "guard": lambda: self._orphan_all(guard(self._run)),
             "daemon": lambda: self._kill_mps(is_server=False),
             "mps server": lambda: self._kill_mps(is_server=True),
             "helper": self._kill_helper,
-            "keeper": lambda: kill(keeper(self._run)),
-            "zygote": lambda: kill(zygote(self._run)),
             "server": self._kill_server,
             "client": self._kill_client,
             "container": self._kill_container,
@@ -298,21 +296,11 @@ class SharingStorm:
         main = main_process(entry.job.holder)
         return [] if main is None else children(main.pid)
 
-    def _kill_supervisor(self) -> bool:
-        entry = self._chosen(lambda entry: entry.supervisor is not None)
-        if entry is None:
-            return False
-        self._hit(entry, "supervisor")
-        return kill(entry.supervisor)
-
-    def _kill_on_duty(self, duty: str) -> bool:
-        """The supervisor that does the turns, or the trial, of a GPU."""
-        holders = {holder_of(path) for path in self.engine.settings.runtime_directory.glob(f"{duty}/*.lock")} - {None}
-        entry = self._chosen(lambda entry: entry.supervisor is not None and entry.supervisor.pid in holders)
-        if entry is None:
-            return False
-        self._hit(entry, "supervisor")
-        return kill(entry.supervisor)
+    def _orphan_all(self, holder: ProcessHolder | None) -> bool:
+        with self.engine.ledger.view() as view:
+            for entry in view.holding():
+                self._hit(entry, "supervisor")
+        return kill(holder)
 
     def _kill_mps(self, *, is_server: bool) -> bool:
         entry = self._chosen(lambda entry: entry.job.lease and entry.job.lease.sharing is SharingMode.MPS)
@@ -362,7 +350,7 @@ class SharingStorm:
         until(lambda: not list(runtime.glob("jobs/*")), lambda: list(runtime.glob("jobs/*")))
         until(lambda: not list(runtime.glob("mps/*/*/pipe")), lambda: list(runtime.glob("mps/*/*/pipe")))
         until(lambda: not list(runtime.glob("board/*")), lambda: list(runtime.glob("board/*")))
-        own = len(("server", "keeper", "zygote"))
+        own = len(("server", "agent", "guard"))
         until(lambda: len(processes_of(self.place.path)) <= own, lambda: processes_of(self.place.path))
         mounts = Path("/proc/self/mounts").read_text()
         assert f"{self.place.path}/" not in mounts, mounts

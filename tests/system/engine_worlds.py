@@ -17,9 +17,9 @@ from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
 from tests.waiting import until
 
 from pgpu.client.embedded_client import EmbeddedClient
+from pgpu.engine.agent.agents import LOOK
 from pgpu.engine.engine import Engine
-from pgpu.engine.keeper.calling import GO, LOOK
-from pgpu.host.process_identity import identify_running
+from pgpu.host.process_identity import identify_running, is_alive, read_status
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.structs import replace
@@ -110,8 +110,8 @@ class World:
 
     def until_kept(self) -> ProcessHolder:
         """Wait until somebody keeps the queue, and has looked at it once."""
-        until(lambda: self.engine.keepers.tell("fake", LOOK))
-        keeper = self.engine.keepers.process("fake")
+        until(lambda: self.engine.agents.tell("fake", LOOK))
+        keeper = self.engine.agents.process("fake")
         assert keeper is not None
         self.seen.add(keeper)
         return keeper
@@ -120,7 +120,7 @@ class World:
         """Wait until the keeper has seen that a job waits."""
         until(lambda: bool(self.client.still_waits(job.id, timeout_seconds=0.1)))
 
-    def kill_keeper(self) -> ProcessHolder:
+    def kill_agent(self) -> ProcessHolder:
         keeper = self.until_kept()
         kill(keeper)
         return keeper
@@ -134,7 +134,7 @@ class World:
 
     def close(self) -> None:
         self._end_all_jobs()
-        self.engine.keepers.tell("fake", GO)
+        end_agent(self.engine)
         for entry in self.engine.ledger.entries(include_final=True):
             self.seen.update(h for h in (entry.supervisor, entry.job.holder) if isinstance(h, ProcessHolder))
         for holder in self.seen:
@@ -148,6 +148,16 @@ class World:
             for entry in decision.live():
                 job = replace(entry.job, state=JobState.CANCELLED)
                 decision.put(replace(entry, job=job, stop_grace_seconds=0.0, lease_released_at_seconds=time.time()))
+
+
+def end_agent(engine: Engine) -> None:
+    """End the agent of a machine and its guard, which would start another one."""
+    agent = engine.agents.process("fake")
+    status = None if agent is None or not is_alive(agent) else read_status(agent.pid)
+    if agent is not None and status is not None:
+        assert Path(f"/proc/{status.parent_pid}/comm").read_text("ascii").startswith("pgpu-monitor")
+        os.kill(status.parent_pid, signal.SIGTERM)
+        until(lambda: not is_alive(agent))
 
 
 def kill(holder: ProcessHolder) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from pgpu.host.process_identity import identify_running
-from pgpu.libraries import CHECKPOINT
+from pgpu.host.process_identity import identify_running, read_status
+from pgpu.libraries import CHECKPOINT, MONITOR
 from pgpu.model import ContainerHolder, Holder, ProcessHolder
 
 
@@ -29,19 +29,29 @@ def main_process(holder: Holder | None) -> ProcessHolder | None:
     return identify_running(int(done.stdout)) if done.returncode == 0 and int(done.stdout) else None
 
 
-def keeper(runtime_root: Path) -> ProcessHolder | None:
-    """Return who keeps the queue of a place."""
+def agent(runtime_root: Path) -> ProcessHolder | None:
+    """Return the agent of a place."""
     for path in runtime_root.glob("*/keepers/*.lock"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             return ProcessHolder(**json.loads(path.read_text())["process"])
     return None
 
 
-def zygote(runtime_root: Path) -> ProcessHolder | None:
-    """Return the process that the keeper of a place starts supervisors from."""
-    found = keeper(runtime_root)
-    pids = [] if found is None else children(found.pid)
-    return identify_running(pids[0]) if pids else None
+def guard(runtime_root: Path) -> ProcessHolder | None:
+    """Return the guard of a place's agent."""
+    found = agent(runtime_root)
+    status = None if found is None else read_status(found.pid)
+    parent = None if status is None else identify_running(status.parent_pid)
+    return parent if parent is not None and name_of(parent.pid) == MONITOR else None
+
+
+def monitor_of(record: Path) -> int | None:
+    """Return the PID of the monitor that wrote a record of a start."""
+    with contextlib.suppress(OSError):
+        for line in record.read_text("ascii").rstrip("\0").splitlines():
+            if line.startswith("monitor="):
+                return int(line.removeprefix("monitor="))
+    return None
 
 
 def children(pid: int) -> list[int]:
@@ -57,10 +67,11 @@ def helpers(supervisor_pid: int) -> list[int]:
     for path in Path(f"/proc/{supervisor_pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             found += [int(word) for word in path.read_text().split()]
-    return [pid for pid in found if _name(pid) == CHECKPOINT]
+    return [pid for pid in found if name_of(pid) == CHECKPOINT]
 
 
-def _name(pid: int) -> str:
+def name_of(pid: int) -> str:
+    """Return the file name of a process's program; empty where it is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/exe").readlink().name
     return ""

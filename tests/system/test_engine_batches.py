@@ -241,7 +241,7 @@ def test_held_jobs_survive_the_end_of_every_process(machine: World) -> None:
     """As after a reboot: nothing runs any more, and the runtime directory is empty."""
     first, second, third = submitted(machine, ask("first", LONG), ask("second", after=["first"]), ask("third", gib=8))
     running = machine.until_running(first)
-    machine.kill_keeper()
+    machine.kill_agent()
     machine.kill_supervisor(first)
     assert isinstance(running.holder, ProcessHolder)
     kill(running.holder)

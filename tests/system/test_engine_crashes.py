@@ -111,7 +111,7 @@ def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) ->
 def test_a_queue_whose_keeper_died_goes_on_with_the_next_end(machine: World) -> None:
     first, second, third = machine.submit(gib=6), machine.submit(gib=6), machine.submit(gib=6)
     machine.until_running(first)
-    machine.kill_keeper()
+    machine.kill_agent()
     machine.client.stop(first.id, grace_seconds=0)
     started = machine.until_one_of([second, third], JobState.RUNNING)
     assert {machine.state(job) for job in (second, third) if job.id != started.id} == {JobState.WAITING}
@@ -166,13 +166,13 @@ def test_a_job_accepted_by_a_command_that_was_killed_at_once_is_run(machine: Wor
     machine.until_running(report.job)
 
 
-def test_a_supervisor_inherits_no_descriptor_and_no_terminal_of_its_command(machine: World) -> None:
+def test_an_agent_inherits_no_descriptor_and_no_terminal_of_the_command_that_started_it(machine: World) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     job = machine.submit()
     os.close(writer)
     supervisor = machine.until_supervised(job)
-    assert os.getsid(supervisor.pid) == supervisor.pid
+    assert os.getsid(supervisor.pid) != os.getsid(0)
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.read() == b""
 
@@ -272,14 +272,15 @@ def test_a_job_out_of_the_queue_has_the_umask_and_the_limits_of_who_asked(machin
     assert machine.attach(job)[1] == b"0027\n777\n"
 
 
-def test_a_supervisor_hears_a_sigterm_that_was_blocked_where_it_was_started(machine: World) -> None:
+def test_a_job_gets_a_sigterm_that_was_blocked_where_its_agent_was_started(machine: World) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         job = machine.submit()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    machine.until_running(job)
-    os.kill(machine.until_supervised(job).pid, signal.SIGTERM)
+    holder = machine.until_running(job).holder
+    assert isinstance(holder, ProcessHolder)
+    os.kill(holder.pid, signal.SIGTERM)
     assert machine.until_state(job, JobState.EXITED).exit_code == 128 + signal.SIGTERM
 
 
@@ -305,12 +306,12 @@ def test_what_a_supervisor_left_that_was_killed_behind_its_last_word_is_swept(ma
     assert kept.live.exists()
 
 
-def test_a_supervisor_whose_state_directory_is_gone_ends_with_its_job_and_makes_nothing(machine: World) -> None:
+def test_an_agent_whose_state_directory_is_gone_ends_with_its_job_and_makes_nothing(machine: World) -> None:
     job = machine.submit(gib=6)
     holder = machine.until_running(job).holder
     supervisor = machine.until_supervised(job)
     assert isinstance(holder, ProcessHolder)
-    with machine.engine.places(job.id).supervisor_log.open() as words:
+    with (machine.root / "state" / "agent.log").open() as words:
         shutil.rmtree(machine.root / "state")
         until(lambda: not is_alive(supervisor))
         assert "is gone" in words.read()
@@ -318,17 +319,17 @@ def test_a_supervisor_whose_state_directory_is_gone_ends_with_its_job_and_makes_
     assert not (machine.root / "state").exists()
 
 
-def test_a_supervisor_whose_ledger_is_another_one_ends(machine: World) -> None:
+def test_a_job_ends_whose_agent_finds_another_ledger_in_place_of_its_own(machine: World) -> None:
     job = machine.submit(gib=6)
-    machine.until_running(job)
-    supervisor = machine.until_supervised(job)
+    holder = machine.until_running(job).holder
+    assert isinstance(holder, ProcessHolder)
     other = Ledger(machine.root / "other" / "ledger.db")
     other.facts.put("key", "value")
     other.close()
     for path in (machine.root / "state").glob("ledger.db-*"):
         path.unlink()
     other.path.rename(machine.root / "state" / "ledger.db")
-    until(lambda: not is_alive(supervisor))
+    until(lambda: not is_alive(holder))
 
 
 def output(machine: World, job: Job) -> bytes:

@@ -8,7 +8,6 @@ import fcntl
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +18,11 @@ from tests.fakes.machine import FileGpus, make_engine, make_machine
 from tests.system.engine_worlds import world
 from tests.waiting import until
 
+from pgpu.engine.agent.agents import Agents
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
-from pgpu.engine.leases.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
+from pgpu.engine.leases.recovery import _finish, recover
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
 from pgpu.engine.unix_sockets import bind
@@ -39,10 +39,10 @@ LATER = ProcessHolder(1 << 22, 2, "another boot")
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """An engine whose supervisors end at once, so that nothing moves but what a test moves."""
+    """An engine whose agents end at once, so that nothing moves but what a test moves."""
     with tempfile.TemporaryDirectory(prefix="pgpu-engine-", dir="/dev/shm", ignore_cleanup_errors=True) as directory:
         made = make_machine(Path(directory), [10 * GIB])
-        made._supervisor_command = ("true",)
+        made.agents = Agents(made.settings, ("true",))
         yield made
         made.ledger.close()
 
@@ -68,12 +68,6 @@ def running(engine: Engine, **words: object) -> Entry:
     return granted(engine, **{"state": JobState.RUNNING, "holder": DEAD, "supervisor": DEAD, **words})
 
 
-def test_a_supervisor_that_was_just_started_is_waited_for(engine: Engine) -> None:
-    before = granted(engine)
-    recover(engine)
-    assert engine.ledger.entry(before.job.id) == before
-
-
 @pytest.mark.parametrize("memory_bytes", [GIB // 2, 2 * GIB])
 def test_a_resize_that_fails_half_way_is_taken_back_where_it_took(engine: Engine, memory_bytes: int) -> None:
     before = running(engine, holder=myself(), supervisor=myself())
@@ -83,21 +77,6 @@ def test_a_resize_that_fails_half_way_is_taken_back_where_it_took(engine: Engine
         resize(engine, before.job.id, Resize(memory_bytes))
     assert limit_bytes(engine, before.job.id) == GIB
     assert engine.ledger.entry(before.job.id) == before
-
-
-def test_a_supervisor_that_never_spoke_is_replaced(engine: Engine) -> None:
-    before = granted(engine, spawned_at_seconds=time.time() - SPAWN_PATIENCE_SECONDS - 1)
-    recover(engine)
-    after = engine.ledger.entry(before.job.id).spawned_at_seconds
-    assert after is not None
-    assert before.spawned_at_seconds is not None
-    assert after > before.spawned_at_seconds + SPAWN_PATIENCE_SECONDS
-
-
-def test_of_two_who_notice_a_death_one_starts_another_supervisor(engine: Engine) -> None:
-    seen = granted(engine, supervisor=DEAD)
-    assert _take_over(engine, seen)
-    assert not _take_over(engine, seen)
 
 
 def test_a_job_that_is_looked_after_gets_no_second_supervisor(engine: Engine) -> None:
@@ -129,7 +108,7 @@ def test_a_job_on_other_gpus_is_left_to_its_own_kind_of_engine(engine: Engine) -
     entry = running(engine)
     other = make_engine(engine.gpus._root)  # type: ignore[attr-defined]
     other.settings = replace(other.settings, gpu_model="another")
-    other._supervisor_command = ("true",)
+    other.agents = Agents(other.settings, ("true",))
     recover(other)
     other.ledger.close()
     assert engine.ledger.entry(entry.job.id).is_lease_held

@@ -198,11 +198,12 @@ def test_signals_reach_the_job(machine: World) -> None:
     assert machine.client.wait(job.id).exit_code == 9
 
 
-def test_a_supervisor_that_is_terminated_stops_its_job(machine: World) -> None:
-    job = machine.submit(("sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.01; done"))
+def test_an_agent_that_is_terminated_ends_no_job(machine: World) -> None:
+    job = machine.submit(("sh", "-c", "echo ready; read line; echo $line; exit 6"), wants_stdin=True)
     assert next(machine.client.logs(job.id, follow=True)) == ("stdout", b"ready\n")
     os.kill(machine.until_supervised(job).pid, signal.SIGTERM)
-    assert machine.client.wait(job.id).exit_code == 6
+    ended, stdout, _ = machine.attach(job, b"more\n")
+    assert (ended.exit_code, stdout) == (6, b"ready\nmore\n")
 
 
 def test_a_terminal_is_one_stream_and_has_a_size(machine: World) -> None:

@@ -7,7 +7,7 @@ from tests.system.engine_worlds import World, world
 from tests.waiting import until
 
 from pgpu.engine.admission.queue_plan import read_plan
-from pgpu.engine.settings import keeper_paths
+from pgpu.engine.settings import agent_paths
 from pgpu.model import Job, JobState
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 
@@ -26,7 +26,7 @@ def test_jobs_that_should_all_end_soonest_start_in_the_pairs_that_fill_the_gpu()
 
 def test_jobs_that_should_each_end_soon_have_no_plan_even_if_one_lies_there() -> None:
     with world((10,)) as machine:
-        path = keeper_paths(machine.engine.settings, "fake").plan
+        path = agent_paths(machine.engine.settings, "fake").plan
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('[["nobody"], 1, {}]', "utf-8")
         holder, jobs = waiting_behind_one(machine)
@@ -40,7 +40,7 @@ def test_jobs_that_should_each_end_soon_have_no_plan_even_if_one_lies_there() ->
 @pytest.mark.parametrize("text", ["", "{", "[]", '["a"]', "[1, 2, 3]", "null"])
 def test_a_plan_that_cannot_be_read_is_none(text: str) -> None:
     with world((10,)) as machine:
-        path = keeper_paths(machine.engine.settings, "fake").plan
+        path = agent_paths(machine.engine.settings, "fake").plan
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
         assert plan_of(machine) == NO_PLAN
@@ -57,7 +57,7 @@ def running(machine: World, jobs: Sequence[Job]) -> list[Job]:
 
 
 def plan_of(machine: World) -> BatchPlan:
-    return read_plan(keeper_paths(machine.engine.settings, "fake").plan)
+    return read_plan(agent_paths(machine.engine.settings, "fake").plan)
 
 
 def test_history_tells_how_many_jobs_a_gpu_had_while_each_ran() -> None:

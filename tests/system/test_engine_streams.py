@@ -16,6 +16,7 @@ from tests.waiting import until
 
 from pgpu.client.following import EngineHand
 from pgpu.client.terminal import _forward_signals
+from pgpu.engine.agent.agents import Agents
 from pgpu.engine.event_loop import EventLoop
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.carrier import PATIENCE_SECONDS, Carrier
@@ -41,7 +42,7 @@ class Desk:
         self.places.make()
         self.loop = EventLoop()
         spec = JobSpec((), "process", wants_stdin=wants_stdin)
-        self.carrier = Carrier(self.loop, "0123456789ab", spec, self.places, 1 << 30, patience_seconds)
+        self.carrier = Carrier(self.loop, "0123456789ab", spec, self.places, 1 << 30, patience_seconds=patience_seconds)
         stdio = self.carrier.open()
         self.stdout = os.dup(stdio.stdout)
         self.stdin = os.dup(stdio.stdin)
@@ -220,7 +221,7 @@ def test_ctrl_c_cancels_a_job_that_waits(machine: World) -> None:
 
 
 def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World) -> None:
-    machine.engine._supervisor_command = ("true",)
+    machine.engine.agents = Agents(machine.engine.settings, ("true",))
     job = machine.submit()
     assert machine.state(job) is JobState.STARTING
     _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT])

@@ -93,7 +93,7 @@ def _gpu_of(machine: World, job: Job) -> str:
     return lease.slices[0].gpu_uuid
 
 
-def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
+def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_agent() -> None:
     with world((10, 10)) as machine:
         holders = [machine.submit(gib=6), machine.submit(gib=6)]
         for holder in holders:
@@ -109,7 +109,7 @@ def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
         assert claim is not None
         assert claim.job_id == large.id
         assert _gpu_of(machine, small) not in claim.gpu_uuids
-        machine.kill_keeper()
+        machine.kill_agent()
         machine.engine.admissions.step()
         assert _reservation(machine) == claim
         on_gpu = f" on GPU {claim.gpu_uuids[0][-1]}"

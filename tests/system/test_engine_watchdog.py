@@ -155,7 +155,7 @@ def test_the_supervisor_of_a_running_job_looks(machine: World) -> None:
     until(lambda: not machine.client.outsiders())
 
 
-def test_the_keeper_of_a_waiting_job_looks(machine: World) -> None:
+def test_the_agent_of_a_waiting_job_looks(machine: World) -> None:
     with stranger() as process:
         tell(machine, process.pid)
         machine.gpus.set_outsiders("GPU-0", 9 * GIB)

@@ -230,8 +230,8 @@ def kill_its_supervisor(machine: World, job: Job) -> None:
     machine.client.jobs(include_final=False)  # whoever comes by gives it another one
 
 
-def kill_the_keeper(machine: World, _job: Job) -> None:
-    if (keeper := machine.engine.keepers.process("fake")) is not None:
+def kill_the_agent(machine: World, _job: Job) -> None:
+    if (keeper := machine.engine.agents.process("fake")) is not None:
         kill(keeper)
 
 
@@ -240,7 +240,7 @@ ACTS: tuple[Callable[[World, Job], object], ...] = (
     lambda machine, job: machine.client.claim(job.id),
     lambda machine, job: machine.client.offer(job.id, 1.0),
     kill_its_supervisor,
-    kill_the_keeper,
+    kill_the_agent,
 )
 
 

@@ -23,5 +23,5 @@ def test_a_median_past_its_target_is_missed_and_a_maximum_is_not(kind: str) -> N
     slow = copy.deepcopy(report)
     slow["queue"][kind]["wall_ms"]["median"] = TARGETS["round_ms"] + 1
     slow["starts"]["shell_to_exec_ms"]["median"] = TARGETS["shell_to_exec_ms"] + 1
-    slow["queue"]["keeper_and_zygote_mib"] = [150.0, 60.0]
+    slow["queue"]["agent_mib"] = [210.0]
     assert missed(slow) == {"round_ms": 101.0, "shell_to_exec_ms": 301.0, "resident_mib": 210.0}

@@ -1,23 +1,25 @@
 """Composition root: builds an engine from settings, with real or simulated GPUs, enforcers, runtimes and the ledger.
 
-The command line, the server and every supervisor use the same code. Imports that few processes need happen in the
-functions: the supervisor of a process never loads the container engine's library.
+The command line, the server and every agent use the same code. Imports that few processes need happen in the functions: an
+agent that runs no container never loads the container engine's library.
 """
 
 import dataclasses
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings
+from pgpu.app.settings import Settings, load_settings
 from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
+from pgpu.engine.submitter import account_of
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.ledger import Ledger
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 LEDGER_NAME = "ledger.db"
 
+ENGINE_VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "HOME", "XDG_RUNTIME_DIR")
+"""Variables of a submitter that choose the container engine, beside those of the settings."""
+
 
 class SimulatedGpus(Struct, frozen=True):
     """The simulated GPUs of an engine."""
@@ -51,8 +56,12 @@ class SimulatedGpus(Struct, frozen=True):
         return self.model.slug if self.count == 1 else f"{self.model.slug}x{self.count}"
 
 
-def make_engine(settings: Settings) -> Engine:
+def make_engine(settings: Settings, environment: Mapping[str, str] = os.environ) -> Engine:
     """Build the engine that the settings describe.
+
+    Args:
+        settings: From `environment` and other places.
+        environment: Names the container engine.
 
     Raises:
         PgpuError: This machine lacks something that the settings name, or this process is inside a job.
@@ -75,7 +84,7 @@ def make_engine(settings: Settings) -> Engine:
     context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _find_cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
     driver = DriverEnforcer(shim, source.limit_cgroup)
-    runtimes = _make_runtimes(settings, runtime_path, simulated, driver.limit_cgroup)
+    runtimes = _make_runtimes(settings, runtime_path, simulated, driver.limit_cgroup, environment)
     mps = _make_mps(runtime_path, directory, ledger, runtimes)
     enforcers = (shim, driver, MigEnforcer(runtime_path, context_bytes, directory))
     may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
@@ -85,8 +94,7 @@ def make_engine(settings: Settings) -> Engine:
         source,
         _select_enforcer(enforcers, source, _make_self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
         runtimes,
-        supervisor_command(settings),
-        keeper_command(settings),
+        agent_command(settings),
     )
     engine.mps = mps
     if settings.checkpoints == "on":
@@ -126,23 +134,54 @@ def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
     return NvmlSource(simulated.directory if simulated else None)
 
 
-def supervisor_command(settings: Settings) -> tuple[str, ...]:
-    """Return the command of a supervisor; the job's id is appended."""
-    return (*_own_command(settings), "supervise")
-
-
-def keeper_command(settings: Settings) -> tuple[str, ...]:
-    """Return the command of a keeper; its GPUs' model and its lock's descriptor are appended."""
-    return (*_own_command(settings), "keep")
-
-
-def _own_command(settings: Settings) -> tuple[str, ...]:
+def agent_command(settings: Settings) -> tuple[str, ...]:
+    """Return the command of an agent; its GPUs' model and its lock's descriptor are appended."""
     # -P: without it, a directory named `pgpu` in the caller's working directory would be imported instead.
     # Both directories may come from flags, which the new process would not have.
     words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]
     if settings.runtime_dir is not None:
         words += ["--runtime-dir", str(settings.runtime_dir)]
-    return tuple(words)
+    return (*words, "agent")
+
+
+class EnginesOfJobs:
+    """The engines of one agent: each job is supervised with the settings of the process that submitted it."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        """Use the agent's own engine where a job's settings are the same.
+
+        Args:
+            settings: Of the agent.
+            engine: Made of them.
+        """
+        self._settings = settings
+        self._ledger = engine.ledger
+        self._lock = threading.Lock()
+        self._engines = {self._key(settings, os.environ): engine}
+
+    def engine_of(self, job_id: str) -> Engine:
+        """Return the engine of a job; may be called by any thread.
+
+        Raises:
+            PgpuError: The job is unknown, or its settings cannot be read.
+        """
+        environment = dict(self._ledger.environment(job_id))
+        if not environment or account_of(self._ledger.inherited(job_id), ()) is not None:
+            # A server decides for its users: their environment is their jobs' alone.
+            settings, environment = self._settings, dict(os.environ)
+        else:
+            own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)
+            flags = {"state_dir": str(self._settings.state_dir), "runtime_dir": own}
+            settings = dataclasses.replace(load_settings(flags, environment), simulate=self._settings.simulate)
+        key = self._key(settings, environment)
+        with self._lock:
+            if key not in self._engines:
+                self._engines[key] = make_engine(settings, environment)
+            return self._engines[key]
+
+    @staticmethod
+    def _key(settings: Settings, environment: Mapping[str, str]) -> tuple[object, ...]:
+        return (settings, *(environment.get(name) for name in ENGINE_VARIABLES))
 
 
 def supervise(settings: Settings, job_id: str) -> None:
@@ -181,7 +220,11 @@ class Runtimes(Mapping[str, Runtime]):
 
 
 def _make_runtimes(
-    settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
+    settings: Settings,
+    runtime_path: Path,
+    simulated: SimulatedGpus | None,
+    limit_cgroup: "LimitCgroup",
+    environment: Mapping[str, str],
 ) -> Runtimes:
     def process() -> Runtime:
         from pgpu.runtimes.process_runtime import ProcessRuntime
@@ -196,7 +239,10 @@ def _make_runtimes(
 
         _check_libraries(simulated)
         return DockerRuntime(
-            settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_make_staging(runtime_path)
+            settings.state_dir / "images",
+            limit_cgroup=limit_cgroup,
+            staging=_make_staging(runtime_path),
+            environment=environment,
         )
 
     def oci() -> Runtime:

@@ -8,9 +8,9 @@ from pgpu.advising.contention import Constants
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.job_stream import require_grant
 from pgpu.client.protocol import Client
+from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.sharing_advice import check_calibration, keep_constants
-from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
@@ -56,7 +56,7 @@ class EmbeddedClient(JobService, Client):
         deadline = time.monotonic() + timeout_seconds
         while (job := self.ledger.job(job_id)).state is JobState.WAITING:
             doorstep = self._doorsteps.setdefault(job_id, Doorstep(self._engine, job_id, job.gpu_model))
-            # The doorstep waits at the keeper's socket; it is kept for the next call, which continues to wait at it.
+            # The doorstep waits at the agent's socket; it is kept for the next call, which continues to wait at it.
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0:
                 return doorstep.reason

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pgpu.client.job_stream import JobStream
+from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
-from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pgpu import tmpfs
@@ -196,12 +197,24 @@ class LibraryStore:
             EnforcementError: The copy cannot be created.
         """
         with _explaining(self._directory):
-            content = library.read_bytes()
-            copy = self._directory / f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
+            found = library.stat()
+            copy = self._directory / _copy_name(library, found.st_ino, found.st_mtime_ns, found.st_size)
             if not copy.exists():
+                content = library.read_bytes()
+                copy = self._directory / _name_of(library, content)  # it may have been upgraded since
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(copy, content, _LIBRARY_MODE)
             return copy
+
+
+def _name_of(library: Path, content: bytes) -> str:
+    return f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
+
+
+@lru_cache(maxsize=64)
+def _copy_name(library: Path, _inode: int, _changed_ns: int, _size: int) -> str:
+    """Return the name of a library's copy; cached until the file is another one or was changed."""
+    return _name_of(library, library.read_bytes())
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -10,10 +10,9 @@ containers. `app` builds it:
         gpus,                  # GpuSource of exactly `settings.gpu_model`
         enforcer,
         {"process": ..., "docker": ...},
-        supervisor_command,    # argv that becomes a supervisor; the job's id is appended
-        keeper_command,        # argv that becomes the keeper of a queue
+        agent_command,        # argv of the agent of a queue
     )
-    supervise(engine, job_id)  # pgpu.engine.supervisor; what `supervisor_command` runs
+    supervise(engine, job_id)  # pgpu.engine.supervisor; what each thread of the agent runs
 
 A supervisor starts with the environment of the process that submitted the job, in the directory `/`. The model of its GPUs is
 in the ledger: `ledger.job(job_id).gpu_model`.

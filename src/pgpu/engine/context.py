@@ -1,25 +1,22 @@
 """What the rooms of the engine share: the ledger, the GPUs, the enforcer, the runtimes, the settings and the files' places.
 
 Functions of the engine take this context, or the one part of it that they use. `Engine` extends it by the decisions on
-jobs; supervisors and keepers hold one as well, each process its own.
+jobs; agents hold one as well.
 """
 
-import os
-import subprocess
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.admission.snapshot import BLIND, Snapshot, take_snapshot
+from pgpu.engine.agent.agents import Agents
 from pgpu.engine.history.run_history import RunHistory
-from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.leases.parking_state import can_leave, is_travelling
 from pgpu.engine.settings import EngineSettings, JobPaths, job_paths
-from pgpu.engine.submitter import account_of
+from pgpu.engine.submitter import account_of, own_account
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
@@ -40,8 +37,7 @@ class EngineContext:
         gpus: GpuSource,
         enforcer: Enforcer,
         runtimes: Mapping[str, Runtime],
-        supervisor_command: Sequence[str],
-        keeper_command: Sequence[str],
+        agent_command: Sequence[str],
     ) -> None:
         self.settings = settings
         self.ledger = ledger
@@ -49,18 +45,14 @@ class EngineContext:
         self.enforcer = enforcer
         self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
         self.learning = RunHistory(settings.gpu_model, self.headroom)
-        self.keepers = Keepers(settings, keeper_command)
+        self.agents = Agents(settings, agent_command)
         self.mps: MpsSharing | None = None
         """MPS daemons; set by `app` where `nvidia-cuda-mps-control` is installed."""
 
         self.checkpoints: Checkpoints | None = None
         """Of the driver; set by `app` where jobs may be moved to the host."""
 
-        self.starter: Callable[[str], bool] = self._start_by_keeper
-        """Starts a job's supervisor out of a zygote, or returns False; a keeper replaces it by a direct call."""
-
         self._runtimes = runtimes
-        self._supervisor_command = tuple(supervisor_command)
         self._locks = GpuLocks(ledger.path)
 
     def places(self, job_id: str) -> JobPaths:
@@ -95,6 +87,15 @@ class EngineContext:
     def hold(self, gpus: Sequence[Gpu]) -> None:
         """Hold the machine-wide locks of these GPUs; see `hold_gpus`."""
         self._locks.hold(gpus)
+
+    def release_gpus(self) -> None:
+        """Release the locks that `hold_gpus` and `hold` took, as far as no other process inherited them."""
+        self._locks.close()
+
+    @property
+    def gpu_locks(self) -> tuple[int, ...]:
+        """Descriptors of the locks that are held, for processes that must hold them as well."""
+        return self._locks.descriptors
 
     def snapshot(self) -> Snapshot:
         """Read this engine's GPUs and its jobs' meters.
@@ -156,7 +157,7 @@ class EngineContext:
 
     @contextmanager
     def deciding(self) -> Iterator[Decision]:
-        """Make changes in one transaction, then wake the keeper of each queue in which jobs wait.
+        """Make changes in one transaction, then wake the agent of each queue in which jobs wait.
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
@@ -164,81 +165,44 @@ class EngineContext:
         with self.ledger.decision() as decision:
             yield decision
             queues = decision.queues()
-        # Keepers are woken after the commit: they read the ledger at once, and would miss the change before it.
-        with suppress(NodeError):  # the next command or server tick starts the missing keeper
-            self.call_keepers(queues)
+        # Agents are woken after the commit: they read the ledger at once, and would miss the change before it.
+        with suppress(NodeError):  # the next command or server tick starts the missing agent
+            self.call_agents(queues)
 
-    def call_keepers(self, queues: Collection[str | None]) -> None:
-        """Wake the keepers of these queues, started where there is none, and this engine's own if it has one.
+    def call_agents(self, queues: Collection[str | None]) -> None:
+        """Wake the agents of these queues, started where there is none, and this engine's own if it has one.
 
         Raises:
-            NodeError: A keeper of a queue with waiting jobs could not be started.
+            NodeError: An agent of a queue with waiting jobs could not be started.
         """
         for model in {*queues, self.settings.gpu_model}:
-            self.keepers.call(model, must_exist=model in queues)
+            self.agents.call(model, must_exist=model in queues)
 
     def wake(self, job_ids: Sequence[str], message: bytes = b"") -> None:
-        """Send a datagram to jobs' supervisors: read the ledger again, or a control message; never blocks."""
+        """Send a datagram to the jobs' threads of the agent: read the ledger again, or a control message; never blocks."""
         for job_id in job_ids:
             # A wake-up carries no state: that is in the ledger. Signals and window sizes are in the message alone.
             send_datagram(self.places(job_id).wake_socket, message)
 
     def account(self, job_id: str) -> Account | None:
-        """Return the account of a job that runs as another user than this process; None for all other jobs.
-
-        The supervisor of such a job stays this user's and inherits nothing of the account: an environment can make a
-        program run anything.
-        """
+        """Return the account of a job that was submitted through a server; None for all other jobs."""
         return account_of(self.ledger.inherited(job_id), self.ledger.environment(job_id))
 
-    def respawn(self, job_id: str) -> None:
-        """Start a supervisor for a job that has none: forked by the keeper's zygote where there is one, else as a new process.
+    def submitter_of(self, job_id: str) -> Account | None:
+        """Return the account with environment, umask and limits that a job inherits; None if the ledger has none."""
+        inherited, environment = self.ledger.inherited(job_id), self.ledger.environment(job_id)
+        return account_of(inherited, environment) or own_account(inherited, environment)
+
+    def attend(self, job_id: str) -> None:
+        """Have the agent of this engine's queue supervise a granted job; start the agent where there is none.
 
         Raises:
-            NodeError: The process cannot be started.
+            NodeError: It cannot be started; the next command or server tick tries again.
         """
-        if self.starter(job_id):
-            return
-        # The environment of the submitting process was kept in the ledger, since a supervisor can be started by any
-        # process.
-        submitted = {} if self.account(job_id) else dict(self.ledger.environment(job_id))
-        spawn_supervisor((*self._supervisor_command, job_id), self.places(job_id), submitted or dict(os.environ))
-
-    def _start_by_keeper(self, job_id: str) -> bool:
-        return self.keepers.tell(self.settings.gpu_model, b"%s %s" % (START, job_id.encode()))
+        self.agents.attend(self.settings.gpu_model, job_id)
 
 
-def spawn_supervisor(command: Sequence[str], places: JobPaths, environment: Mapping[str, str]) -> None:
-    """Start a supervisor; its standard error is the job's `supervisor.log`.
-
-    Args:
-        command: argv, the job's id included.
-        places: Of the job's files; made if they are missing.
-        environment: Of the process that submitted the job.
-
-    Raises:
-        NodeError: The process cannot be started.
-    """
-    places.make()
-    try:
-        with places.supervisor_log.open("ab") as errors:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                cwd="/",
-                env=environment,
-                start_new_session=True,
-            )
-    except OSError as exc:
-        raise NodeError(f"no supervisor can be started: {exc}") from exc
-    # The supervisor outlives this process: a session of its own, no inherited descriptor. The thread reaps it if it ends
-    # first, as a daemon so that it doesn't delay this process's exit.
-    threading.Thread(target=process.wait, daemon=True).start()
-
-
-# Control messages to a supervisor, on the socket that also wakes it. It keeps a signal until the job runs.
+# Control messages to a job's thread, on the socket that also wakes it. A signal is kept until the job runs.
 
 SIGNAL_PREFIX = b"signal"
 """First word of a message with a signal for the job's main process: `signal 10`."""
@@ -248,10 +212,10 @@ WINDOW_PREFIX = b"window"
 
 
 def send_signal(context: EngineContext, job_id: str, number: int) -> None:
-    """Send a signal to a job's main process through its supervisor."""
+    """Send a signal to a job's main process through its agent."""
     context.wake([job_id], b"%s %d" % (SIGNAL_PREFIX, number))
 
 
 def send_window(context: EngineContext, job_id: str, columns: int, rows: int) -> None:
-    """Send a job's supervisor the size of a client's terminal, in characters."""
+    """Send a job's thread the size of a client's terminal, in characters."""
     context.wake([job_id], b"%s %d %d" % (WINDOW_PREFIX, columns, rows))

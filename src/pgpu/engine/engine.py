@@ -1,6 +1,6 @@
 """The engine of one ledger and one kind of GPUs: its decisions on jobs, each one transaction of the ledger.
 
-Any process of pgpu may make them; no daemon is needed. A job's own supervisor does what takes a process beside it.
+Any process of pgpu may make them; no daemon is needed. The queue's agent does what takes a process beside the jobs.
 """
 
 import time
@@ -32,10 +32,9 @@ class Engine(EngineContext):
         gpus: GpuSource,
         enforcer: Enforcer,
         runtimes: Mapping[str, Runtime],
-        supervisor_command: Sequence[str],
-        keeper_command: Sequence[str],
+        agent_command: Sequence[str],
     ) -> None:
-        super().__init__(settings, ledger, gpus, enforcer, runtimes, supervisor_command, keeper_command)
+        super().__init__(settings, ledger, gpus, enforcer, runtimes, agent_command)
         self.admissions = Admissions(self)
         self.rounds = self.admissions.reader
         """Reads the situation that a round decides on; tests and `app` may replace its parts."""
@@ -46,13 +45,13 @@ class Engine(EngineContext):
         submitter: Submitter | None = None,
         new_id: Callable[[], str] = new_job_id,
     ) -> list[Job]:
-        """Store jobs durably, all or none, and start a supervisor for each that was granted at once."""
+        """Store jobs durably, all or none, and have the agent start those that were granted at once."""
         jobs = accept(self, self.admissions, submissions, submitter, new_id)
         for job in jobs:
             if job.state is not JobState.STARTING:
                 continue
             try:
-                self.respawn(job.id)
+                self.attend(job.id)
             except NodeError as exc:
                 with self.deciding() as decision:
                     entry = decision.entry(job.id)
@@ -95,7 +94,7 @@ class Engine(EngineContext):
         leave_mps(self.mps, entry.job.lease)
 
     def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
-        """Cancel a waiting job; for a running one, or processes that an ended one left, write a stop request for its supervisor."""
+        """Cancel a waiting job; for a running one, or processes that an ended one left, write a stop request."""
         self.ask_all_to_stop([job_id], grace_seconds)
         return self.ledger.job(job_id)
 
@@ -104,7 +103,7 @@ class Engine(EngineContext):
         with self.deciding() as decision:
             cancelled = decision.cancel_waiting(job_ids, time.time())
             for entry in decision.entries_of([each for each in job_ids if each not in cancelled]):
-                # A job without a supervisor gets the request, too: recovery starts one, which reads it.
+                # A job that is supervised by no agent now gets the request, too: the next agent reads it.
                 if entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)

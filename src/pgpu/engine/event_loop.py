@@ -1,4 +1,4 @@
-"""A single-threaded event loop over descriptors, timers and the ends of processes; supervisors and keepers run in its callbacks."""
+"""A single-threaded event loop over descriptors, timers and the ends of processes; agents and the threads of their jobs run in its callbacks."""
 
 import heapq
 import itertools

@@ -3,9 +3,7 @@
 Values only: `app` reads the settings from files, environment and flags. Every process of one engine computes the same paths.
 """
 
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +84,11 @@ class EngineSettings(Struct, frozen=True):
     kept_jobs: int = 1000
     """How many ended jobs of each user are kept, with their logs; the oldest are removed first. Default: months of ordinary use."""
 
+    @property
+    def spool(self) -> Path:
+        """Directory of the records of monitors and guards; made by the first agent."""
+        return self.state_directory / "spool"
+
 
 class JobPaths(Struct, frozen=True):
     """The two directories of one job."""
@@ -148,7 +151,7 @@ class JobPaths(Struct, frozen=True):
 
     @property
     def spool(self) -> Path:
-        """In the state directory: the records of all monitors."""
+        """See `EngineSettings.spool`."""
         return self.kept.parent.with_name("spool")
 
     def records(self) -> list[Path]:
@@ -192,11 +195,11 @@ def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:
     return JobPaths(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)
 
 
-class KeeperPaths(Struct, frozen=True):
-    """The files of the keeper of one queue, in the runtime directory."""
+class AgentPaths(Struct, frozen=True):
+    """The files of the agent of one queue, in the runtime directory."""
 
     lock: Path
-    """Locked as long as the keeper lives; holds its process identity."""
+    """Locked as long as the agent or its guard lives; holds the agent's identity."""
 
     wake_socket: Path
     door_socket: Path
@@ -206,19 +209,8 @@ class KeeperPaths(Struct, frozen=True):
     """The order of its jobs, with `objective = makespan`."""
 
 
-def keeper_paths(settings: EngineSettings, gpu_model: str | None) -> KeeperPaths:
-    """Return the paths of the keeper of one queue."""
+def agent_paths(settings: EngineSettings, gpu_model: str | None) -> AgentPaths:
+    """Return the paths of the agent of one queue."""
+    # Named as in the release before this one, so that agents of both exclude each other.
     directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
-    return KeeperPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))
-
-
-def redirect_stderr(places: JobPaths) -> None:
-    """Redirect this process's standard error to the job's `supervisor.log`.
-
-    Raises:
-        NodeError: The job's directories cannot be made.
-    """
-    places.make()
-    with places.supervisor_log.open("ab") as errors:
-        # Descriptor 2 and not `sys.stderr`: C libraries and child processes write there, too.
-        os.dup2(errors.fileno(), sys.stderr.fileno())
+    return AgentPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))

@@ -1,8 +1,7 @@
 """The user that a job is submitted for, and what the job inherits: environment, umask and resource limits.
 
 In the embedded form that is this process. A server takes environment and umask from its client and the user id from the
-kernel alone. The first supervisor inherits from the submitting process itself; a later one, started by another process,
-applies what the ledger holds.
+kernel alone. The ledger keeps all of it until the job has ended, since an agent starts the job.
 """
 
 import json
@@ -10,6 +9,7 @@ import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pgpu.model import Account
 from pgpu.structs import Struct
@@ -64,33 +64,23 @@ def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Acco
     if "account" not in fields:
         return None
     named = fields["account"]
-    # Another version of pgpu, or kernel, may have written limits that this machine does not know.
-    limits = tuple((name, soft, hard) for name, (soft, hard) in fields["limits"].items() if name in _NAMES)
-    return Account(named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], limits, tuple(environment))
+    return Account(
+        named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], _limits_of(fields), tuple(environment)
+    )
 
 
-def apply_inheritance(text: str | None) -> None:
-    """Apply to this process what `inheritance` returned in another; None, in ledgers of older versions, changes nothing.
+def own_account(text: str | None, environment: Sequence[tuple[str, str]]) -> Account | None:
+    """Return this process's user with what `inheritance` returned in another process; None in ledgers of older versions.
 
-    A limit above this process's hard limit becomes the hard limit.
+    Limits that this process has itself are left out.
     """
     if text is None:
-        return
+        return None
     fields = json.loads(text)
-    os.umask(fields["umask"])
-    for name, (soft, hard) in fields["limits"].items():
-        number = getattr(resource, name) if name in _NAMES else None
-        if number is None or resource.getrlimit(number) == (soft, hard):
-            continue
-        try:
-            resource.setrlimit(number, (soft, hard))
-        except (ValueError, OSError):
-            # Only root may raise a hard limit.
-            most = resource.getrlimit(number)[1]
-            resource.setrlimit(number, (_smaller(soft, most), _smaller(hard, most)))
+    limits = tuple(each for each in _limits_of(fields) if resource.getrlimit(getattr(resource, each[0])) != each[1:])
+    return Account(os.geteuid(), os.getegid(), tuple(os.getgroups()), fields["umask"], limits, tuple(environment))
 
 
-def _smaller(first: int, second: int) -> int:
-    if resource.RLIM_INFINITY in {first, second}:  # -1, which min() would take for the smaller one
-        return second if first == resource.RLIM_INFINITY else first
-    return min(first, second)
+def _limits_of(fields: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
+    # Another version of pgpu, or kernel, may have written limits that this machine does not know.
+    return tuple((name, soft, hard) for name, (soft, hard) in fields["limits"].items() if name in _NAMES)

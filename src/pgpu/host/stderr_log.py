@@ -1,28 +1,42 @@
 """The log of pgpu's own processes: `logging` under the name `pgpu`, one line per message on standard error.
 
-Standard error of a supervisor or keeper is a file that may lie on a full disk. `sys.stderr` would raise there and keep the
-text for its next flush, which raises again; this handler writes to the descriptor and drops what cannot be written.
+Standard error of an agent is a file that may lie on a full disk. `sys.stderr` would raise there and keep the text for its
+next flush, which raises again; this handler writes to the descriptor and drops what cannot be written. A thread that
+supervises a job logs to the job's own file.
 """
 
 import logging
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
 
 _LOG = logging.getLogger("pgpu")
 
 _STDERR = 2
 
+_file: ContextVar[Path | None] = ContextVar("file", default=None)
+"""Where this thread's log goes; None: to standard error."""
+
 _MAX_KINDS = 100
 
 
 class StderrHandler(logging.Handler):
-    """Writes the bare message, with the traceback where there is one, to descriptor 2."""
+    """Writes the bare message, with the traceback where there is one, to descriptor 2 or to the thread's file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a write that fails is dropped."""
+        line = f"{self.format(record)}\n".encode("utf-8", "replace")
+        path = _file.get()
         with suppress(OSError):
-            os.write(_STDERR, f"{self.format(record)}\n".encode("utf-8", "replace"))
+            if path is None:
+                os.write(_STDERR, line)
+            else:
+                # Opened for each message: there are few, and an open descriptor for each job would cost more.
+                with path.open("ab", buffering=0) as file:
+                    file.write(line)
 
 
 def log_to_stderr() -> None:
@@ -35,8 +49,18 @@ def log_to_stderr() -> None:
         _LOG.propagate = False
 
 
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Append the log of this thread to a file for the block."""
+    token = _file.set(path)
+    try:
+        yield
+    finally:
+        _file.reset(token)
+
+
 def say(words: str) -> None:
-    """Log a warning; for supervisors and keepers, which share one logger."""
+    """Log a warning."""
     _LOG.warning("%s", words)
 
 

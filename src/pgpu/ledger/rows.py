@@ -242,8 +242,15 @@ def _lease(job_id: str, columns: Row) -> Lease | None:
     granted_at, _, enforcer, is_advisory, sharing, slices = columns
     if granted_at is None:
         return None
-    parts = tuple(Slice(*part) for part in json.loads(slices))
-    return Lease(job_id, parts, granted_at, enforcer, is_advisory=bool(is_advisory), sharing=SharingMode(sharing))
+    return Lease(
+        job_id, _slices(slices), granted_at, enforcer, is_advisory=bool(is_advisory), sharing=SharingMode(sharing)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _slices(text: str) -> tuple[Slice, ...]:
+    # Cached, since each round reads the leases of all jobs that run.
+    return tuple(Slice(*part) for part in json.loads(text))
 
 
 def _holder_text(holder: Holder | None) -> str | None:

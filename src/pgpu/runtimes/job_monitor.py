@@ -7,8 +7,10 @@ order is a memory file of words with descriptors beside it, sent over a socket t
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import try_flock
@@ -96,8 +98,30 @@ class EndRecord(Struct, frozen=True):
         return self.exit_code if self.has_run and self.holder == holder else None
 
 
+_children: set[int] = set()
+"""Monitors that this process started and did not reap yet."""
+
+_reaping = threading.Lock()
+
+
+def reap_monitor(pid: int) -> None:
+    """Wait for the end of a monitor that this process started; does nothing if it was reaped already."""
+    with _reaping:
+        if pid in _children:
+            _children.remove(pid)
+            os.waitpid(pid, 0)
+
+
+def reap_ended_monitors() -> None:
+    """Reap the monitors of this process that have ended, so that none stays a zombie; they end after their jobs."""
+    with _reaping:
+        for pid in tuple(_children):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                _children.remove(pid)
+
+
 def start_monitor(order: MonitorOrder) -> int:
-    """Start a monitor and return its PID; it is a child of this process.
+    """Start a monitor and return its PID; it is a child of this process, which must reap it.
 
     Raises:
         NodeError: The monitor or the launcher is missing from this installation.
@@ -117,6 +141,7 @@ def start_monitor(order: MonitorOrder) -> int:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         pid = spawn(library_path(MONITOR), ("run", "3"), (0, 1, 2, theirs.fileno()))
+        _children.add(pid)
         send_order(ours, words, order)
     return pid
 
@@ -157,6 +182,17 @@ def start_guard(lock: int, spool: Path, command: Sequence[str], stderr: int) -> 
         return spawn(library_path(MONITOR), words, (nothing, nothing, stderr, lock), os.environ)
     finally:
         os.close(nothing)
+
+
+def become_guard(lock: int, spool: Path, command: Sequence[str]) -> NoReturn:
+    """Replace this process by the guard of another agent; see `start_guard`. Its children become the guard's.
+
+    Raises:
+        NodeError: The monitor is missing from this installation.
+    """
+    program = str(library_path(MONITOR))
+    os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
+    os.execv(program, [program, "guard", str(lock), str(spool.absolute()), "--", *command])  # noqa: S606 - through no shell
 
 
 def read_reaped(spool: Path, holder: ProcessHolder) -> int | None:

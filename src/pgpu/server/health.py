@@ -1,6 +1,6 @@
 """Maintenance of a server and its health: periodic work, liveness, readiness, and the route of the metrics.
 
-Two daemon threads recover jobs, keep the keeper alive, tidy volumes and check the container engine; without a server each
+Two daemon threads recover jobs, keep the agent alive, tidy volumes and check the container engine; without a server each
 command does it in passing. A temporary failure (a full disk, a locked ledger, a container engine that is down) is retried in the
 next round; its begin and its end are logged once each.
 
@@ -18,9 +18,9 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from pgpu.engine.agent.agent import LINGER_SECONDS
+from pgpu.engine.agent.agents import LOOK
 from pgpu.engine.context import EngineContext
-from pgpu.engine.keeper.calling import LOOK
-from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.leases.recovery import recover
 from pgpu.errors import PgpuError, UnauthenticatedError
 from pgpu.ledger import Ledger
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0
-_KEEPER_CALL_SECONDS = LINGER_SECONDS / 2
+_AGENT_CALL_SECONDS = LINGER_SECONDS / 2
 
 
 class Maintenance:
@@ -49,7 +49,7 @@ class Maintenance:
         self._engine = engine
         self._tidy = tidy
         self._is_over = threading.Event()
-        self._called_at_seconds = -_KEEPER_CALL_SECONDS  # The first round calls in any case.
+        self._called_at_seconds = -_AGENT_CALL_SECONDS  # The first round calls in any case.
         self._has_docker = False
         self.trouble: str | None = None
         """Why the last round failed, in one line; None if it did not, or before the first one."""
@@ -77,7 +77,7 @@ class Maintenance:
         before = self.trouble
         try:
             recover(self._engine)
-            self._keep_keeper()
+            self._keep_agent()
             self.trouble = None
         except PgpuError as exc:
             self.trouble = str(exc)
@@ -86,17 +86,17 @@ class Maintenance:
         if before is not None and self.trouble is None:
             _LOG.warning("pgpu: ready again")
 
-    def _keep_keeper(self) -> None:
-        # A keeper exits after some seconds without waiting jobs. The server keeps it alive: it forks a supervisor in a
-        # tenth of the time that a new process needs.
+    def _keep_agent(self) -> None:
+        # An agent ends some seconds after the last job. The server keeps it: a job starts in a tenth of the time that a new
+        # process needs.
         now_seconds = time.monotonic()
-        if now_seconds < self._called_at_seconds + _KEEPER_CALL_SECONDS:
+        if now_seconds < self._called_at_seconds + _AGENT_CALL_SECONDS:
             return
         model = self._engine.settings.gpu_model
-        if self._engine.keepers.tell(model, LOOK):
+        if self._engine.agents.tell(model, LOOK):
             self._called_at_seconds = now_seconds
         else:
-            self._engine.keepers.ensure(model)
+            self._engine.agents.ensure(model)
 
     def _check_docker(self) -> None:
         from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url  # noqa: PLC0415 - an extra of pgpu

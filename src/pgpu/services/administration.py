@@ -52,7 +52,7 @@ class AdministrationService:
             raise RequestError("a weight is a number above 0", hint="2 gives twice the share of others")
         if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
             raise RequestError("a quota is not below 0")
-        # `deciding` wakes the keepers: with a larger quota a waiting job may start now.
+        # `deciding` wakes the agents: with a larger quota a waiting job may start now.
         with self._engine.deciding() as decision:
             decision.put_quota(quota.uid, Quota(quota.memory_bytes, quota.jobs, quota.weight))
 

@@ -16,9 +16,9 @@ from pgpu.app.oci.runc_call import clean_environment
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
+from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import accept
-from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
@@ -150,7 +150,7 @@ def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: st
             if wait.is_gone():
                 engine.ask_to_stop(job_id, 0.0)
                 return
-            # The keeper's message, or the end of the container's first process, interrupts the rest.
+            # The agent's message, or the end of the container's first process, interrupts the rest.
             doorstep.wake_descriptor = wait.first_process_descriptor
             wait.report(doorstep.reason)
             # Until the first process is known, its end has no descriptor and must be polled.

@@ -1,4 +1,4 @@
-"""The plan of a queue with `objective = makespan`: made by its keeper between rounds, applied by every round.
+"""The plan of a queue with `objective = makespan`: made by its agent between rounds, applied by every round.
 
 The plan is a file in the runtime directory, since any process that frees memory runs a round in its own transaction, and
 planning takes too long for one. It names jobs and no times, so an outdated plan is still valid; without one the usual order
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgpu.engine.admission.situation import Situation
 
 EFFORT = 15_000
-"""Steps of the search: 0.25 s of a core, twice that where durations are uncertain, up to 1 s with 200 jobs. The keeper
+"""Steps of the search: 0.25 s of a core, twice that where durations are uncertain, up to 1 s with 200 jobs. The agent
 answers no message meanwhile."""
 
 DOUBT = 0.5
@@ -87,7 +87,7 @@ def plan_queue(
     curves: Mapping[str, SlowdownCurve],
     last: BatchPlan,
 ) -> BatchPlan:
-    """Plan a queue with a keeper's effort; arguments as of `plan_waiting`."""
+    """Plan a queue with an agent's effort; arguments as of `plan_waiting`."""
     return plan_waiting(rooms, queue, now_seconds, held=held, curves=curves, doubt=DOUBT, last=last, effort=EFFORT)
 
 
@@ -137,7 +137,7 @@ class QueuePlanner:
 
 def _times_overdue(held: Held, now_seconds: float) -> int:
     # Grows at a job's expected end and then each time its run time has doubled. A plan counts on the expected end, and
-    # planning again in every round of an overdue job would keep the keeper busy.
+    # planning again in every round of an overdue job would keep the agent busy.
     expected_seconds = held.duration_seconds
     if expected_seconds is None:
         expected_seconds = OrderRules().default_duration_seconds

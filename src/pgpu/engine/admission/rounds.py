@@ -16,7 +16,7 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_
 from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
-from pgpu.engine.settings import keeper_paths
+from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
 from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease
@@ -103,7 +103,7 @@ class Admissions:
 
     def __init__(self, context: EngineContext) -> None:
         settings = context.settings
-        plan_path = keeper_paths(settings, settings.gpu_model).plan
+        plan_path = agent_paths(settings, settings.gpu_model).plan
         self._context = context
         self._auto_sharing = AutoSharing(settings.has_mps)
         self._planner = QueuePlanner(plan_path)
@@ -160,7 +160,7 @@ class Admissions:
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
-            NodeError: No keeper could be started for those that wait; they are in the ledger.
+            NodeError: No agent could be started for those that wait; they are in the ledger.
         """
         context = self._context
         model = context.settings.gpu_model
@@ -178,7 +178,7 @@ class Admissions:
             moved = self._settle_and_commit(decision, snapshot, gives_up).moved_ids if is_round else ()
             queues = decision.queues()
         context.wake(moved)
-        context.call_keepers(queues)
+        context.call_agents(queues)
 
     def outlook(self) -> RoundOutcome:
         """Return the outcome that a round would have now; changes nothing.

@@ -237,9 +237,8 @@ class EngineClaims:
             decision.put_gpus(snapshot.gpus, time.time())
             job_id = put_granted_job(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
-        # After the commit: a crash here leaves a granted job without a supervisor, which recovery starts.
-        engine.keepers.ensure(engine.settings.gpu_model)
-        engine.respawn(job_id)
+        # After the commit: a crash here leaves a granted job that no agent supervises, which recovery calls one for.
+        engine.attend(job_id)
         return job_id
 
     def _wait_for_slices(self, claim: Claim, job_id: str) -> HeldClaim:

@@ -60,6 +60,11 @@ class GpuLocks:
                 raise
             self._descriptors[gpu.uuid] = descriptor
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Descriptors of the locks that are held; a process that inherits one holds the lock as well."""
+        return tuple(self._descriptors.values())
+
     def close(self) -> None:
         """Release all locks."""
         while self._descriptors:

@@ -181,11 +181,11 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
         if limits is not None:
             limits.give_back()
         raise
-    # `decision` calls no keepers, other than `deciding`: they are called below, once the larger limits bind.
+    # `decision` calls no agents, other than `deciding`: they are called below, once the larger limits bind.
     _give_or_undo(context, limits)
     context.wake([job_id, *neighbours(after.job, holding)])
     with suppress(NodeError):
-        context.call_keepers(queues)
+        context.call_agents(queues)
     return context.ledger.job(job_id)
 
 

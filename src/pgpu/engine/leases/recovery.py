@@ -1,7 +1,6 @@
-"""Recovery after crashes: of a job, of its supervisor, of both, of the machine. Needs nothing but the ledger.
+"""Recovery after crashes: of a job, of its agent, of both, of the machine. Needs nothing but the ledger.
 
-Any process may run it: it writes the end of jobs of which nothing is left, and starts a supervisor for jobs that run
-without one.
+Any process may run it: it writes the end of jobs of which nothing is left, and calls the agent for jobs that run without.
 """
 
 import time
@@ -15,20 +14,14 @@ from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
-from pgpu.runtimes.job_monitor import has_monitor, read_record
+from pgpu.runtimes.job_monitor import has_monitor, read_reaped, read_record
 from pgpu.structs import replace
-
-SPAWN_PATIENCE_SECONDS = 20.0
-"""How long a supervisor may take from its start to its first write to the ledger; a busy machine starts hundreds."""
-
-GRANT_PATIENCE_SECONDS = 2.0
-"""How long a granted job may be without a supervisor. A second supervisor does no harm: it finds the first and ends."""
 
 LOST = "its supervisor died, and its exit code is lost"
 
 
 def recover(context: EngineContext) -> None:
-    """Repair the state of every job without a living supervisor.
+    """Repair the state of every job whose agent is dead.
 
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
@@ -40,26 +33,17 @@ def recover(context: EngineContext) -> None:
             continue
         if _is_gone(context, entry):
             _finish(context, entry.job.id)
-        elif not _is_expected(entry) and _take_over(context, entry):
-            context.respawn(entry.job.id)
+        else:
+            context.agents.attend(entry.job.gpu_model, entry.job.id)
     _remove_live_files(context, {entry.job.id for entry in granted})
     for model in queues:
-        context.keepers.ensure(model)
+        context.agents.ensure(model)
     if context.mps is not None:
         context.mps.sweep(context.gpus.gpus())
 
 
 def _is_supervised(entry: Entry) -> bool:
     return entry.supervisor is not None and is_alive(entry.supervisor)
-
-
-def _is_expected(entry: Entry) -> bool:
-    # A supervisor that was started may not have written to the ledger yet.
-    if entry.supervisor is not None or entry.job.lease is None:
-        return False
-    if entry.spawned_at_seconds is None:
-        return abs(time.time() - entry.job.lease.granted_at_seconds) < GRANT_PATIENCE_SECONDS
-    return abs(time.time() - entry.spawned_at_seconds) < SPAWN_PATIENCE_SECONDS
 
 
 def _is_gone(context: EngineContext, entry: Entry) -> bool:
@@ -96,32 +80,29 @@ def _finish(context: EngineContext, job_id: str) -> None:
 
 
 def _ended(context: EngineContext, job: Job, now_seconds: float) -> Job:
-    """Return the job as its monitor has recorded its end; as failed if there is no record of it."""
-    for path in context.places(job.id).records():
+    """Return the job as its monitor, or the guard of a killed one, has recorded its end; as failed without a record."""
+    if not isinstance(job.holder, ProcessHolder):
+        return mark_lost(job, now_seconds)
+    places, code = context.places(job.id), None
+    for path in places.records():
         try:
             record = read_record(path)
         except (NodeError, FileNotFoundError):  # another process has finished the job
             continue
-        code = record.exit_code_of(job.holder) if isinstance(job.holder, ProcessHolder) else None
+        code = record.exit_code_of(job.holder)
         if code is not None:
-            ended_at_seconds = (record.ended_at_ns or 0) / 1e9
-            return replace(job, state=JobState.EXITED, exit_code=code, finished_at_seconds=ended_at_seconds)
-    return mark_lost(job, now_seconds)
+            now_seconds = (record.ended_at_ns or 0) / 1e9
+            break
+        if record.has_run:
+            code = read_reaped(places.spool, job.holder)
+    if code is None:
+        return mark_lost(job, now_seconds)
+    return replace(job, state=JobState.EXITED, exit_code=code, finished_at_seconds=now_seconds)
 
 
 def mark_lost(job: Job, now_seconds: float) -> Job:
     """Return a job with an unknown exit code as failed."""
     return replace(job, state=JobState.FAILED, error=LOST, finished_at_seconds=now_seconds, exit_code=None)
-
-
-def _take_over(context: EngineContext, seen: Entry) -> bool:
-    # Of several processes that saw the same entry exactly one finds it unchanged, and starts the supervisor.
-    with context.ledger.decision() as decision:
-        entry = decision.entry(seen.job.id)
-        if (entry.supervisor, entry.spawned_at_seconds) != (seen.supervisor, seen.spawned_at_seconds):
-            return False
-        decision.put(replace(entry, supervisor=None, spawned_at_seconds=time.time()))
-    return True
 
 
 def _remove_live_files(context: EngineContext, granted_ids: Collection[str]) -> None:

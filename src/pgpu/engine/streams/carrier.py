@@ -1,12 +1,11 @@
 """The standard streams of one job, and the native monitor that carries them into the log and to clients.
 
-The supervisor makes the pipes and sockets and keeps its ends, so that the death of either process costs no byte of output and
-no exit code: a monitor goes on without a supervisor, and a supervisor replaces a monitor that was killed. The job of a killed
-monitor becomes the supervisor's child, which is why the supervisor is a subreaper.
+The agent makes the pipes and sockets and keeps its ends, so that the death of either process costs no byte of output and no
+exit code: a monitor goes on without an agent, and an agent replaces a monitor that was killed. The job of a killed monitor
+becomes a child of the agent's guard, which records its exit code.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -21,15 +20,23 @@ from pgpu.engine.streams.stdio import JobStreams, open_streams
 from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
+from pgpu.host.process_identity import identify_unreaped, open_pidfd
 from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
+from pgpu.runtimes.job_monitor import (
+    EndRecord,
+    MonitorOrder,
+    has_monitor,
+    read_reaped,
+    read_record,
+    reap_monitor,
+    start_monitor,
+)
 
 PATIENCE_SECONDS = 30.0
 """A client that read nothing for so long hangs: the job goes on without it."""
 
 _BACKLOG = 128
-_PR_SET_CHILD_SUBREAPER = 36
 _RETIREMENT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
 _ORDER_SECONDS = 1.0
@@ -45,16 +52,18 @@ class Carrier:
         spec: JobSpec,
         places: JobPaths,
         log_cap_bytes: int,
+        held: Callable[[], tuple[int, ...]] = tuple,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         """Accept clients from now on, unless a monitor of this job lives already and does.
 
         Args:
-            loop: Of the supervisor.
+            loop: Of the job's thread.
             job_id: The job.
             spec: Of the job.
             places: Where the job's files are; they exist.
             log_cap_bytes: How much output is kept.
+            held: Returns descriptors that the monitor keeps open as long as it lives.
             patience_seconds: How long a client that reads nothing holds the job back.
         """
         self._loop = loop
@@ -62,6 +71,7 @@ class Carrier:
         self._spec = spec
         self._places = places
         self._log_cap_bytes = log_cap_bytes
+        self._held = held
         self._patience_seconds = patience_seconds
         self._streams: JobStreams | None = None
         self._window: tuple[int, int] | None = None
@@ -72,10 +82,10 @@ class Carrier:
         self._number = 0
         self._monitor_pid: int | None = None
         self._done: int | None = None
-        self._main: int | None = None
+        self._main: ProcessHolder | None = None
+        self._main_pidfd: int | None = None
         self.end_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._lock: int | None = open_lock_file(places.monitor_lock)
         self._listener: socket.socket | None = None
         self._control: socket.socket | None = None
@@ -102,9 +112,12 @@ class Carrier:
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
             return Stdio(nothing, nothing, nothing, self)
+        stdio = self._make_streams()
         if self._end_record() is not None:
             os.eventfd_write(self.end_event, 1)
-        return self._make_streams()
+        else:
+            self._watch_main()
+        return stdio
 
     def started(self) -> None:
         """Close the job's ends here. A job that no launcher was started for has its streams carried from now on."""
@@ -136,9 +149,14 @@ class Carrier:
         return self._lock is None or self._end_record() is not None
 
     def exit_code(self, holder: ProcessHolder) -> int | None:
-        """Return the exit code of the job's main process if its monitor has recorded one."""
+        """Return the exit code of the job's main process if its monitor, or the guard of a killed one, has recorded it."""
         record = self._end_record()
-        return None if record is None else record.exit_code_of(holder)
+        if record is not None:
+            return record.exit_code_of(holder)
+        start = self._last_record()
+        if start is None or not read_record(start).has_run:
+            return None  # what ended was the launcher
+        return read_reaped(self._places.spool, holder)
 
     def drain(self) -> None:
         """End the output of a job that runs elsewhere; the monitor reads what is left of its own job by itself."""
@@ -170,7 +188,9 @@ class Carrier:
         if not self._is_finished:
             self._order(b"quit")
         self._places.remove_records()
-        for descriptor in (self._done, self._main):
+        if self._main is not None:
+            (self._places.spool / f"reaped-{self._main.pid}").unlink(missing_ok=True)
+        for descriptor in (self._done, self._main_pidfd):
             if descriptor is not None:
                 self._loop.forget(descriptor)
                 os.close(descriptor)
@@ -232,6 +252,7 @@ class Carrier:
                 streams=(outputs[0], outputs[-1], nothing if streams.stdin is None else streams.stdin),
                 job_ends=(ends.stdin, ends.stdout, ends.stderr),
                 done=done,
+                held=self._held(),
             )
             self._monitor_pid = start_monitor(order)
         # A client that owns the input ends it by going: with the write end open here, it would not end.
@@ -263,7 +284,8 @@ class Carrier:
             os.close(self._done)
         self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._loop.watch(self._done, READABLE, lambda _: self._on_done())
-        if self._end_record() is not None:  # closed before it was opened here, so nothing would be readable
+        # If the monitor closed its end before this one was opened, nothing would ever be readable.
+        if self._end_record() is not None or not has_monitor(self._places.monitor_lock):
             self._on_done()
 
     def _on_done(self) -> None:
@@ -288,24 +310,35 @@ class Carrier:
         if self._streams is not None:
             self._streams.close_job_ends()
             self._start_monitor(None, None, None)
+        self._watch_main()
+
+    def _watch_main(self) -> None:
+        """Watch the main process of a job whose monitor was killed."""
         record = self._last_record()
-        with contextlib.suppress(ProcessLookupError, NodeError):
-            self._main = None if record is None else os.pidfd_open(read_record(record).holder.pid)
-        if self._main is None:
-            os.eventfd_write(self.end_event, 1)
+        with contextlib.suppress(NodeError):
+            self._main = None if record is None else read_record(record).holder
+        self._main_pidfd = None if self._main is None else open_pidfd(self._main)
+        if self._main_pidfd is None:
+            self._await_reaping()
         else:
-            self._loop.watch(self._main, READABLE, lambda _: self._on_main_ended())
+            self._loop.watch(self._main_pidfd, READABLE, lambda _: self._on_main_ended())
 
     def _on_main_ended(self) -> None:
-        if self._main is not None:
-            self._loop.forget(self._main)
+        if self._main_pidfd is not None:
+            self._loop.forget(self._main_pidfd)
         self.drain()
-        os.eventfd_write(self.end_event, 1)
+        self._await_reaping()
+
+    def _await_reaping(self) -> None:
+        """Report the end once the main process was reaped: its guard has recorded the exit code by then."""
+        if self._main is not None and identify_unreaped(self._main.pid) == self._main:
+            self._loop.call_later(_PAUSE_SECONDS, self._await_reaping)
+        else:
+            os.eventfd_write(self.end_event, 1)
 
     def _reap_monitor(self) -> None:
         if self._monitor_pid is not None:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._monitor_pid, 0)
+            reap_monitor(self._monitor_pid)
             self._monitor_pid = None
 
     def _order(self, word: bytes) -> None:

@@ -1,6 +1,6 @@
-"""One process beside each job: it waits in the queue, starts the job, carries its streams and writes how it ended.
+"""One job from its grant to the release of its lease: a thread of the queue's agent starts it, watches it and writes its end.
 
-It outlives the command line. If it dies, another one finds everything it needs in the ledger and goes on.
+All that it needs is in the ledger and in the files of the job, so another agent can go on with it.
 """
 
 from pgpu.engine.supervisor.claiming import attend

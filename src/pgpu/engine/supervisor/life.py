@@ -18,7 +18,6 @@ from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.submitter import apply_inheritance
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
@@ -26,7 +25,6 @@ from pgpu.engine.supervisor.running import Running
 from pgpu.engine.supervisor.standing import Standing
 from pgpu.engine.supervisor.starting import adopt, start
 from pgpu.engine.supervisor.suspension import Suspension
-from pgpu.engine.supervisor.terminations import Terminations
 from pgpu.engine.unix_sockets import bind
 from pgpu.errors import (
     CancelledError,
@@ -69,8 +67,6 @@ def supervise(engine: Engine, job_id: str) -> None:
     """
     entry = claim(engine, job_id)
     if entry is not None:
-        if engine.account(job_id) is None:
-            apply_inheritance(engine.ledger.inherited(job_id))
         supervisor = _Supervisor(engine, entry)
         try:
             supervisor.run()
@@ -90,7 +86,14 @@ class _Supervisor:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
-        self._carrier = Carrier(self._loop, entry.job.id, entry.job.spec, self._places, engine.settings.log_cap_bytes)
+        self._carrier = Carrier(
+            self._loop,
+            entry.job.id,
+            entry.job.spec,
+            self._places,
+            engine.settings.log_cap_bytes,
+            lambda: engine.gpu_locks,
+        )
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
@@ -102,7 +105,6 @@ class _Supervisor:
         self._is_given_back = False
         """Whether it was granted a place that others could not leave."""
 
-        self._terminations = Terminations(self._loop, self._told_to_stop)
         self._standing = Standing(engine, self._loop, entry.job.id)
 
     def run(self) -> None:
@@ -160,7 +162,6 @@ class _Supervisor:
         self._close_running()
         self._marked.close()
         self._carrier.close()
-        self._terminations.close()
         self._wake.close()
         self._loop.close()
         self._places.remove_live()
@@ -368,14 +369,6 @@ class _Supervisor:
                     self._signals.append(int(words[1]))
                 elif words[:1] == [WINDOW_PREFIX]:
                     self._carrier.set_window(int(words[1]), int(words[2]))
-        self._on_wake()
-
-    def _told_to_stop(self) -> None:
-        """Somebody sent this process a SIGTERM: the job ends with it, gracefully."""
-        try:
-            self._engine.ask_to_stop(self._job.id, self._engine.settings.stop_grace_seconds)
-        except PgpuError as exc:
-            self._complain(exc)
         self._on_wake()
 
     def _pause(self, seconds: float) -> None:

@@ -1,20 +1,20 @@
-"""A job's time between its start and its end: watched every second, stopped when somebody asks, told signals."""
+"""A job between its start and its end: it is measured each second, stopped on request, and gets its signals."""
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
-from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
+from pgpu.engine.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.history.run_history import MemoryObservation
 from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.lease_resize import Autoshrink
-from pgpu.engine.leases.recovery import mark_lost, recover
+from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
-from pgpu.engine.supervisor.ring import watched
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.supervisor.time_share import TimeShare
@@ -22,7 +22,7 @@ from pgpu.engine.supervisor.watch import Watch
 from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.engine.watch.watchdog import Watchdog
-from pgpu.errors import LedgerError, PgpuError
+from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
@@ -61,7 +61,6 @@ class Running:
         self._signals = signals
         self._watch = Watch(engine)
         self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
-        self._vigil = ProcessWatcher(loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
         self._time_share = TimeShare(engine.enforcer)
         self._time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
@@ -93,11 +92,10 @@ class Running:
         self._watch_end(descriptor)
         self._loop.call_later(0.0, self.woken)
         self._loop.call_later(0.0, self._take_turns)
-        self._loop.call_later(0.0, self._look_at_clients)
+        self._loop.call_later(0.0, self._look_at_clients_now)
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._loop.run_until(lambda: self._has_ended)
         self._loop.forget(descriptor)
-        self._vigil.watch(set())
         self._watchdog.close()
         self._arbiter.close()
         self._leaving.close()
@@ -121,24 +119,14 @@ class Running:
         """Pass signals on, and see whether the job is to be stopped."""
         while self._signals:
             self._signal(self._signals.pop(0))
-        try:
+        with self._complaining():
             with self._engine.ledger.view() as view:
-                entry, granted, queues = view.entry(self._id), view.holding(), view.queues()
-            keeper = self._engine.keepers.process(entry.job.gpu_model) if entry.job.gpu_model in queues else None
-            self._vigil.watch(watched(entry, granted, keeper))
-        except LedgerError as exc:
-            self._complaints.say(exc)
-            return
-        self._share(entry.job, granted)
-        self._suspend()
-        if entry.stop_grace_seconds is not None:
-            self._stop(entry.stop_grace_seconds)
-
-    def _share(self, job: Job, granted: Sequence[Entry]) -> None:
-        try:
-            self._time_share.follow(job, granted)
-        except PgpuError as exc:
-            self._complaints.say(exc)
+                entry, granted = view.entry(self._id), view.holding()
+            with self._complaining():
+                self._time_share.follow(entry.job, granted)
+            self._suspend()
+            if entry.stop_grace_seconds is not None:
+                self._stop(entry.stop_grace_seconds)
 
     def _watch_end(self, descriptor: int) -> None:
         self._loop.watch(descriptor, READABLE, lambda _: self._look_for_end(descriptor))
@@ -153,22 +141,19 @@ class Running:
             self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
 
     def _exit_code(self) -> int | None:
-        try:
+        with self._complaining():
             return self._running.exit_code()
-        except PgpuError as exc:
-            self._complaints.say(exc)
-            return None
+        return None
 
     def _signal(self, number: int) -> bool:
-        try:
+        with self._complaining():
             self._running.signal(number)
-        except PgpuError as exc:
-            self._complaints.say(exc)
-            return False
-        return True
+            return True
+        return False
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
-        self._look_at_memory()
+        with self._complaining():
+            self._look_at_memory(self._engine.ledger.job(self._id))
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()
@@ -203,34 +188,36 @@ class Running:
     def _tick(self) -> None:
         self._ticks += 1
         had_violation = self._watch.violation
-        self._look_at_memory()
+        with self._complaining():
+            job = self._engine.ledger.job(self._id)
+            for look in (self._look_at_memory, self._look_at_time, self._look_for_work, self._look_at_clients):
+                with self._complaining():  # A driver that cannot be asked for a moment must not end a job.
+                    look(job)
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
-        self._look_at_time()
-        self._look_for_work()
-        self._look_at_clients()
-        self._look_for_outsiders()
+        with self._complaining():
+            self._watchdog.tick()
         self._suspend()
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
             self.woken()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
-    def _look_for_outsiders(self) -> None:
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        """Log what cannot be read or done now; it is tried again at the next tick."""
         try:
-            self._watchdog.tick()
+            yield
         except PgpuError as exc:
             self._complaints.say(exc)
 
     def _suspend(self) -> None:
         self._suspend_timer = None
-        try:
+        with self._complaining():
             with self._engine.ledger.view() as view:
                 job = view.entry(self._id).job
                 holding = view.holding() if job.suspended_by is not None else []
             self._suspension.follow(job, holding)
-        except PgpuError as exc:
-            self._complaints.say(exc)
         trouble = self._leaving.trouble
         if trouble is not None and trouble != self._told_trouble:
             self._told_trouble = trouble
@@ -242,74 +229,52 @@ class Running:
             self._suspend_timer = self._loop.call_later(_LEAVING_PAUSE_SECONDS, self._suspend)
 
     def _take_turns(self) -> None:
-        try:
+        with self._complaining():
             self._arbiter.tick()
             self._verifier.tick()
-        except PgpuError as exc:
-            self._complaints.say(exc)
 
-    def _look_at_memory(self) -> None:
-        try:
-            job = self._engine.ledger.job(self._id)
-            if self._leaving.is_under_way or job.is_aside:
-                return  # The driver tells less than the meter, and rightly; whether it keeps away is seen to elsewhere.
-            self._watch.look(job, self._running)
-            self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
-        except PgpuError as exc:
-            self._complaints.say(exc)  # A driver that cannot be asked for a moment must not end a job.
+    def _look_at_memory(self, job: Job) -> None:
+        if self._leaving.is_under_way or job.is_aside:
+            return  # The driver tells less than the meter, and rightly; whether it keeps away is seen to elsewhere.
+        self._watch.look(job, self._running)
+        self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
 
-    def _look_at_time(self) -> None:
-        try:
-            lease = self._engine.ledger.job(self._id).lease
-            if lease is not None:
-                self._time_samples.look(lease, time.monotonic_ns())
-        except PgpuError as exc:
-            self._complaints.say(exc)
+    def _look_at_time(self, job: Job) -> None:
+        if job.lease is not None:
+            self._time_samples.look(job.lease, time.monotonic_ns())
 
-    def _look_for_work(self) -> None:
-        try:
-            job = self._engine.ledger.job(self._id)
-            told = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
-        except PgpuError as exc:
-            self._complaints.say(exc)
-            return
+    def _look_for_work(self, job: Job) -> None:
+        told = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
         if told is not None and self._idle_report is None:
             self._idle_report = told
             self._report(told, is_end=self._engine.settings.on_idle == "stop")
 
-    def _look_at_clients(self) -> None:
+    def _look_at_clients(self, job: Job) -> None:
         if self._clients is None or self._mps_report is not None:
             return
-        try:
-            self._mps_report = self._clients.look(self._engine.ledger.job(self._id), self._running, time.monotonic())
-        except PgpuError as exc:
-            self._complaints.say(exc)
-            return
+        self._mps_report = self._clients.look(job, self._running, time.monotonic())
         if self._mps_report is not None:
             self._report(self._mps_report, is_end=True)
 
+    def _look_at_clients_now(self) -> None:
+        with self._complaining():
+            self._look_at_clients(self._engine.ledger.job(self._id))
+
     def _look_for_loss(self) -> None:
-        """A program may end over the loss of its MPS before anybody has looked."""
-        try:
-            if self._clients is not None and self._mps_report is None:
+        """Find out whether a program ended over the loss of its MPS, before the next tick would."""
+        if self._clients is not None and self._mps_report is None:
+            with self._complaining():
                 self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
-        except PgpuError as exc:
-            self._complaints.say(exc)  # Its end is told all the same.
 
     def _take_leave(self) -> None:
-        try:
-            if self._clients is not None:
+        if self._clients is not None:
+            with self._complaining():
                 self._clients.take_leave(self._engine.ledger.job(self._id), self._running)
-        except PgpuError as exc:
-            self._complaints.say(exc)  # It is killed all the same.
 
     def _report(self, warning: str, *, is_end: bool) -> None:
-        try:
-            with self._engine.ledger.decision() as decision:
-                entry = decision.entry(self._id)
-                decision.put(self._with_warning(entry, warning, is_end=is_end))
-        except LedgerError as exc:
-            self._complaints.say(exc)
+        with self._complaining(), self._engine.ledger.decision() as decision:
+            entry = decision.entry(self._id)
+            decision.put(self._with_warning(entry, warning, is_end=is_end))
         self.woken()
 
     def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
@@ -317,10 +282,3 @@ class Running:
         if not is_end or entry.stop_grace_seconds is not None:
             return warned
         return replace(warned, stop_grace_seconds=self._engine.settings.stop_grace_seconds)
-
-    def _somebody_died(self) -> None:
-        try:
-            recover(self._engine)
-        except PgpuError as exc:
-            self._complaints.say(exc)
-        self.woken()

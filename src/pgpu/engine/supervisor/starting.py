@@ -37,7 +37,13 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
     engine.enforcer.set_compute(_lease(bound), compute_words(bound, _holding(engine)))
-    running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder), account)
+    running = runtime.start(
+        bound,
+        delivery,
+        carrier.open(),
+        lambda holder: _announce(engine, bound, holder),
+        engine.submitter_of(job.id),
+    )
     carrier.started()
     _mark_running(engine, bound)
     engine.wake(neighbours(bound, _holding(engine)))

@@ -1,6 +1,6 @@
 """Reports processes that hold GPU memory outside of every lease, and stops them where `on_outsider = stop`.
 
-Supervisors, keepers and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
+Jobs' threads, agents and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
 work. What a job holds beyond its own slice is its supervisor's to judge. Processes that only draw are ignored: headroom is for
 displays.
 """

@@ -5,7 +5,7 @@ announced never runs. Images are not pulled, and no privileges are added.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ class DockerRuntime:
     """Runs jobs in containers."""
 
     def __init__(
-        self, facts_directory: Path, *, limit_cgroup: LimitCgroup | None = None, staging: Staging | None = None
+        self,
+        facts_directory: Path,
+        *,
+        limit_cgroup: LimitCgroup | None = None,
+        staging: Staging | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Connect to nothing yet.
 
@@ -56,7 +61,9 @@ class DockerRuntime:
             facts_directory: Cache of image facts, shared between processes; created if missing.
             limit_cgroup: Sets a driver's limit on a container's control group; None if no enforcer needs it.
             staging: Prepares the volumes of users other than root; None if there are none.
+            environment: Names the engine; see `engine_url`.
         """
+        self._environment = environment
         self._staging = staging
         self._cache = FactsCache(facts_directory)
         self._limit_cgroup = limit_cgroup
@@ -71,18 +78,18 @@ class DockerRuntime:
 
     def image_id(self, spec: JobSpec) -> str:
         """Return the image's ID, which changes when an image is rebuilt under the same name."""
-        with DockerEngine(engine_url()) as engine:
+        with DockerEngine(engine_url(self._environment)) as engine:
             return str(engine.image(spec.image or "")["Id"])
 
     def can_load_driver(self, spec: JobSpec) -> bool:
         """True if the image has glibc: there is no NVIDIA driver for musl, and a static program loads none."""
-        with DockerEngine(engine_url()) as engine:
+        with DockerEngine(engine_url(self._environment)) as engine:
             return load_image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Reject jobs that can never start: bad fields, an unknown or unsuitable image or user, a taken name, no engine."""
         refuse_bad_words(spec)
-        with DockerEngine(engine_url()) as engine:
+        with DockerEngine(engine_url(self._environment)) as engine:
             image = engine.image(spec.image or "")
             refuse_bad_image(spec, image)
             taken = engine.container(spec.name) if spec.name else None
@@ -111,7 +118,7 @@ class DockerRuntime:
         account: Account | None = None,
     ) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""
-        engine = DockerEngine(engine_url())
+        engine = DockerEngine(engine_url(self._environment))
         try:
             image = engine.image(job.spec.image or "")
             # The staged mounts last until the container runs, whose own mount namespace then holds them.

@@ -1,4 +1,4 @@
-"""kill -9 of keepers, zygotes, supervisors and clients under load.
+"""kill -9 of agents, guards, monitors and clients under load.
 
 After each kill the ledger must add up; in the end every job that was accepted has run once, from beginning to end, or
 never and says so. The long form is benchmarks/kill_storm.
@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.system.engine_worlds import World
+from tests.system.storm_victims import monitor_of, name_of
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import LOST
-from pgpu.host.process_identity import identify_running, is_alive
+from pgpu.host.process_identity import identify_running, is_alive, read_status
+from pgpu.libraries import MONITOR
 from pgpu.model import JobState, ProcessHolder
 from pgpu.units import GIB
 
@@ -105,12 +107,12 @@ class Storm:
 
     def _kill_one(self) -> None:
         kinds: dict[str, Callable[[], ProcessHolder | None]] = {
-            "keeper": self._keeper,
-            "zygote": self._zygote,
-            "supervisor": self._supervisor,
+            "agent": self._agent,
+            "guard": self._guard,
+            "monitor": self._monitor,
             "client": self._client,
         }
-        (kind,) = self.chance.choices(list(kinds), (3, 2, 4, 2))
+        (kind,) = self.chance.choices(list(kinds), (4, 1, 4, 2))
         deadline = time.monotonic() + self.chance.uniform(0.0, 0.3)
         until(lambda: time.monotonic() > deadline)
         found = kinds[kind]()
@@ -124,23 +126,19 @@ class Storm:
         found = [client.pid for client in self.clients if client.pid in asked]
         return identify_running(self.chance.choice(found)) if found else None
 
-    def _keeper(self) -> ProcessHolder | None:
-        found = self.machine.engine.keepers.process("fake")
+    def _agent(self) -> ProcessHolder | None:
+        found = self.machine.engine.agents.process("fake")
         return found if found is not None and is_alive(found) else None
 
-    def _zygote(self) -> ProcessHolder | None:
-        keeper = self._keeper()
-        children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children") if keeper else None
-        try:
-            pids = children.read_text().split() if children else []
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return identify_running(int(pids[0])) if pids else None
+    def _guard(self) -> ProcessHolder | None:
+        agent = self._agent()
+        status = read_status(agent.pid) if agent else None
+        found = identify_running(status.parent_pid) if status else None
+        return found if found is not None and name_of(found.pid) == MONITOR else None
 
-    def _supervisor(self) -> ProcessHolder | None:
-        with self.machine.engine.ledger.view() as view:
-            found = [entry.supervisor for entry in view.holding() if entry.supervisor is not None]
-        return self.chance.choice(found) if found else None
+    def _monitor(self) -> ProcessHolder | None:
+        found = [pid for path in (self.machine.root / "state" / "spool").glob("started-*") if (pid := monitor_of(path))]
+        return identify_running(self.chance.choice(found)) if found else None
 
 
 def _kill(holder: ProcessHolder) -> None:

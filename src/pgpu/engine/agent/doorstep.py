@@ -1,6 +1,6 @@
-"""The side of somebody who waits for one job: asleep until its keeper says that there is something new.
+"""The client's side of a wait for one job: it sleeps until the agent reports a reason or closes the connection.
 
-Where there is no keeper one is started. It refuses to say that a job waits no longer: the ledger does.
+Where there is no agent one is started. Whether the job still waits is read from the ledger.
 """
 
 import select
@@ -14,7 +14,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
 
 _AGAIN_SECONDS = 0.02
-"""Between two looks for a keeper that is just starting."""
+"""Between two attempts to reach an agent that is starting."""
 
 _CHUNK_BYTES = 4096
 
@@ -23,15 +23,15 @@ class Doorstep:
     """One job's wait."""
 
     def __init__(self, engine: Engine, job_id: str, gpu_model: str | None) -> None:
-        """Connect to nobody yet.
+        """Do not connect yet.
 
         Args:
             engine: Of the ledger.
-            job_id: Who waits.
-            gpu_model: In which queue.
+            job_id: The job that waits.
+            gpu_model: Of its queue.
         """
         self.reason = ""
-        """Why it waited when somebody last said so."""
+        """Why it waited by the last report."""
 
         self.wake_descriptor: int | None = None
         """Polled beside the connection; `on_wake` is called when it is readable."""
@@ -53,7 +53,7 @@ class Doorstep:
         """Sleep until there may be news, at most so long.
 
         Raises:
-            PgpuError: There is no keeper and none can be started.
+            PgpuError: There is no agent and none can be started.
         """
         if self._connection is None:
             self._connection = self._connected()
@@ -64,14 +64,14 @@ class Doorstep:
             self._read(self._connection)
 
     def close(self) -> None:
-        """Go away."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _connected(self) -> socket.socket | None:
         try:
-            connection = self._engine.keepers.connect(self._gpu_model)
+            connection = self._engine.agents.connect(self._gpu_model)
         except OSError:
             return None
         with suppress(OSError):
@@ -92,7 +92,7 @@ class Doorstep:
         return connection is not None and connection.fileno() in ready
 
     def _read(self, connection: socket.socket) -> None:
-        """Take the last whole line; the connection's end means that there is something to look at."""
+        """Take the last whole line; at the connection's end the ledger has something new."""
         try:
             data = connection.recv(_CHUNK_BYTES)
         except ConnectionError:

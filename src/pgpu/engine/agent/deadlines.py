@@ -1,6 +1,6 @@
-"""When waits run out, by a clock that nobody sets and that goes on while the machine sleeps.
+"""Deadlines of waits on CLOCK_BOOTTIME, which no program sets and which goes on while the machine sleeps.
 
-The ledger's deadlines are wall time; each is translated once, when it is first seen.
+The ledger's deadlines are wall time; each is translated once, when it is first read.
 """
 
 import math
@@ -14,13 +14,13 @@ def now_seconds() -> float:
 
 
 class Deadlines:
-    """Of every job that waits for so long and no longer."""
+    """The deadlines of all jobs that have one."""
 
     def __init__(self) -> None:
         self._at_seconds: dict[str, float] = {}
 
     def follow(self, wall_deadlines_seconds: Mapping[str, float]) -> None:
-        """Keep those of exactly these jobs; one that was seen before keeps what it had."""
+        """Keep those of exactly these jobs; one that was there before keeps its time."""
         now, wall_now = now_seconds(), time.time()
         self._at_seconds = {
             job_id: self._at_seconds.get(job_id, now + deadline - wall_now)

@@ -1,6 +1,6 @@
-"""Those who wait for one job each: told why it waits, and hung up on when it waits no longer.
+"""The connections of clients that wait for one job each: they get the reason of the wait, and end when it ends.
 
-They ask with the job's id and a newline, and get lines; nobody of them can hold the keeper up.
+A client sends the job's id and a newline, and gets lines; no client can delay the agent.
 """
 
 import socket
@@ -13,7 +13,7 @@ _MOST_BYTES = 64
 
 
 class Door:
-    """The connections of everybody who waits."""
+    """All connections of one agent."""
 
     def __init__(
         self,
@@ -22,13 +22,13 @@ class Door:
         still_waits: Callable[[str], bool],
         reason: Callable[[str], str | None],
     ) -> None:
-        """Take callers from now on.
+        """Accept connections from now on.
 
         Args:
-            loop: Calls on whoever is ready.
-            listener: Where they call.
+            loop: Of the agent.
+            listener: Stream socket.
             still_waits: Whether a job waits now.
-            reason: Says why, as the last round found it; None for a job that it did not know.
+            reason: Returns why, as the last round found it; None for a job that the round did not have.
         """
         self._loop = loop
         self._listener = listener
@@ -36,23 +36,23 @@ class Door:
         self._reason = reason
         self._connections: dict[int, socket.socket] = {}
         self._jobs: dict[int, str] = {}
-        self._told: dict[int, str] = {}
+        self._sent: dict[int, str] = {}
         listener.listen(socket.SOMAXCONN)
         loop.watch(listener.fileno(), READABLE, lambda _: self._accept())
 
-    def let_go(self, waiting_ids: Collection[str]) -> None:
-        """Hang up on those whose jobs are not among the waiting ones."""
+    def close_all_but(self, waiting_ids: Collection[str]) -> None:
+        """Close the connections of jobs that are not among the waiting ones."""
         for descriptor, job_id in list(self._jobs.items()):
             if job_id not in waiting_ids:
                 self._drop(descriptor)
 
-    def tell(self) -> None:
-        """Say what is new to each."""
+    def report(self) -> None:
+        """Send each client a reason that is new to it."""
         for descriptor, job_id in self._jobs.items():
-            self._say(descriptor, self._reason(job_id))
+            self._send(descriptor, self._reason(job_id))
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for descriptor in list(self._connections):
             self._drop(descriptor)
         self._loop.forget(self._listener.fileno())
@@ -62,14 +62,14 @@ class Door:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return  # It hung up before it was answered.
+            return  # The client closed it before it was accepted.
         connection.settimeout(0)
         descriptor = connection.fileno()
         self._connections[descriptor] = connection
-        self._loop.watch(descriptor, READABLE, lambda _: self._hear(descriptor))
+        self._loop.watch(descriptor, READABLE, lambda _: self._receive(descriptor))
 
-    def _hear(self, descriptor: int) -> None:
-        """Read whom it is about; a caller that says more, or hangs up, goes."""
+    def _receive(self, descriptor: int) -> None:
+        """Read the job's id; a client that sends more, or closes, is dropped."""
         try:
             words = self._connections[descriptor].recv(_MOST_BYTES)
         except BlockingIOError:
@@ -81,16 +81,16 @@ class Door:
             self._drop(descriptor)
         else:
             self._jobs[descriptor] = job_id
-            self._say(descriptor, self._reason(job_id))
+            self._send(descriptor, self._reason(job_id))
 
-    def _say(self, descriptor: int, reason: str | None) -> None:
-        if reason is not None and self._told.get(descriptor) != reason:
-            self._told[descriptor] = reason
-            with suppress(OSError):  # Who does not read misses a reason, not the end.
+    def _send(self, descriptor: int, reason: str | None) -> None:
+        if reason is not None and self._sent.get(descriptor) != reason:
+            self._sent[descriptor] = reason
+            with suppress(OSError):  # A client that does not read misses a reason, not the end.
                 self._connections[descriptor].send(reason.encode() + b"\n")
 
     def _drop(self, descriptor: int) -> None:
         self._jobs.pop(descriptor, None)
-        self._told.pop(descriptor, None)
+        self._sent.pop(descriptor, None)
         self._loop.forget(descriptor)
         self._connections.pop(descriptor).close()

@@ -1,0 +1,297 @@
+"""The main loop of an agent: admits jobs when it is called, when a process ended, and when memory may have become free.
+
+A process that changes anything about the queue has written it into the ledger before it calls. So an agent that was stopped
+for a moment, or replaced, finds the same state.
+"""
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+
+from pgpu.engine.admission.rounds import RoundOutcome
+from pgpu.engine.agent.agents import GO, START, is_locked_file, write_identity
+from pgpu.engine.agent.attendants import Attendants
+from pgpu.engine.agent.deadlines import Deadlines, now_seconds
+from pgpu.engine.agent.door import Door
+from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.settings import agent_paths
+from pgpu.engine.unix_sockets import bind
+from pgpu.engine.watch.watchdog import Watchdog
+from pgpu.errors import LedgerGoneError, PgpuError
+from pgpu.host.file_lock import try_flock
+from pgpu.host.process_identity import is_alive, myself
+from pgpu.host.stderr_log import Complaints, log_to_stderr, say
+from pgpu.ledger import Entry
+from pgpu.model import ProcessHolder
+from pgpu.runtimes.job_monitor import become_guard, reap_ended_monitors
+
+PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The GPUs are read again after these, the last repeated: outsiders free memory without a message."""
+
+MOST_PAUSE_SECONDS = 0.1
+"""Between two rounds that messages ask for; less after a short round."""
+
+ROUND_SECONDS = 10.0
+"""Longest time between two rounds: places in the order change with time, and a message may have been lost."""
+
+WAVES_SECONDS = 1.0
+"""The same while a job waits for its batch's next wave: what its GPU's jobs measure each second may let it start."""
+
+REASONS_SECONDS = 0.2
+"""Least time between two reports of reasons to those who wait."""
+
+RETRY_SECONDS = 1.0
+"""Before a ledger or machine that refused is tried again."""
+
+LINGER_SECONDS = 10.0
+"""How long it stays after the last job: a job that is submitted meanwhile starts in a tenth of the time."""
+
+_MOST_WORD_BYTES = 64
+
+
+def run_agent(engine: Engine, engine_of: Callable[[str], Engine], lock: int, again: Sequence[str]) -> None:
+    """Be the agent of one queue until no job of it waits or runs.
+
+    Args:
+        engine: Of the queue's GPUs.
+        engine_of: Returns the engine with the settings of a job's submitter, by the job's id; called by many threads.
+        lock: Descriptor that holds the agent's lock; unlocked at the end.
+        again: argv of another agent, for a job that came at the last moment or a guard that was killed; the lock's
+            descriptor is appended.
+    """
+    log_to_stderr()
+    # The command that started this process may ignore or block signals; a job would inherit that.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    engine.ledger.refuse_to_make()
+    engine.settings.spool.mkdir(mode=0o700, exist_ok=True)
+    with closing(_Agent(engine, engine_of, lock)) as agent:
+        agent.run()
+        if agent.has_lost_guard:
+            become_guard(lock, engine.settings.spool, again)
+    # The guard has a descriptor of the same lock: it is free only once it is unlocked.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    if not agent.is_dismissed:
+        _stay_for_latecomers(engine, lock, again)
+
+
+def _stay_for_latecomers(engine: Engine, lock: int, again: Sequence[str]) -> None:
+    """Look once more, now that the lock is free: a process may have found it held after the last look."""
+    model = engine.settings.gpu_model
+    with suppress(PgpuError):
+        with engine.ledger.view() as view:
+            is_needed = view.first_waiting(model) is not None or any(map(_needs_agent, engine.queue_of(view.holding())))
+        if is_needed and try_flock(lock):
+            become_guard(lock, engine.settings.spool, again)
+
+
+class _Agent:
+    """What one agent holds in memory; all of it can be made again from the ledger."""
+
+    def __init__(self, engine: Engine, engine_of: Callable[[str], Engine], lock: int) -> None:
+        self.is_dismissed = False
+        """Whether no other agent is to follow: another version takes its place, or its directory is gone."""
+
+        self.has_lost_guard = False
+        """Whether its guard was killed: this process must become the next one, and start another agent."""
+
+        self._guard_pid = os.getppid()
+        self._engine = engine
+        self._lock = lock
+        self._places = agent_paths(engine.settings, engine.settings.gpu_model)
+        write_identity(lock, myself())
+        self._loop = EventLoop()
+        self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
+        door = bind(socket.SOCK_STREAM, self._places.door_socket)
+        self._door = Door(self._loop, door, self._still_waits, self._reason)
+        self._vigil = ProcessWatcher(self._loop, self._look_around)
+        self._watchdog = Watchdog(engine)
+        self._deadlines = Deadlines()
+        self._attendants = Attendants(self._loop, engine_of, lambda: self._patiently(self._watch_holders))
+        self._outcome = self._said = RoundOutcome()
+        self._said_at_seconds = 0.0
+        self._capacities: Mapping[str, int] = {}
+        self._timer: Timer | None = None
+        self._look_timer: Timer | None = None
+        self._free_at_seconds = 0.0
+        self._glances = 0
+        self._round_at_seconds = 0.0
+        self._needed_at_seconds = now_seconds()
+        self._is_over = False
+        self._complaints = Complaints()
+        self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_words())
+
+    def run(self) -> None:
+        """Look until there is nothing to look after."""
+        _allow_many_descriptors()
+        self._look_around()
+        self._loop.call_later(PAUSES_SECONDS[-1], self._look_for_outsiders)
+        self._loop.run_until(lambda: self._is_over)
+
+    def close(self) -> None:
+        """Let no process reach it any more."""
+        for path in (self._places.wake_socket, self._places.door_socket):
+            if is_locked_file(self._places.lock, self._lock):
+                path.unlink(missing_ok=True)
+        self._wake.close()
+        self._door.close()
+        self._vigil.watch(set())
+        self._watchdog.close()
+        self._attendants.close()
+        self._loop.close()
+
+    def _read_words(self) -> None:
+        """Take every message that is there; any number of messages to look mean one look."""
+        is_to_look = False
+        with suppress(BlockingIOError):
+            while True:
+                words = self._wake.recv(_MOST_WORD_BYTES)
+                self._needed_at_seconds = now_seconds()
+                if words == GO:
+                    self.is_dismissed = self._is_over = True
+                elif words.startswith(START):
+                    self._attendants.start(words.removeprefix(START).decode().strip())
+                else:
+                    is_to_look = True
+        if is_to_look:
+            self._glances = 0
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Look now, or, right after another look, in a moment: rounds take half of the time at most, so jobs run meanwhile."""
+        pause_seconds = self._free_at_seconds - now_seconds()
+        if pause_seconds <= 0:
+            self._patiently(self._look)
+        elif self._look_timer is None or self._look_timer.call is None:
+            self._look_timer = self._loop.call_later(pause_seconds, lambda: self._patiently(self._look))
+
+    def _look_around(self) -> None:
+        self._glances = 0
+        self._patiently(lambda: recover(self._engine))
+        self._patiently(self._look)
+
+    def _look(self) -> None:
+        """Admit what fits, have it started, and report to whoever waits."""
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        began_at_seconds, due = now_seconds(), self._deadlines.due()
+        self._engine.admissions.plan()
+        self._outcome = self._engine.admissions.step(due)
+        self._round_at_seconds = now_seconds()
+        self._capacities = self._outcome.capacities
+        for job_id in self._outcome.granted:
+            self._attendants.start(job_id)
+        self._deadlines.follow(self._outcome.deadlines_seconds)
+        self._door.close_all_but(self._outcome.waiting_ids)
+        self._say_reasons()
+        self._watch_holders()
+        self._sleep()
+        ended_at_seconds = now_seconds()
+        self._free_at_seconds = ended_at_seconds + min(ended_at_seconds - began_at_seconds, MOST_PAUSE_SECONDS)
+
+    def _glance(self) -> None:
+        """See cheaply whether there is anything to look at."""
+        self._glances += 1
+        self._engine.ledger.refuse_if_gone()
+        reap_ended_monitors()
+        if os.getppid() != self._guard_pid:
+            self._is_over = self.has_lost_guard = True
+            return
+        if self._outcome.waiting_ids or self._attendants.ids:
+            self._needed_at_seconds = now_seconds()
+        if not is_locked_file(self._places.lock, self._lock):
+            self._is_over = self.is_dismissed = True  # Its directory is gone: no process can find it here.
+        elif not self._outcome.waiting_ids:
+            self._watch_holders()
+            self._is_over = now_seconds() - self._needed_at_seconds > LINGER_SECONDS
+            self._sleep()
+        elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
+            self._look_around()
+        elif (
+            self._deadlines.due()
+            or (self._outcome.has_waves and now_seconds() - self._round_at_seconds >= WAVES_SECONDS)
+            or self._engine.capacities() != self._capacities
+        ):
+            self._look()
+        else:
+            self._say_reasons()
+            self._watch_holders()
+            self._sleep()
+
+    def _say_reasons(self) -> None:
+        """Report reasons, but not after each of many rounds in a row: to find them, the order must be computed."""
+        if self._said is not self._outcome and now_seconds() - self._said_at_seconds > REASONS_SECONDS:
+            self._said, self._said_at_seconds = self._outcome, now_seconds()
+            self._door.report()
+
+    def _watch_holders(self) -> None:
+        """Supervise what is granted, and watch what another process supervises: its end leaves the job to this agent."""
+        with self._engine.ledger.view() as view:
+            entries = self._engine.queue_of(view.holding())
+        others = [entry for entry in entries if entry.job.id not in self._attendants.ids]
+        for entry in others:
+            if _needs_agent(entry):
+                self._needed_at_seconds = now_seconds()
+                self._attendants.start(entry.job.id)
+        self._vigil.watch({each for entry in others for each in _processes(entry)} - {myself()})
+
+    def _look_for_outsiders(self) -> None:
+        self._patiently(self._watchdog.tick)
+        self._loop.call_later(PAUSES_SECONDS[-1], self._look_for_outsiders)
+
+    def _still_waits(self, job_id: str) -> bool:
+        with suppress(PgpuError):
+            return self._engine.ledger.waits(job_id)
+        return True
+
+    def _reason(self, job_id: str) -> str | None:
+        return self._outcome.reason(job_id)
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        """A ledger or a machine that refuses for a while (a full disk, no more processes) ends no job."""
+        try:
+            act()
+        except LedgerGoneError as exc:
+            self._complaints.say(f"{exc}: its agent ends")
+            self.is_dismissed = True
+            # The threads end their jobs first: without a ledger, no process could stop those.
+            self._is_over = not self._attendants.ids
+            self._sleep(RETRY_SECONDS)
+        except PgpuError as exc:
+            say(str(exc))
+            self._sleep(RETRY_SECONDS)
+
+    def _sleep(self, seconds: float | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds is None:
+            pause = PAUSES_SECONDS[min(self._glances, len(PAUSES_SECONDS) - 1)]
+            seconds = min(pause if self._outcome.waiting_ids else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
+        self._timer = self._loop.call_later(seconds, lambda: self._patiently(self._glance))
+
+
+def _needs_agent(entry: Entry) -> bool:
+    """Whether a granted job is supervised by no other process."""
+    if entry.supervisor is None:
+        # A container of `docker run --runtime=pgpu` comes with a process that supervises it.
+        return entry.job.spec.runtime != "oci"
+    return entry.supervisor == myself() or not is_alive(entry.supervisor)
+
+
+def _processes(entry: Entry) -> list[ProcessHolder]:
+    found = [entry.supervisor, entry.job.holder]
+    return [holder for holder in found if isinstance(holder, ProcessHolder)]
+
+
+def _allow_many_descriptors() -> None:
+    """Each client that waits for a job has a connection here, each job that runs a dozen descriptors."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

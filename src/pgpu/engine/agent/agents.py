@@ -1,0 +1,222 @@
+"""Reaches the agent of a queue, and starts one where there is none.
+
+A process that starts an agent locks its file first and passes the lock on, so that of a hundred processes that miss it one
+starts it. A message to an agent is only a hint: what it acts on is in the ledger before it is called.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from pgpu.engine.settings import EngineSettings, agent_paths
+from pgpu.engine.unix_sockets import connect, send_datagram
+from pgpu.errors import NodeError
+from pgpu.host.file_lock import try_flock
+from pgpu.host.process_identity import is_alive
+from pgpu.ledger import LEDGER_VERSION
+from pgpu.model import ProcessHolder
+from pgpu.runtimes.job_monitor import start_guard
+from pgpu.structs import Struct, to_builtins
+
+LOOK = b"look"
+GO = b"go"
+START = b"start"
+"""Begins a message with the id of a granted job to be supervised: `start 0123456789ab`."""
+
+TAKE_LOCK = -1
+"""Stands for the lock's descriptor where a new agent must open and lock the file itself, or end."""
+
+_PACKAGE = Path(__file__).parents[2] / "__init__.py"
+_LOCK_PATIENCE_SECONDS = 30.0
+_LOCK_PAUSE_SECONDS = 0.01
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+class AgentIdentity(Struct, frozen=True):
+    """Which process is the agent of a queue, and with which code."""
+
+    process: ProcessHolder
+    version: int
+    """Of the ledger that it understands."""
+
+    package: str = ""
+    """Where its code was loaded from; empty in the release before this one, like what follows."""
+
+    package_inode: int = 0
+    package_time_ns: int = 0
+    """Of the package's first file: another inode or time means that it was upgraded in place."""
+
+    @classmethod
+    def of_this_code(cls, process: ProcessHolder) -> Self:
+        """Return the identity of a process that loaded its code now."""
+        found = _PACKAGE.stat()
+        return cls(process, LEDGER_VERSION, str(_PACKAGE), found.st_ino, found.st_mtime_ns)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether this process's code must replace it; of two installations of one version neither replaces the other."""
+        own = self.of_this_code(self.process)
+        return self != own and (self.version != own.version or self.package in {"", own.package})
+
+
+class Agents:
+    """The agents of one ledger's queues."""
+
+    def __init__(self, settings: EngineSettings, command: Sequence[str]) -> None:
+        """Reach no agent yet.
+
+        Args:
+            settings: With the directories of the agents' files.
+            command: argv of an agent; the queue's GPU model (empty for real GPUs) and the number of the descriptor that
+                holds its lock are appended.
+        """
+        self._settings = settings
+        self._command = tuple(command)
+
+    def call(self, gpu_model: str | None, *, must_exist: bool = True) -> None:
+        """Have the agent of a queue look at it; start one if there must be one.
+
+        Raises:
+            NodeError: None can be started.
+        """
+        self._send(gpu_model, LOOK, must_exist=must_exist)
+
+    def attend(self, gpu_model: str | None, job_id: str) -> None:
+        """Have the agent of a queue supervise a granted job; start one if there is none: it supervises all of its queue.
+
+        Raises:
+            NodeError: None can be started.
+        """
+        self._send(gpu_model, b"%s %s" % (START, job_id.encode()), must_exist=True)
+
+    def _send(self, gpu_model: str | None, message: bytes, *, must_exist: bool) -> None:
+        found = self.identity(gpu_model)
+        if found is not None and found.is_outdated and is_alive(found.process):
+            self._replace(gpu_model, found)
+        if not self.tell(gpu_model, message) and must_exist:
+            self.ensure(gpu_model)
+
+    def tell(self, gpu_model: str | None, message: bytes) -> bool:
+        """Send an agent one message; False if none listens."""
+        return send_datagram(agent_paths(self._settings, gpu_model).wake_socket, message)
+
+    def connect(self, gpu_model: str | None) -> socket.socket:
+        """Return a connection on which an agent is asked about one job.
+
+        Raises:
+            OSError: No agent listens.
+        """
+        return connect(agent_paths(self._settings, gpu_model).door_socket)
+
+    def ensure(self, gpu_model: str | None) -> None:
+        """Start an agent unless there is one, or one that is starting.
+
+        Raises:
+            NodeError: None can be started.
+        """
+        descriptor = try_lock(self._settings, gpu_model)
+        if descriptor is None:
+            return
+        try:
+            self._start(gpu_model, descriptor)
+        finally:
+            os.close(descriptor)  # The new process has the lock: of the two descriptors of one file, its own is left.
+
+    def identity(self, gpu_model: str | None) -> AgentIdentity | None:
+        """Return which process last was the agent of a queue, alive or dead; None if there was none."""
+        try:
+            text = agent_paths(self._settings, gpu_model).lock.read_text(encoding="utf-8")
+            fields = json.loads(text)
+            fields["process"] = ProcessHolder(**fields["process"])
+            return AgentIdentity(**fields)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def process(self, gpu_model: str | None) -> ProcessHolder | None:
+        """Return the process of `identity`."""
+        found = self.identity(gpu_model)
+        return None if found is None else found.process
+
+    def _replace(self, gpu_model: str | None, found: AgentIdentity) -> None:
+        """Ask an agent of another version to end, and start one that waits for its lock."""
+        with agent_paths(self._settings, gpu_model).lock.open("r+b") as file:
+            # From here on no other process finds it outdated.
+            write_identity(file.fileno(), found.process)
+            self.tell(gpu_model, GO)
+            self._start(gpu_model, file.fileno())
+
+    def _start(self, gpu_model: str | None, lock: int) -> None:
+        """Start an agent under its guard; it waits for a lock that this descriptor does not hold yet."""
+        command = (*self._command, gpu_model or "")
+        try:
+            with (self._settings.state_directory / "agent.log").open("ab") as errors:
+                pid = start_guard(lock, self._settings.spool, command, errors.fileno())
+        except OSError as exc:
+            raise NodeError(f"no agent of the queue can be started: {exc}") from exc
+        threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+
+
+def try_lock(settings: EngineSettings, gpu_model: str | None) -> int | None:
+    """Return a descriptor that holds the lock of a queue's agent; None if another one holds it.
+
+    Raises:
+        NodeError: The lock cannot be opened.
+    """
+    path = agent_paths(settings, gpu_model).lock
+    try:
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    except OSError as exc:
+        raise NodeError(f"the lock {path} of the queue's agent cannot be opened: {exc.strerror}") from exc
+    if not try_flock(descriptor):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> int | None:
+    """Return the descriptor of the lock that a new agent holds, which no program that it starts inherits.
+
+    Args:
+        settings: With the directory of its file.
+        gpu_model: Of which queue.
+        given: As on the agent's command line: a descriptor, which is locked already unless another agent was asked to end,
+            or `TAKE_LOCK`.
+
+    Returns:
+        None if another agent has it.
+
+    Raises:
+        NodeError: The lock cannot be opened.
+    """
+    if given == TAKE_LOCK:
+        return try_lock(settings, gpu_model)
+    os.set_inheritable(given, False)  # noqa: FBT003 - its only form
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while not try_flock(given):
+        if time.monotonic() > deadline:
+            return None
+        threading.Event().wait(_LOCK_PAUSE_SECONDS)
+    return given
+
+
+def write_identity(descriptor: int, process: ProcessHolder) -> None:
+    """Write into an agent's lock which process holds it."""
+    text = json.dumps(to_builtins(AgentIdentity.of_this_code(process))).encode()
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text, 0)
+
+
+def is_locked_file(path: Path, descriptor: int) -> bool:
+    """Whether the lock still has its name: a process that finds another file there finds no agent."""
+    with suppress(OSError):
+        named, held = path.stat(), os.fstat(descriptor)
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+    return False

@@ -1,0 +1,100 @@
+"""The jobs that an agent supervises: one thread each, so that an engine or driver that blocks delays no other job.
+
+A thread that ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent
+compares the ledger with `ids` and starts a thread again for what is left.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import READABLE, EventLoop
+from pgpu.engine.supervisor import supervise
+from pgpu.errors import JobNotFoundError, PgpuError
+from pgpu.host.stderr_log import log_to_file, say, say_traceback
+
+RETRY_SECONDS = 1.0
+"""A job whose thread ended by an error gets another one after so long."""
+
+_STACK_BYTES = 1 << 20
+"""Of a thread; only touched pages count."""
+
+
+class Attendants:
+    """The threads of one agent. All methods are called in the agent's main thread."""
+
+    def __init__(self, loop: EventLoop, engine_of: Callable[[str], Engine], on_end: Callable[[], None]) -> None:
+        """Start nothing.
+
+        Args:
+            loop: Of the agent's main thread.
+            engine_of: Returns the engine with the settings of a job's submitter; called in the job's thread.
+            on_end: Called in the main thread after threads have ended.
+        """
+        self._loop = loop
+        self._engine_of = engine_of
+        self._on_end = on_end
+        self._threads: dict[str, threading.Thread] = {}
+        self._failed_at_seconds: dict[str, float] = {}
+        self._engines: set[Engine] = set()
+        self._ended: list[str] = []
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        threading.stack_size(_STACK_BYTES)
+        loop.watch(self._event, READABLE, lambda _: self._collect())
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The jobs that have a thread."""
+        return self._threads.keys()
+
+    def start(self, job_id: str) -> None:
+        """Supervise a job; does nothing if it has a thread, or if one ended by an error just now."""
+        is_too_early = time.monotonic() < self._failed_at_seconds.get(job_id, -RETRY_SECONDS) + RETRY_SECONDS
+        if job_id in self._threads or is_too_early:
+            return
+        thread = threading.Thread(target=self._attend, args=(job_id,), name=job_id, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as exc:  # no memory or no process number is left
+            say(f"job {job_id} cannot be supervised: {exc}")
+            self._failed_at_seconds[job_id] = time.monotonic()
+        else:
+            self._threads[job_id] = thread
+
+    def close(self) -> None:
+        """Close the event; threads that run are the process's."""
+        self._loop.forget(self._event)
+        os.close(self._event)
+
+    def _attend(self, job_id: str) -> None:
+        try:
+            engine = self._engine_of(job_id)
+            self._engines.add(engine)
+            places = engine.places(job_id)
+            places.make()
+            with log_to_file(places.supervisor_log):
+                supervise(engine, job_id)
+        except JobNotFoundError:
+            pass  # the ledger was replaced, or has forgotten the job
+        except PgpuError as exc:
+            say(f"job {job_id} cannot be supervised: {exc}")
+            self._failed_at_seconds[job_id] = time.monotonic()
+        except Exception:  # noqa: BLE001 - a bug in the supervision of one job must not end that of the others
+            say_traceback()
+            self._failed_at_seconds[job_id] = time.monotonic()
+        finally:
+            self._ended.append(job_id)
+            os.eventfd_write(self._event, 1)
+
+    def _collect(self) -> None:
+        os.eventfd_read(self._event)
+        while self._ended:
+            self._threads.pop(self._ended.pop()).join()
+        if not self._threads:
+            # Nothing of this process uses a GPU any more: another ledger may have them.
+            while self._engines:
+                self._engines.pop().release_gpus()
+            self._failed_at_seconds.clear()
+        self._on_end()

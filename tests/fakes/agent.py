@@ -1,0 +1,32 @@
+"""The agent of the fake machine: `agent.py ROOT MODEL LOCK`."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def main() -> None:
+    from tests.fakes.machine import make_engine  # noqa: PLC0415 - after the path is set
+
+    from pgpu.engine.agent.agent import run_agent  # noqa: PLC0415 - likewise
+    from pgpu.engine.agent.agents import TAKE_LOCK, take_lock  # noqa: PLC0415 - likewise
+    from pgpu.engine.settings import EngineSettings  # noqa: PLC0415 - likewise
+    from pgpu.runtimes.job_monitor import become_guard  # noqa: PLC0415 - likewise
+
+    root, model = Path(sys.argv[1]), sys.argv[2]
+    if not (root / "settings.json").exists():
+        return
+    lock = take_lock(EngineSettings(root / "state", root / "run"), model, int(sys.argv[3]))
+    if lock is None:
+        return
+    again, engine = (sys.executable, __file__, str(root), model), make_engine(root)
+    if int(sys.argv[3]) == TAKE_LOCK:
+        become_guard(lock, engine.settings.spool, again)
+    run_agent(engine, lambda _job_id: engine, lock, again)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The agent of a queue: there is exactly one, and another one does the same."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.agent_storm import CAPACITY_GIB, Storm
+from tests.system.engine_worlds import World, another, world
+from tests.waiting import until
+
+from pgpu.engine.agent.agents import TAKE_LOCK
+from pgpu.engine.settings import agent_paths
+from pgpu.host.process_identity import is_alive, read_status
+from pgpu.libraries import MONITOR, library_path
+from pgpu.model import JobState
+from pgpu.units import GIB
+
+
+@pytest.fixture
+def machine() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def agents(machine: World) -> list[int]:
+    """Return the processes that are an agent of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if words[0] != str(library_path(MONITOR)).encode() and str(machine.root).encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def fill(machine: World) -> None:
+    """Let outsiders hold everything, so that whoever asks waits."""
+    machine.gpus.set_outsiders("GPU-0", 10 * GIB)
+
+
+def test_of_many_who_miss_an_agent_one_starts_it(machine: World) -> None:
+    fill(machine)
+    clients = [another(machine) for _ in range(8)]
+    threads = [threading.Thread(target=lambda c=client: c.jobs(include_final=False)) for client in clients]
+    job = machine.submit(("true",), gib=1)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    machine.until_looked_at(job)
+    assert len(agents(machine)) == 1
+
+
+def test_a_second_agent_goes_at_once_and_leaves_the_first_alone(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    agent = machine.until_kept()
+    script = Path(__file__).parents[1] / "fakes" / "agent.py"
+    second = subprocess.run(
+        [sys.executable, script, str(machine.root), "fake", str(TAKE_LOCK)], check=False, timeout=60
+    )
+    assert second.returncode == 0
+    assert machine.until_kept() == agent
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.until_state(job, JobState.EXITED).exit_code == 0
+
+
+def test_an_agent_of_another_version_is_replaced(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    old = machine.until_kept()
+    lock = agent_paths(machine.engine.settings, "fake").lock
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "version": 0}))
+    machine.submit(("true",), gib=1)
+    until(lambda: not is_alive(old))
+    until(lambda: machine.engine.agents.process("fake") != old)
+    machine.gpus.set_outsiders("GPU-0", 0)
+    machine.until_state(job, JobState.EXITED)
+
+
+def test_an_agent_that_was_killed_has_a_successor_with_nobody_there_to_miss_it(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    old = machine.kill_agent()
+    until(lambda: machine.engine.agents.process("fake") != old)
+
+
+def test_an_agent_whose_guard_was_killed_gets_another_one_and_starts_jobs_all_the_same(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    agent = machine.until_kept()
+    status = read_status(agent.pid)
+    assert status is not None
+    os.kill(status.parent_pid, signal.SIGKILL)
+    until(lambda: machine.engine.agents.process("fake") != agent)
+    # The agent became the guard of another one.
+    assert Path(f"/proc/{agent.pid}/exe").readlink().name == MONITOR
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.until_state(job, JobState.EXITED).exit_code == 0
+
+
+def test_an_agent_of_code_that_was_upgraded_in_place_is_replaced_under_its_jobs(machine: World) -> None:
+    job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3"))
+    machine.until_running(job)
+    old = machine.until_kept()
+    lock = agent_paths(machine.engine.settings, "fake").lock
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "package_time_ns": 0}))
+    machine.client.stop(machine.submit(("true",), gib=1).id, grace_seconds=0)
+    until(lambda: not is_alive(old))
+    until(lambda: machine.entry(job).supervisor != old)
+    (machine.root / "go").touch()
+    ended, stdout, _ = machine.attach(job)
+    assert (ended.exit_code, stdout) == (3, b"out\n")
+
+
+def test_whoever_waits_finds_the_next_agent_and_hears_of_the_grant(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("echo", "hi"), gib=1)
+    machine.until_looked_at(job)
+    machine.kill_agent()
+    assert machine.client.still_waits(job.id, timeout_seconds=0.0) is not None
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.attach(job)[1] == b"hi\n"
+
+
+def test_a_wait_that_runs_out_is_ended_by_whichever_agent_there_is(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1, timeout=6)
+    machine.until_looked_at(job)
+    machine.kill_agent()
+    assert machine.until_state(job, JobState.CANCELLED).wait_timed_out
+
+
+def test_an_agent_goes_once_its_directory_is_gone(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    agent = machine.until_kept()
+    agent_paths(machine.engine.settings, "fake").lock.unlink()
+    until(lambda: not is_alive(agent))
+
+
+def test_an_agent_whose_state_directory_is_gone_ends_and_makes_nothing(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    agent = machine.until_kept()
+    with (machine.root / "state" / "agent.log").open() as words:
+        shutil.rmtree(machine.root / "state")
+        until(lambda: not is_alive(agent))
+        assert "is gone" in words.read()
+    assert not (machine.root / "state").exists()
+
+
+@pytest.mark.soak
+def test_a_storm_of_kills_loses_no_job_starts_none_twice_and_kills_none() -> None:
+    with world((CAPACITY_GIB,)) as machine:
+        Storm(machine, random.Random(7)).rage(kills=16)
