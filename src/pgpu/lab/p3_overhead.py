@@ -275,7 +275,10 @@ def _run_all(ways: Ways, programs: Sequence[str], timings: Timings, *, is_ours_f
             for way in (way for way in order if way in ways):
                 command, environment = ways[way]((program, *PROGRAMS[program]))
                 submission = Moment.now()
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                # Each way has a session, and so a share of a busy processor, like the job that `pgpu run` starts (autogroups).
+                done = subprocess.run(
+                    command, env=environment, capture_output=True, text=True, check=False, start_new_session=True
+                )
                 seconds = time.monotonic() - submission.monotonic_seconds
                 if done.returncode != 0:
                     raise NodeError(f"a program failed with {done.returncode}: {last_line(done.stderr)}")

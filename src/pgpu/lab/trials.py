@@ -76,8 +76,8 @@ def run_bare(
         NodeError: A program did not load; no job was started.
     """
     processes: list[subprocess.Popen[str]] = []
-    try:
-        with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(jobs)) as waiters:
+    with sample_device(bed.read_used_bytes) as samples, ThreadPoolExecutor(len(jobs)) as waiters:
+        try:
             submission = Moment.now()
             if has_start_line:
                 # All load first, one after the other on few cores; each begins when it gets its line on stdin
@@ -90,10 +90,10 @@ def run_bare(
                 for process, (name, _) in zip(processes, jobs, strict=True)
             ]
             outcomes = tuple(each.result() for each in waiting)
-    finally:
-        # Also after a failure: programs that wait for their start line would wait forever.
-        for process in processes:
-            process.kill()
+        finally:
+            # Also after a failure or an interrupt, which does not reach their sessions: the waiters would wait for their ends.
+            for process in processes:
+                process.kill()
     return ExperimentTrial(
         is_with_pgpu=False,
         repetition=repetition,
@@ -132,6 +132,8 @@ def _load(bed: Testbed, command: tuple[str, ...]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # As with pgpu: the kernel shares a busy processor among sessions first (autogroups), so jobs in one session would get less.
+        start_new_session=True,
     )
 
 
