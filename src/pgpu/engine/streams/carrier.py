@@ -1,8 +1,8 @@
 """The standard streams of one job, and the native monitor that carries them into the log and to clients.
 
-The agent makes the pipes and sockets and keeps its ends, so that the death of either process costs no byte of output and no
-exit code: a monitor goes on without an agent, and an agent replaces a monitor that was killed. The job of a killed monitor
-becomes a child of the agent's guard, which records its exit code.
+The agent makes the pipes and sockets and keeps its ends, so that the death of either process loses neither output nor the exit
+code: a monitor continues without an agent, and an agent replaces a monitor that was killed. The job of a killed monitor becomes
+a child of the agent's guard, which records its exit code.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Carrier:
         held: Callable[[], tuple[int, ...]] = tuple,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """Accept clients from now on, unless a monitor of this job lives already and does.
+        """Accept clients from now on, unless a monitor of this job runs already and accepts them.
 
         Args:
             loop: Of the job's thread.
@@ -100,12 +100,12 @@ class Carrier:
         return self._make_streams()
 
     def reopen(self) -> Stdio:
-        """Return the streams of a job that another supervisor started; then call `started`."""
+        """Return the streams of a job that another agent started; then call `started`."""
         record = self._last_record()
         if record is not None:
             self._number = int(record.suffix[1:])
         if record is None:
-            self._retire()  # of a job that runs elsewhere: its new streams need a new monitor
+            self._retire()  # the job runs elsewhere: its new streams need a new monitor
             return self._make_streams()
         if self._lock is None:
             self._watch_done()
@@ -145,7 +145,7 @@ class Carrier:
 
     @property
     def knows_end(self) -> bool:
-        """Whether the exit code is recorded, or the monitor of another supervisor's start lives and will record it."""
+        """Whether the exit code is recorded, or will be by a running monitor that another agent started."""
         return self._lock is None or self._end_record() is not None
 
     def exit_code(self, holder: ProcessHolder) -> int | None:
@@ -159,12 +159,12 @@ class Carrier:
         return read_reaped(self._places.spool, holder)
 
     def drain(self) -> None:
-        """End the output of a job that runs elsewhere; the monitor reads what is left of its own job by itself."""
+        """End the output of a job that runs elsewhere; a monitor that started its job does so itself."""
         if self._is_carried:
             self._order(b"end")
 
     def finish(self) -> None:
-        """Have clients told that the job is final, once they have read everything."""
+        """Send clients the end of the job once they have read everything."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -184,7 +184,7 @@ class Carrier:
         self.on_window(columns, rows)
 
     def close(self) -> None:
-        """Leave the job to its monitor, which serves the last clients; without `finish` the monitor ends."""
+        """Close everything here. The monitor serves the last clients; without `finish` it ends."""
         if not self._is_finished:
             self._order(b"quit")
         self._places.remove_records()
@@ -255,7 +255,7 @@ class Carrier:
                 held=self._held(),
             )
             self._monitor_pid = start_monitor(order)
-        # A client that owns the input ends it by going: with the write end open here, it would not end.
+        # The input ends when the client that owns it disconnects; with the write end open here, it would not.
         streams.close_stdin()
 
     def _retire(self) -> None:
@@ -300,7 +300,7 @@ class Carrier:
             self._replace_monitor()
 
     def _replace_monitor(self) -> None:
-        """Carry on the streams of a job whose monitor was killed, and watch its main process from here."""
+        """Start a monitor for the streams of a job whose monitor was killed, and watch its main process here."""
         self._reap_monitor()
         if self._lock is None:
             self._lock = open_lock_file(self._places.monitor_lock)
@@ -342,7 +342,7 @@ class Carrier:
             self._monitor_pid = None
 
     def _order(self, word: bytes) -> None:
-        """Send a word that must not be lost; a monitor that is stopped, with a full queue, does not get it."""
+        """Send a control word and wait for room in the queue; it is lost only if the monitor is stopped for longer."""
         send_datagram(self._places.control_socket, word, timeout_seconds=_ORDER_SECONDS)
 
     def _last_record(self) -> Path | None:

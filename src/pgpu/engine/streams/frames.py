@@ -1,4 +1,4 @@
-"""What a supervisor and the clients that follow its job say to each other, over one stream socket."""
+"""The frames that a monitor and the clients of its job exchange over one stream socket."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ _MOST_OFFSET = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """Kinds of frames; the first three come from clients, the others from the supervisor.
+    """Kinds of frames; the first three come from clients, the others from the monitor.
 
     Signals and sizes of terminals go another way (`wake`): here they would stand behind input that the job does not read.
     """

@@ -27,7 +27,7 @@ class Record(Struct, frozen=True):
 
     payload: bytes
     time_ns: int
-    """Nanoseconds since the epoch, when the supervisor read it."""
+    """Nanoseconds since the epoch, when the monitor read it."""
 
 
 def encode(record: Record) -> bytes:

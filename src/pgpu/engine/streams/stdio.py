@@ -1,8 +1,8 @@
-"""The supervisor's ends of a job's standard streams, and the ends that the job gets.
+"""The agent's ends of a job's standard streams, and the ends that the job gets.
 
-Output comes through named pipes that the job itself holds open for reading too. So a job whose supervisor died neither
-gets a SIGPIPE nor loses a byte: its next supervisor opens the same pipes. A terminal has no name to be found by: it is
-gone with its supervisor, and the job is told by a SIGHUP, as when a window is closed.
+Output comes through named pipes that the job itself holds open for reading too. So a job whose agent and monitor were killed
+gets no SIGPIPE, and its next agent opens the same pipes. A terminal has no name to open it by: its master side is open in the
+agent and in the monitor, and the job gets a SIGHUP once both are gone.
 """
 
 import fcntl
@@ -14,11 +14,11 @@ from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
-from pgpu.structs import Struct, field
+from pgpu.structs import Struct
 
 
 class JobStreams(Struct):
-    """Descriptors of the supervisor's side; `outputs` are non-blocking."""
+    """Descriptors of the agent's side; `outputs` are non-blocking."""
 
     outputs: dict[int, str]
     """Descriptor to `stdout` or `stderr`."""
@@ -30,10 +30,9 @@ class JobStreams(Struct):
     """The pty's master side; then it is the only output and the input too."""
 
     job_ends: Stdio | None
-    _closed: set[int] = field(default_factory=set)
 
     def close_job_ends(self) -> None:
-        """Let go of the job's ends, so that theirs are the last."""
+        """Close the job's ends here, so that those of the job are the last."""
         if self.job_ends is not None:
             for descriptor in {self.job_ends.stdin, self.job_ends.stdout, self.job_ends.stderr}:
                 os.close(descriptor)
@@ -50,21 +49,13 @@ class JobStreams(Struct):
         if self.terminal is not None:
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def close_output(self, descriptor: int) -> None:
-        """Close one output, which has ended."""
-        if self.outputs.pop(descriptor, None) is not None and descriptor != self.terminal:
-            os.close(descriptor)
-
     def close(self) -> None:
         """Close everything that is open."""
         self.close_job_ends()
-        for descriptor in list(self.outputs):
-            self.close_output(descriptor)
-        if self.terminal is not None:
-            os.close(self.terminal)
-        elif self.stdin is not None:
-            os.close(self.stdin)
-        self.stdin = self.terminal = None
+        self.close_stdin()
+        for descriptor in self.outputs:
+            os.close(descriptor)
+        self.outputs, self.terminal = {}, None
 
 
 def open_streams(spec: JobSpec, places: JobPaths) -> JobStreams:
