@@ -2,6 +2,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,8 +18,7 @@ void followers_init(struct followers *followers, struct job_log *log, struct str
     followers->patience_ms = patience_ms;
     followers->log = log;
     followers->streams = streams;
-    for (int i = 0; i < MOST_FOLLOWERS; i++)
-        followers->all[i].fd = -1;
+    followers->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 static void drop(struct followers *followers, struct follower *follower) {
@@ -31,17 +31,26 @@ static void drop(struct followers *followers, struct follower *follower) {
 
 void followers_accept(struct followers *followers, int listener) {
     const int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        /* A client that is not accepted keeps the listener readable, and the loop running. */
+        close(followers->spare);
+        close(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+        followers->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
     if (fd < 0) return;
-    for (int i = 0; i < MOST_FOLLOWERS; i++) {
-        if (followers->all[i].fd >= 0) continue;
-        followers->all[i] = (struct follower){.fd = fd, .progressed_at_ms = now_ms()};
-        followers->count++;
+    int place = 0;
+    while (place < followers->places && followers->all[place].fd >= 0)
+        place++;
+    if (place == MOST_FOLLOWERS) {
+        close(fd);
         return;
     }
-    close(fd); /* more clients than a job has readers */
+    if (place == followers->places) followers->places++;
+    followers->all[place] = (struct follower){.fd = fd, .progressed_at_ms = now_ms()};
+    followers->count++;
 }
 
-/* Sends what waits and then `length` new bytes; the rest is kept. False where the client is gone. */
+/* Sends what waits and then `length` new bytes; the rest is kept. False if the client disconnected. */
 static bool send_or_keep(struct follower *follower, const void *data, size_t length) {
     size_t done = 0;
     while (done < length) {
@@ -99,15 +108,15 @@ static size_t next_frame(struct followers *followers, struct follower *follower,
         follower->cursor += got;
         return FRAME_HEADER + got;
     }
-    if (!followers->has_ended || follower->was_told_end) return 0;
+    if (!followers->has_ended || follower->end_is_sent) return 0;
     put_frame_header(frame, END, 0);
-    follower->was_told_end = true;
+    follower->end_is_sent = true;
     return FRAME_HEADER;
 }
 
 static void pump(struct followers *followers, struct follower *follower) {
     static unsigned char frame[OUT];
-    if (!follower->has_greeted) return;
+    if (!follower->takes_output) return;
     bool is_there = send_kept(follower);
     while (is_there && !has_unsent(follower)) {
         const size_t length = next_frame(followers, follower, frame);
@@ -115,7 +124,14 @@ static void pump(struct followers *followers, struct follower *follower) {
         is_there = send_or_keep(follower, frame, length);
     }
     if (!has_unsent(follower)) follower->progressed_at_ms = now_ms();
-    if (!is_there || (follower->was_told_end && !has_unsent(follower))) drop(followers, follower);
+    if (!is_there) {
+        /* What it sent before it disconnected can still be received, up to the end of the stream. */
+        shutdown(follower->fd, SHUT_RDWR);
+        follower->takes_output = false;
+        follower->out_begin = follower->out_end;
+    } else if (follower->end_is_sent && !has_unsent(follower)) {
+        drop(followers, follower);
+    }
 }
 
 /* Takes what a client sent; false if it is no frame of a client. */
@@ -147,7 +163,7 @@ static bool take_in(struct followers *followers, struct follower *follower, cons
         if (kind == STDIN_END) streams_end_input(followers->streams);
         if (kind != HELLO) continue;
         if (!parse_hello(follower->hello_text, follower->hello_length, &follower->hello)) return false;
-        follower->has_greeted = true;
+        follower->has_greeted = follower->takes_output = true;
         follower->cursor = follower->hello.offset;
     }
     return true;
@@ -169,7 +185,7 @@ static void receive(struct followers *followers, struct follower *follower) {
 int followers_poll(struct followers *followers, struct pollfd *polls, int *which) {
     int count = 0;
     const bool takes_input = streams_input_room(followers->streams) > 0;
-    for (int i = 0; i < MOST_FOLLOWERS && count < followers->count; i++) {
+    for (int i = 0; i < followers->places; i++) {
         const struct follower *follower = &followers->all[i];
         if (follower->fd < 0) continue;
         const short in = takes_input ? POLLIN : 0;
@@ -190,15 +206,15 @@ void followers_ready(struct followers *followers, int which, short events) {
 }
 
 void followers_output_grew(struct followers *followers) {
-    for (int i = 0; i < MOST_FOLLOWERS; i++)
+    for (int i = 0; i < followers->places; i++)
         if (followers->all[i].fd >= 0) pump(followers, &followers->all[i]);
 }
 
 bool followers_hold_back(struct followers *followers) {
     const uint64_t now = now_ms();
-    for (int i = 0; i < MOST_FOLLOWERS; i++) {
+    for (int i = 0; i < followers->places; i++) {
         const struct follower *follower = &followers->all[i];
-        if (follower->fd < 0 || !follower->has_greeted || !follower->hello.holds_back) continue;
+        if (follower->fd < 0 || !follower->takes_output || !follower->hello.holds_back) continue;
         if (followers->log->end <= follower->cursor) continue;
         if (followers->log->end - follower->cursor > MOST_LAG &&
             now - follower->progressed_at_ms < followers->patience_ms)
@@ -208,6 +224,6 @@ bool followers_hold_back(struct followers *followers) {
 }
 
 void followers_hang_up(struct followers *followers) {
-    for (int i = 0; i < MOST_FOLLOWERS; i++)
+    for (int i = 0; i < followers->places; i++)
         if (followers->all[i].fd >= 0) drop(followers, &followers->all[i]);
 }

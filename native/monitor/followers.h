@@ -1,7 +1,7 @@
 /* The clients that follow one job, each at its own place in the log; none can stop the job.
  *
- * A client that asked to lose nothing holds the job's output back while it lags far behind, but only as long
- * as it reads on now and then. */
+ * A client that requested to lose nothing holds the job's output back while it lags far behind, but only as
+ * long as it continues to read. */
 #pragma once
 #include <poll.h>
 #include <stdbool.h>
@@ -14,7 +14,7 @@ enum { MOST_FOLLOWERS = 256, PART = 1 << 14 };
 
 struct follower {
     int fd; /* -1: free */
-    bool has_greeted, was_told_end;
+    bool has_greeted, takes_output, end_is_sent;
     struct hello hello;
     uint64_t cursor;
     uint64_t progressed_at_ms;
@@ -30,6 +30,8 @@ struct follower {
 struct followers {
     struct follower all[MOST_FOLLOWERS];
     int count;
+    int places; /* of `all` that were ever used: the others take no memory */
+    int spare;  /* a descriptor given up to accept a client when the process has no other */
     struct job_log *log;
     struct streams *streams;
     uint64_t patience_ms;

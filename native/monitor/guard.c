@@ -13,7 +13,8 @@
 #include "clock.h"
 #include "record.h"
 
-enum { FIRST_PAUSE_MS = 100, MOST_PAUSE_MS = 10000, LONG_LIFE_MS = 10000, NOT_EXECUTED = 127 };
+enum { FIRST_PAUSE_MS = 100, MOST_PAUSE_MS = 10000, LONG_LIFE_MS = 10000 };
+enum { MOST_REAPED = 64 /* in one round */, NOT_EXECUTED = 127 };
 
 struct guard {
     int lock;
@@ -26,7 +27,7 @@ struct guard {
     uint64_t started_at_ms, starts_at_ms, pause_ms;
 };
 
-static void complain(const char *subject) {
+static void report(const char *subject) {
     dprintf(STDERR_FILENO, "pgpu-monitor: guard: %s: %s\n", subject, strerror(errno));
 }
 
@@ -49,11 +50,11 @@ static void start_agent(struct guard *guard) {
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         execv(guard->command[0], guard->command);
-        complain(guard->command[0]);
+        report(guard->command[0]);
         _exit(NOT_EXECUTED);
     }
     if (agent < 0) {
-        complain("fork");
+        report("fork");
         plan_restart(guard);
     } else {
         guard->agent = agent;
@@ -76,21 +77,22 @@ static void agent_ended(struct guard *guard, const siginfo_t *end) {
         close(guard->lock); /* the next agent has its own guard, and need not wait until this one exits */
 }
 
-/* Reaps what has ended; false if no child is left. */
+/* Reaps children that have ended; false if no child is left. */
 static bool reap(struct guard *guard) {
-    for (;;) {
-        siginfo_t end;
-        memset(&end, 0, sizeof end);
+    for (int i = 0; i < MOST_REAPED; i++) {
+        siginfo_t end = {0};
         if (waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
         if (end.si_pid == 0) return true;
         struct process process;
         /* The name, since a process that is not reaped yet has no /proc/PID/exe any more. */
         if (end.si_pid != guard->agent && identify(end.si_pid, &process) &&
             strcmp(process.name, guard->name) != 0 && !record_reaped(guard->spool, &process, &end))
-            complain(guard->spool);
+            report(guard->spool);
         waitid(P_PID, (id_t)end.si_pid, &end, WEXITED);
         if (end.si_pid == guard->agent) agent_ended(guard, &end);
     }
+    kill(getpid(), SIGCHLD); /* more may have ended, but the agent is restarted first */
+    return true;
 }
 
 /* Waits for the end of a child, for SIGTERM or for the time of the next start. */
@@ -115,7 +117,7 @@ _Noreturn void guard(int lock, const char *spool, char **command) {
     sigaddset(&events, SIGTERM);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_GET_NAME, guard.name);
-    if (chdir("/") != 0) complain("/");
+    if (chdir("/") != 0) report("/");
     for (;;) {
         const bool has_children = reap(&guard);
         if (!has_children && !guard.is_needed) _exit(0);

@@ -36,14 +36,25 @@ static uint32_t payload_of(const unsigned char *header) {
     return be32toh(length);
 }
 
+/* Ends the file behind `payload` bytes of the record at `place`; without any, before the record. */
+static void end_record(struct log_file *file, uint64_t place, uint64_t payload) {
+    if (payload > 0) {
+        const uint32_t length = htobe32((uint32_t)payload);
+        if (pwrite(file->fd, &length, sizeof length, (off_t)place + 1) == sizeof length)
+            place += RECORD_HEADER + payload;
+    }
+    if (ftruncate(file->fd, (off_t)place) == 0) file->size = place;
+}
+
 /* All of it or nothing. */
 static bool file_append(struct log_file *file, const void *data, size_t length) {
-    for (size_t done = 0; done < length;) {
+    size_t done = 0;
+    while (done < length) {
         const ssize_t put =
             pwrite(file->fd, (const char *)data + done, length - done, (off_t)(file->size + done));
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) {
-            if (ftruncate(file->fd, (off_t)file->size) != 0) return false;
+            end_record(file, file->size, 0);
             return false;
         }
         done += (size_t)put;
@@ -87,16 +98,6 @@ static struct log_file file_create(int directory, const char *name, uint64_t bas
         file.fd = -1;
     }
     return file;
-}
-
-/* Ends the file behind `payload` bytes of the record at `place`; without any, before the record. */
-static void end_record(struct log_file *file, uint64_t place, uint64_t payload) {
-    if (payload > 0) {
-        const uint32_t length = htobe32((uint32_t)payload);
-        if (pwrite(file->fd, &length, sizeof length, (off_t)place + 1) == sizeof length)
-            place += RECORD_HEADER + payload;
-    }
-    if (ftruncate(file->fd, (off_t)place) == 0) file->size = place;
 }
 
 /* A monitor that was killed may have left half a record: it keeps the bytes that arrived. */
@@ -165,7 +166,7 @@ static bool make_room(struct job_log *log, uint64_t length) {
 }
 
 /* The oldest records go first, whole ones, so that a reader behind a gap begins with a record. */
-static void forget_oldest(struct job_log *log, uint64_t length) {
+static void drop_oldest(struct job_log *log, uint64_t length) {
     while (log->end + length - log->memory_begin > MEMORY && log->memory_begin < log->end) {
         unsigned char header[RECORD_HEADER];
         for (int i = 0; i < RECORD_HEADER; i++)
@@ -176,7 +177,7 @@ static void forget_oldest(struct job_log *log, uint64_t length) {
     }
 }
 
-static void remember(struct job_log *log, const void *data, size_t length) {
+static void keep(struct job_log *log, const void *data, size_t length) {
     for (size_t done = 0; done < length;) {
         const uint64_t place = (log->end + done) % MEMORY;
         const size_t part = length - done < MEMORY - place ? length - done : (size_t)(MEMORY - place);
@@ -185,7 +186,7 @@ static void remember(struct job_log *log, const void *data, size_t length) {
     }
 }
 
-static size_t recall(const struct job_log *log, uint64_t offset, void *buffer, size_t most) {
+static size_t kept(const struct job_log *log, uint64_t offset, void *buffer, size_t most) {
     const uint64_t place = offset % MEMORY;
     size_t part = log->end - offset < most ? (size_t)(log->end - offset) : most;
     if (part > MEMORY - place) part = (size_t)(MEMORY - place);
@@ -201,7 +202,7 @@ void log_save(struct job_log *log) {
     const uint64_t before = log->file.size;
     char part[1 << 14];
     for (uint64_t offset = log->memory_begin; offset < log->end;) {
-        const size_t got = recall(log, offset, part, sizeof part);
+        const size_t got = kept(log, offset, part, sizeof part);
         if (!file_append(&log->file, part, got)) {
             end_record(&log->file, before, 0);
             return;
@@ -237,24 +238,24 @@ void log_append(struct job_log *log, int stream, const void *data, size_t length
         log->dropped += RECORD_HEADER + length;
         return;
     }
-    forget_oldest(log, RECORD_HEADER + length);
-    remember(log, header, sizeof header);
+    drop_oldest(log, RECORD_HEADER + length);
+    keep(log, header, sizeof header);
     log->end += sizeof header;
-    remember(log, data, length);
+    keep(log, data, length);
     log->end += length;
 }
 
-/* Moves what waits in a pipe into the file without a copy in this process: whoever kills it at any instant
- * loses no byte. Returns false if nothing was taken, and the caller reads instead. */
-bool log_take(struct job_log *log, int stream, int pipe, size_t most) {
+/* Moves what waits in a pipe into the file without a copy in this process, so that a kill at any instant
+ * loses no byte. Returns the number of bytes; if it is 0, the caller reads instead. */
+size_t log_take(struct job_log *log, int stream, int pipe, size_t most) {
     int waiting = 0;
-    if (log->memory != NULL || ioctl(pipe, FIONREAD, &waiting) != 0 || waiting <= 0) return false;
+    if (log->memory != NULL || ioctl(pipe, FIONREAD, &waiting) != 0 || waiting <= 0) return 0;
     const size_t length = (size_t)waiting < most ? (size_t)waiting : most;
-    if (!make_room(log, RECORD_HEADER + length)) return false;
+    if (!make_room(log, RECORD_HEADER + length)) return 0;
     unsigned char header[RECORD_HEADER];
     put_header(header, stream, (uint32_t)length, now_ns());
     const uint64_t place = log->file.size;
-    if (!file_append(&log->file, header, sizeof header)) return false;
+    if (!file_append(&log->file, header, sizeof header)) return 0;
     size_t taken = 0;
     while (taken < length) {
         off_t to = (off_t)(log->file.size + taken);
@@ -268,7 +269,7 @@ bool log_take(struct job_log *log, int stream, int pipe, size_t most) {
     else
         log->file.size += taken;
     log->end = file_end(&log->file);
-    return taken > 0;
+    return taken;
 }
 
 static bool file_holds(const struct log_file *file, uint64_t offset) {
@@ -276,7 +277,7 @@ static bool file_holds(const struct log_file *file, uint64_t offset) {
 }
 
 size_t log_read(const struct job_log *log, uint64_t offset, void *buffer, size_t most) {
-    if (log->memory != NULL && offset >= log->memory_begin) return recall(log, offset, buffer, most);
+    if (log->memory != NULL && offset >= log->memory_begin) return kept(log, offset, buffer, most);
     const struct log_file *file = file_holds(&log->older, offset) ? &log->older : &log->file;
     if (!file_holds(file, offset)) return 0;
     if (most > file_end(file) - offset) most = (size_t)(file_end(file) - offset);

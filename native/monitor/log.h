@@ -32,7 +32,7 @@ struct job_log {
 
 void log_open(struct job_log *log, const char *path, uint64_t cap);
 void log_append(struct job_log *log, int stream, const void *data, size_t length);
-bool log_take(struct job_log *log, int stream, int pipe, size_t most);
+size_t log_take(struct job_log *log, int stream, int pipe, size_t most);
 void log_save(struct job_log *log);
 size_t log_read(const struct job_log *log, uint64_t offset, void *buffer, size_t most);
 uint64_t log_oldest_from(const struct job_log *log, uint64_t offset);

@@ -1,8 +1,9 @@
 /* One job's parent: it starts the launcher, carries output into the log, serves clients, owns the terminal,
  * reaps what the job leaves behind, and leaves one durable record of the job's end.
  *
- * It decides nothing: the agent holds the launcher's control pipe and sends control words. It has no time
- * limits on the job and needs nobody: an agent that is gone finds the record later. One thread, no heap. */
+ * It makes no decisions: another process holds the launcher's control pipe and sends control words. It sets
+ * no time limit on the job and depends on no other process: the record is in the spool for the next one. One
+ * thread, no heap. */
 #include "monitor.h"
 
 #include <errno.h>
@@ -27,8 +28,9 @@
 #include "followers.h"
 #include "record.h"
 
-#define LAST_WORD_MS 30000 /* how long clients of a job that ended may take */
+#define LINGER_MS 30000 /* how long clients of a job that ended may take */
 enum { REFUSED = 125, LOOK_MS = 500, FIRST_FOLLOWER = 6 };
+enum { MOST_REAPED = 64 /* in one round */, TERMINAL_BUFFER = 1 << 17 /* more than a pty keeps */ };
 
 struct job {
     const struct order *order;
@@ -93,14 +95,13 @@ static _Noreturn void become_launcher(void) {
 static void start(void) {
     const int *fds = job.order->fds;
     job.main = fork();
-    if (job.main < 0) refuse("process", "fork");
     if (job.main == 0) become_launcher();
-    if (!record_start(&job.record, job.main)) {
+    if (job.main < 0 || !record_start(&job.record, job.main)) {
         const int error = errno;
-        kill(job.main, SIGKILL);
-        record_forget(&job.record);
+        if (job.main > 0) kill(job.main, SIGKILL);
+        record_remove(&job.record);
         errno = error;
-        refuse("record", job.record.started);
+        refuse(job.main < 0 ? "process" : "record", job.record.started);
     }
     /* Before the launcher's own words, since it waits for its environment. */
     dprintf(fds[ORDER_REPORT], "started\t%d\n", (int)job.main);
@@ -137,13 +138,18 @@ static void drop_capabilities(void) {
     syscall(SYS_capset, &header, data);
 }
 
-/* As much as waits now, never until the end: what the job left behind may hold its pipes for ever. */
+/* As much as waits now, never until the end: what the job left behind may hold its pipes for ever. A
+ * terminal's FIONREAD counts only what its line discipline has taken over, so it is read until it is empty.
+ */
 static void drain(int which) {
-    int waiting = 0;
-    if (job.streams.outputs[which] < 0 || ioctl(job.streams.outputs[which], FIONREAD, &waiting) != 0) return;
-    for (uint64_t until = job.log.end + job.log.dropped + (uint64_t)waiting;
-         job.log.end + job.log.dropped < until;)
-        if (!streams_read(&job.streams, which, &job.log)) return;
+    const int fd = job.streams.outputs[which];
+    int waiting = TERMINAL_BUFFER;
+    if (fd < 0 || (!job.streams.has_terminal && ioctl(fd, FIONREAD, &waiting) != 0)) return;
+    for (size_t done = 0; done < (size_t)waiting;) {
+        const size_t got = streams_read(&job.streams, which, &job.log);
+        if (got == 0) return;
+        done += got;
+    }
 }
 
 static void end(void) {
@@ -155,7 +161,7 @@ static void end(void) {
     followers_output_grew(&job.followers);
 }
 
-static void obey(const char *word) {
+static void execute(const char *word) {
     unsigned number, columns, rows;
     if (sscanf(word, "signal %u", &number) == 1 && number < NSIG) {
         /* Not reaped yet, so the PID is the job's. */
@@ -172,33 +178,40 @@ static void obey(const char *word) {
     }
 }
 
+/* One word a round, so that a storm of words does not keep the job's output waiting. */
 static void read_control(void) {
     char word[64];
-    for (;;) {
-        const ssize_t got = recv(job.order->fds[ORDER_CONTROL], word, sizeof word - 1, MSG_DONTWAIT);
-        if (got < 0) return;
-        word[got] = '\0';
-        obey(word);
-    }
+    const ssize_t got = recv(job.order->fds[ORDER_CONTROL], word, sizeof word - 1, MSG_DONTWAIT);
+    if (got < 0) return;
+    word[got] = '\0';
+    execute(word);
+}
+
+static void main_ended(const siginfo_t *status, const struct rusage *usage) {
+    end();
+    /* Its parent gets the exit status then. */
+    if (!record_end(&job.record, status, usage, job.log.dropped)) _exit(1);
+    close(job.order->fds[ORDER_DONE]);
+    hint("ended");
 }
 
 /* The one place that reaps: the job's main process, and orphans of the job as their subreaper. */
 static void reap(void) {
-    struct signalfd_siginfo info;
-    while (read(job.signals, &info, sizeof info) == sizeof info)
+    struct signalfd_siginfo signal;
+    while (read(job.signals, &signal, sizeof signal) == sizeof signal)
         continue;
-    for (;;) {
-        int status;
+    for (int i = 0; i < MOST_REAPED; i++) {
+        siginfo_t status = {0};
         struct rusage usage;
-        const pid_t pid = wait4(-1, &status, WNOHANG, &usage);
-        if (pid <= 0) return;
-        if (pid != job.main || job.has_ended) continue;
-        end();
-        /* Without a record nobody can learn the end from here, so there is nothing to stay for. */
-        if (!record_end(&job.record, status, &usage, job.log.dropped)) _exit(1);
-        close(job.order->fds[ORDER_DONE]);
-        hint("ended");
+        /* Reaped once its end is recorded: if this process is killed before, its parent inherits the exit
+         * status. The C library's waitid has no rusage. */
+        if (syscall(SYS_waitid, P_ALL, 0, &status, WEXITED | WNOHANG | WNOWAIT, &usage) != 0) return;
+        if (status.si_pid == 0) return;
+        if (status.si_pid == job.main && !job.has_ended) main_ended(&status, &usage);
+        waitid(P_PID, (id_t)status.si_pid, &status, WEXITED);
     }
+    kill(getpid(),
+         SIGCHLD); /* more may have ended, but a storm of orphans does not keep other work waiting */
 }
 
 static int add_poll(struct pollfd *polls, int count, int fd, short events) {
@@ -209,9 +222,9 @@ static int add_poll(struct pollfd *polls, int count, int fd, short events) {
 static bool is_over(void) {
     if (job.has_quit) return true;
     if (!job.has_ended) return false;
-    /* Without clients too it stays until the job is final: one that comes now must find somebody. */
+    /* It stays without clients too until the job is final, so that a client that connects now is served. */
     if (job.is_finished && job.followers.count == 0) return true;
-    return now_ms() - job.ended_at_ms > LAST_WORD_MS;
+    return now_ms() - job.ended_at_ms > LINGER_MS;
 }
 
 static void one_round(void) {
@@ -220,13 +233,16 @@ static void one_round(void) {
     const bool is_held = !job.has_ended && followers_hold_back(&job.followers);
     const bool is_hung_up = job.streams.is_hung_up && !job.has_ended;
     const short out = is_held || job.has_ended ? 0 : POLLIN;
-    const short in = job.streams.input_length > 0 || job.streams.input_ends ? POLLOUT : 0;
+    /* A terminal that no process has open, or only one that the job left behind, is always ready and takes
+     * nothing. */
+    const bool takes_input = job.streams.stdin_end >= 0 && !is_hung_up && !job.has_ended;
+    const short in = takes_input && (job.streams.input_length > 0 || job.streams.input_ends) ? POLLOUT : 0;
     int count = add_poll(polls, 0, job.signals, POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_CONTROL], POLLIN);
     count = add_poll(polls, count, job.order->fds[ORDER_LISTENER], POLLIN);
     count = add_poll(polls, count, job.streams.outputs[0], is_hung_up ? 0 : out);
     count = add_poll(polls, count, job.streams.outputs[1], out);
-    count = add_poll(polls, count, job.streams.stdin_end, job.streams.stdin_end < 0 ? 0 : in);
+    count = add_poll(polls, count, job.streams.stdin_end, in);
     const int more = followers_poll(&job.followers, polls + count, which);
     if (poll(polls, (nfds_t)(count + more), is_held || job.has_ended || is_hung_up ? LOOK_MS : -1) < 0)
         return;

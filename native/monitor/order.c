@@ -59,7 +59,7 @@ static bool parse(struct order *order) {
     const int fd = order->fds[ORDER_WORDS];
     if (fstat(fd, &status) != 0 || status.st_size <= 0 || status.st_size > MOST_WORDS) return false;
     const size_t size = (size_t)status.st_size;
-    /* Read, not mapped: whoever sent the file could change a mapping. */
+    /* Read, not mapped: the sender could change a mapping later. */
     char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (text == MAP_FAILED || pread(fd, text, size, 0) != (ssize_t)size || text[size - 1] != '\0')
         return false;

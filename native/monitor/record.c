@@ -92,12 +92,13 @@ bool record_start(struct record *record, pid_t main) {
     return true;
 }
 
-static bool add_end(struct record *record, bool is_signal, int number) {
+static bool add_end(struct record *record, const siginfo_t *end) {
     char text[64];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     const int length = snprintf(text, sizeof text, "%s=%d\nended_ns=%lld%09ld\n",
-                                is_signal ? "signal" : "code", number, (long long)now.tv_sec, now.tv_nsec);
+                                end->si_code == CLD_EXITED ? "code" : "signal", end->si_status,
+                                (long long)now.tv_sec, now.tv_nsec);
     return add(record, text, length);
 }
 
@@ -105,22 +106,18 @@ static unsigned long long microseconds(struct timeval time) {
     return (unsigned long long)time.tv_sec * 1000000u + (unsigned long long)time.tv_usec;
 }
 
-bool record_end(struct record *record, int wait_status, const struct rusage *usage, uint64_t dropped) {
+bool record_end(struct record *record, const siginfo_t *end, const struct rusage *usage, uint64_t dropped) {
     char text[160];
-    const bool is_signal = WIFSIGNALED(wait_status);
     const int length =
         snprintf(text, sizeof text, "user_us=%llu\nsystem_us=%llu\npeak_kib=%ld\ndropped=%llu\n",
                  microseconds(usage->ru_utime), microseconds(usage->ru_stime), usage->ru_maxrss,
                  (unsigned long long)dropped);
-    const bool is_whole =
-        add_end(record, is_signal, is_signal ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status)) &&
-        add(record, text, length);
     /* In this order: a name of an end never stands beside a record without one. */
-    if (fdatasync(record->fd) != 0) return false;
-    return renameat(record->spool, record->started, record->spool, record->ended) == 0 && is_whole;
+    return add_end(record, end) && add(record, text, length) && fdatasync(record->fd) == 0 &&
+           renameat(record->spool, record->started, record->spool, record->ended) == 0;
 }
 
-void record_forget(const struct record *record) {
+void record_remove(const struct record *record) {
     char first[100];
     snprintf(first, sizeof first, ".%s", record->started + sizeof "started-" - 1);
     unlinkat(record->spool, first, 0);
@@ -137,8 +134,7 @@ bool record_reaped(const char *directory, const struct process *process, const s
     struct record record = {.fd = open(first, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
     if (record.fd < 0) return false;
     const bool is_whole = add(&record, HAS_RUN, sizeof HAS_RUN - 1) && add_identity(&record, process) &&
-                          add_end(&record, end->si_code != CLD_EXITED, end->si_status) &&
-                          fdatasync(record.fd) == 0 && rename(first, name) == 0;
+                          add_end(&record, end) && fdatasync(record.fd) == 0 && rename(first, name) == 0;
     const int error = errno;
     close(record.fd);
     if (!is_whole) unlink(first);

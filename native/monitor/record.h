@@ -25,11 +25,11 @@ bool record_create(struct record *record, int spool, const char *job, const char
 /* Names the main process. False with errno; EEXIST if this try was started before. */
 bool record_start(struct record *record, pid_t main);
 
-/* Writes how the main process ended and makes it durable. */
-bool record_end(struct record *record, int wait_status, const struct rusage *usage, uint64_t dropped);
+/* Writes how the main process ended and makes it durable; false if that failed. */
+bool record_end(struct record *record, const siginfo_t *end, const struct rusage *usage, uint64_t dropped);
 
 /* Removes the record of a start that did not happen. */
-void record_forget(const struct record *record);
+void record_remove(const struct record *record);
 
 struct process {
     pid_t pid;

@@ -25,11 +25,12 @@ static void end_output(struct streams *streams, int which) {
     streams->outputs[which] = -1;
 }
 
-bool streams_read(struct streams *streams, int which, struct job_log *log) {
+size_t streams_read(struct streams *streams, int which, struct job_log *log) {
     const int fd = streams->outputs[which];
     const int stream = which == 0 ? STDOUT_STREAM : STDERR_STREAM;
-    if (fd < 0) return false;
-    if (!streams->has_terminal && log_take(log, stream, fd, CHUNK)) return true;
+    if (fd < 0) return 0;
+    const size_t taken = streams->has_terminal ? 0 : log_take(log, stream, fd, CHUNK);
+    if (taken > 0) return taken;
     static char piece[CHUNK];
     ssize_t got;
     do {
@@ -38,11 +39,13 @@ bool streams_read(struct streams *streams, int which, struct job_log *log) {
     if (got > 0) {
         streams->is_hung_up = false;
         log_append(log, stream, piece, (size_t)got);
-        return true;
+        return (size_t)got;
     }
-    /* A terminal reports EIO when its last user is gone. */
-    if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) end_output(streams, which);
-    return false;
+    if (got < 0 && errno == EAGAIN)
+        streams->is_hung_up = false;
+    else
+        end_output(streams, which); /* a terminal reports EIO when its last user is gone */
+    return 0;
 }
 
 size_t streams_input_room(const struct streams *streams) {
@@ -69,8 +72,12 @@ void streams_end_input(struct streams *streams) {
 static void close_input(struct streams *streams) {
     if (streams->stdin_end < 0) return;
     if (streams->has_terminal) {
-        /* What a terminal's line discipline takes for the end of input: termios(3), VEOF. */
-        if (write(streams->stdin_end, "\x04", 1) != 1 && errno == EAGAIN) return;
+        /* The line discipline reads this character as the end of input, or of an unfinished line: termios(3),
+         * VEOF. */
+        for (int left = streams->is_in_line ? 2 : 1; left > 0; left--) {
+            if (write(streams->stdin_end, "\x04", 1) != 1 && errno == EAGAIN) return;
+            streams->is_in_line = false;
+        }
     } else {
         close(streams->stdin_end);
     }
@@ -83,6 +90,7 @@ void streams_push_input(struct streams *streams) {
         const ssize_t put = write(streams->stdin_end, streams->input + done, streams->input_length - done);
         if (put > 0) {
             done += (size_t)put;
+            streams->is_in_line = strchr("\r\n", streams->input[done - 1]) == NULL;
         } else if (put < 0 && errno == EINTR) {
             continue;
         } else {

@@ -17,12 +17,13 @@ struct streams {
     char *input;   /* MOST_STDIN bytes, mapped at the first input */
     size_t input_length;
     bool input_ends;
+    bool is_in_line; /* the input so far does not end with a whole line */
 };
 
 void streams_set_window(const struct streams *streams, unsigned short columns, unsigned short rows);
 
-/* Moves one piece of output into the log; false if there is none now. */
-bool streams_read(struct streams *streams, int which, struct job_log *log);
+/* Moves one piece of output into the log. Returns its bytes; 0 if there is none now. */
+size_t streams_read(struct streams *streams, int which, struct job_log *log);
 size_t streams_input_room(const struct streams *streams);
 void streams_give_input(struct streams *streams, const char *data, size_t length);
 void streams_end_input(struct streams *streams);

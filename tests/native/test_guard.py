@@ -152,11 +152,11 @@ def test_pauses_between_short_lived_agents_double(make: Make) -> None:
 
 
 def test_sigterm_ends_the_agent_and_its_guard(make: Make) -> None:
-    guarded = make("trap 'echo 1 > $1/told; exit 3' TERM; echo 1 > $1/ready; while :; do sleep 0.01; done")
+    guarded = make("trap 'echo 1 > $1/terminated; exit 3' TERM; echo 1 > $1/ready; while :; do sleep 0.01; done")
     guarded.number_in("ready")
     os.kill(guarded.pid, signal.SIGTERM)
     assert guarded.wait() == 0
-    assert guarded.number_in("told") == 1
+    assert guarded.number_in("terminated") == 1
     assert len(guarded.agents()) == 1
 
 

@@ -1,11 +1,17 @@
 """The native monitor: it starts a job, carries its streams, serves clients, and leaves one record of the end."""
 
+import array
 import contextlib
+import ctypes
+import fcntl
 import os
+import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +22,7 @@ from hypothesis import strategies as st
 from tests.monitored import JOB, Monitored
 from tests.waiting import until
 
-from pgpu.engine.streams.frames import Kind, decode_gap, encode_frame
+from pgpu.engine.streams.frames import Hello, Kind, decode_gap, encode_frame, encode_hello
 from pgpu.errors import CommandNotFoundError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.host.process_identity import identify_unreaped
@@ -25,6 +31,8 @@ from pgpu.runtimes.job_monitor import read_record
 from pgpu.runtimes.launcher import spawn
 
 Make = Callable[..., Monitored]
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @pytest.fixture
@@ -63,7 +71,7 @@ def test_the_environment_is_the_job_s_alone(make: Make) -> None:
     assert sorted(job.output().split()) == sorted([b"PATH=" + os.fsencode(os.environ["PATH"]), b"ONE=1"])
 
 
-def test_a_command_that_is_missing_is_refused_and_marked_as_run_by_nobody(make: Make) -> None:
+def test_a_command_that_is_missing_is_refused_and_recorded_as_not_run(make: Make) -> None:
     job = make()
     with pytest.raises(CommandNotFoundError):
         job.start("no-such-command")
@@ -137,6 +145,76 @@ def test_a_job_s_daemon_does_not_hold_up_its_end(make: Make) -> None:
     os.kill(int(job.output()), signal.SIGKILL)
 
 
+def test_small_pieces_in_a_pipe_at_the_end_are_all_in_the_log(make: Make) -> None:
+    # Packets, in a log that is kept in memory: each is a record of its own, whose header is longer than it.
+    job = make()
+    (job.directory / "file").touch()
+    job.log = job.directory / "file" / "log"
+    _print_and_end_while_the_monitor_stands_still(
+        job, "fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT); [os.write(1, b'p') for _ in range(15)]"
+    )
+    client = job.attach()
+    job.order("finish")
+    assert client.output() == b"p" * 15
+
+
+def _print_and_end_while_the_monitor_stands_still(job: Monitored, statement: str, *, tty: bool = False) -> None:
+    gate = job.directory / "gate"
+    os.mkfifo(gate)
+    program = f"import fcntl, os, sys; open(sys.argv[1]).read(); {statement}"
+    job.start(sys.executable, "-c", program, str(gate), tty=tty)
+    main = read_record(job.started).holder
+    os.kill(job.pid, signal.SIGSTOP)
+    until(lambda: _state(job.pid) == "T")
+    gate.write_bytes(b"")
+    until(lambda: _state(main.pid) == "Z")
+    os.kill(job.pid, signal.SIGCONT)
+
+
+def test_a_main_process_is_reaped_once_its_end_is_recorded(make: Make) -> None:
+    for _ in range(20):
+        job = make(number=_next_number()).start("sh", "-c", "read line; seq 10000; exit 3", stdin=True)
+        main = read_record(job.started).holder.pid
+        job.attach().send(b"\n")
+        while Path(f"/proc/{main}").exists():
+            pass
+        assert job.ended.exists()
+
+
+def test_a_monitor_that_cannot_record_the_end_leaves_the_exit_code_to_its_parent(make: Make) -> None:
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    try:
+        job = make().start("sh", "-c", "read line; exit 9", stdin=True)
+        main = read_record(job.started).holder.pid
+        shutil.rmtree(job.spool)
+        job.attach().send(b"\n")
+        assert job.wait() == 1
+        assert os.waitstatus_to_exitcode(os.waitpid(main, 0)[1]) == 9
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def test_a_monitor_without_free_descriptors_hangs_up_on_clients(make: Make) -> None:
+    job = make().start("sh", "-c", "echo ready; exec sleep 600")
+    served = job.attach()
+    next(served.frames())  # from here on the monitor opens and closes nothing of its own
+    taken = {int(path.name) for path in _descriptors(job.pid)}
+    limit = max(taken) + 1
+    free = limit - len(taken)
+    resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(free + 2)]
+    for client in clients:
+        client.connect(str(job.attach_path))
+    assert [client.recv(1) for client in clients[free:]] == [b"", b""]
+    for client in clients:
+        client.close()
+    until(lambda: len(_descriptors(job.pid)) == len(taken))
+    job.order("signal 9")
+    job.order("finish")
+    assert served.output() == b""
+
+
 def test_orphans_are_reaped_by_the_monitor(make: Make) -> None:
     job = make().start("sh", "-c", "(sh -c 'sleep 0.05' & echo $! ) ; sleep 600")
     until(lambda: job.output().endswith(b"\n"))
@@ -144,6 +222,26 @@ def test_orphans_are_reaped_by_the_monitor(make: Make) -> None:
     until(lambda: identify_unreaped(orphan) is None)
     job.order("signal 9")
     job.end()
+
+
+def test_many_orphans_that_ended_at_once_are_all_reaped(make: Make) -> None:
+    job = make()
+    gate = job.directory / "gate"
+    os.mkfifo(gate)
+    job.start("sh", "-c", "read line < $1; for i in $(seq 150); do (true &); done; sleep 600", "sh", str(gate))
+    main = read_record(job.started).holder.pid
+    os.kill(job.pid, signal.SIGSTOP)
+    until(lambda: _state(job.pid) == "T")
+    gate.write_bytes(b"\n")
+    until(lambda: len(_children(job.pid)) == 151)
+    os.kill(job.pid, signal.SIGCONT)
+    until(lambda: _children(job.pid) == [main])
+    job.order("signal 9")
+    job.end()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
 
 
 def test_the_log_keeps_its_cap_and_whole_records(make: Make) -> None:
@@ -154,7 +252,7 @@ def test_the_log_keeps_its_cap_and_whole_records(make: Make) -> None:
     assert [int(line) for line in lines[1:]] == list(range(50_000 - len(lines) + 1, 50_000))
 
 
-def test_a_client_reads_everything_and_is_told_the_end_once_the_job_is_final(make: Make) -> None:
+def test_a_client_reads_everything_and_the_end_once_the_job_is_final(make: Make) -> None:
     job = make().start("sh", "-c", "read line; echo got $line", stdin=True)
     client = job.attach(owns_stdin=True)
     client.send(b"this\n")
@@ -171,6 +269,25 @@ def test_input_ends_with_the_client_that_owns_it(make: Make) -> None:
     until(lambda: job.output() == b"all of it")
     client.close()
     assert job.end().exit_code == 0
+
+
+def test_input_is_read_though_its_client_disconnected_without_reading(make: Make) -> None:
+    job = make().start("sh", "-c", "seq 100000; read line; exit 4", stdin=True)
+    until(lambda: job.output().endswith(b"100000\n"))
+    client = job.attach()
+    until(lambda: _queued(client.socket, termios.FIONREAD) > 1 << 16)
+    os.kill(job.pid, signal.SIGSTOP)
+    until(lambda: _state(job.pid) == "T")
+    client.send(b"line\n")
+    client.close()
+    os.kill(job.pid, signal.SIGCONT)
+    assert job.end().exit_code == 4
+
+
+def _queued(connection: socket.socket, request: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(connection, request, count)
+    return count[0]
 
 
 def test_a_large_input_arrives_whole(make: Make) -> None:
@@ -195,6 +312,30 @@ def test_a_client_of_an_empty_log_costs_no_cpu(make: Make) -> None:
     job.end()
     for client in clients:
         client.close()
+
+
+def test_input_that_a_terminal_does_not_take_costs_no_cpu(make: Make) -> None:
+    hung_up = make().start("sh", "-c", "exec <&- >&- 2>&-; exec sleep 600", tty=True, stdin=True)
+    left_behind = make(number=2).start("sh", "-c", "trap '' HUP; sleep 600 & exit 0", tty=True, stdin=True)
+    full = make(number=3).start("sleep", "600", tty=True, stdin=True)
+    left_behind.end()
+    jobs = (hung_up, left_behind, full)
+    clients = [job.attach() for job in jobs]
+    for client in clients:
+        client.send(b"a\n" * 20_000)
+        client.end_input()
+    until(lambda: not any(_queued(client.socket, termios.TIOCOUTQ) for client in clients))
+    before = [_cpu_ticks(job.pid) for job in jobs]
+    threading.Event().wait(0.5)
+    assert all(_cpu_ticks(job.pid) - ticks < 5 for job, ticks in zip(jobs, before, strict=True))
+    hung_up.order("signal 9")
+    full.order("signal 9")
+    for client in clients:
+        client.close()
+
+
+def _descriptors(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
 
 
 def _state(pid: int) -> str:
@@ -222,7 +363,7 @@ def test_a_hundred_clients_get_the_same(make: Make) -> None:
     assert len(found) == 100
 
 
-def test_a_client_that_reads_nothing_holds_the_job_only_if_it_asked_to(make: Make) -> None:
+def test_a_client_that_reads_nothing_holds_the_job_only_if_it_requested_that(make: Make) -> None:
     noisy = (sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'z' * (12 << 20))")
     job = make(cap_bytes=64 << 20).start(*noisy)
     idle = job.attach()
@@ -253,7 +394,7 @@ def _log_bytes(job: Monitored) -> int:
     return sum(path.stat().st_size for path in job.directory.glob("log*"))
 
 
-def test_a_client_behind_the_oldest_record_is_told_of_the_gap(make: Make) -> None:
+def test_a_client_behind_the_oldest_record_gets_the_gap(make: Make) -> None:
     job = make(cap_bytes=20_000).start("sh", "-c", "seq 200000; read line", stdin=True)
     until(lambda: job.output().endswith(b"200000\n"))
     client = job.attach(0)
@@ -278,6 +419,21 @@ def test_the_end_of_a_terminal_s_input_is_its_control_character(make: Make) -> N
     job = make().start("cat", tty=True, stdin=True)
     client = job.attach()
     client.send(b"line\n")
+    client.end_input()
+    assert job.end().exit_code == 0
+
+
+def test_a_terminal_s_output_is_whole_though_its_monitor_stood_still_at_the_end(make: Make) -> None:
+    job = make()
+    _print_and_end_while_the_monitor_stands_still(job, "os.write(1, b'v' * 10_000)", tty=True)
+    job.end()
+    assert job.output() == b"v" * 10_000
+
+
+def test_the_end_of_a_terminal_s_input_ends_an_unfinished_line_too(make: Make) -> None:
+    job = make().start("cat", tty=True, stdin=True)
+    client = job.attach()
+    client.send(b"no newline")
     client.end_input()
     assert job.end().exit_code == 0
 
@@ -328,6 +484,44 @@ _numbers = iter(range(1, 1 << 20))
 
 def _next_number() -> int:
     return next(_numbers)
+
+
+def test_frames_that_arrive_byte_by_byte_are_read(make: Make) -> None:
+    job = make().start("cat", stdin=True)
+    frames = encode_hello(Hello(0, holds_back=True, owns_stdin=True))
+    frames += encode_frame(Kind.STDIN, b"some ") + encode_frame(Kind.STDIN, b"") + encode_frame(Kind.STDIN, b"input")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(job.attach_path))
+        for place in range(len(frames)):
+            client.sendall(frames[place : place + 1])
+        until(lambda: job.output() == b"some input")
+        for byte in encode_frame(Kind.STDIN_END):
+            client.sendall(bytes([byte]))
+        assert job.end().exit_code == 0
+
+
+def test_a_storm_of_words_delays_neither_output_nor_end(make: Make) -> None:
+    job = make(cap_bytes=16 << 20).start("sh", "-c", "read line; seq 100000; exit 5", stdin=True)
+    is_over = threading.Event()
+    senders = [threading.Thread(target=_storm, args=[job, is_over]) for _ in range(4)]
+    for sender in senders:
+        sender.start()
+    job.attach().send(b"\n")
+    try:
+        assert job.end().exit_code == 5
+        assert job.output().endswith(b"100000\n")
+    finally:
+        is_over.set()
+        for sender in senders:
+            sender.join()
+
+
+def _storm(job: Monitored, is_over: threading.Event) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(job.control_path))
+        while not is_over.is_set():
+            with contextlib.suppress(BlockingIOError):
+                sender.send(b"window 80 25", socket.MSG_DONTWAIT)
 
 
 def test_a_monitor_that_stands_still_costs_no_output(make: Make) -> None:

@@ -1,6 +1,7 @@
 """What a job's log promises: every byte an offset for ever, a cap, and no trouble for the job."""
 
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -110,7 +111,25 @@ def test_a_log_that_cannot_be_opened_is_kept_in_memory(job: Monitored) -> None:
         os.close(end)
 
 
-def test_who_takes_from_a_pipe_and_is_killed_at_any_time_loses_no_byte(job: Monitored) -> None:
+def test_a_log_whose_directory_was_removed_is_kept_in_memory(job: Monitored) -> None:
+    job.log, job.cap_bytes = job.directory / "live" / "log", 1000
+    job.log.parent.mkdir()
+    ends = job.carry()
+    os.write(ends[1], b"f" * 400)
+    until(lambda: job.output() == b"f" * 400)
+    shutil.rmtree(job.log.parent)
+    for _ in range(8):
+        os.write(ends[1], b"g" * 400)
+    client = job.attach()
+    job.order("end")
+    job.order("finish")
+    assert client.output() == b"f" * 400 + b"g" * 3200
+    assert job.wait() == 0
+    for end in ends:
+        os.close(end)
+
+
+def test_a_monitor_that_takes_from_a_pipe_and_is_killed_at_any_time_loses_no_byte(job: Monitored) -> None:
     job.cap_bytes = 64 << 20
     streams = job.pipes()
     expected = b""
