@@ -122,7 +122,7 @@ def test_who_noticed_a_death_late_does_not_end_a_job_that_is_looked_after_again(
 
 def test_a_supervisor_that_was_replaced_starts_nothing(engine: Engine) -> None:
     entry = granted(engine, supervisor=LATER)
-    with pytest.raises(PgpuBug, match="another supervisor"):
+    with pytest.raises(PgpuBug, match="another process supervises"):
         _announce(engine, entry.job, DEAD)
     assert engine.ledger.job(entry.job.id).holder is None
 

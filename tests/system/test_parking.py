@@ -202,7 +202,7 @@ def test_who_does_not_leave_is_stopped(machine: World) -> None:
 
     def is_given_up() -> bool:
         aside.leave(machine.entry(idle).job)
-        return aside.reproach is not None
+        return aside.stop_reason is not None
 
     until(is_given_up)
     assert machine.until_free(idle).state is JobState.EXITED

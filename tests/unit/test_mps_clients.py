@@ -93,10 +93,10 @@ def test_a_kill_is_not_put_off_by_a_daemon_that_does_not_answer(tmp_path: Path, 
     assert read_snapshot(control) == DaemonSnapshot(1.0, health, {3: SERVER}, frozenset({SERVER}))
     clients = Clients(daemons, cast("GpuSource", Gpus()))
     if health in {Health.SILENT, Health.GONE}:
-        clients.take_leave(job, cast("RunningJob", None))
+        clients.terminate(job, cast("RunningJob", None))
     else:
         with pytest.raises(AskedError):
-            clients.take_leave(job, cast("RunningJob", None))
+            clients.terminate(job, cast("RunningJob", None))
 
 
 def test_a_job_that_ends_over_a_daemon_that_is_gone_says_so_before_anybody_looked(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A suspended job leaves its GPU and comes back: the part of that job's supervisor.
+"""A suspended job leaves its GPU and comes back: the part of the thread that supervises it.
 
-Where the driver can move whole processes to the host, it moves those of a job that does not oversubscribe. Of every other job
-the supervisor waits until nothing of it is in flight. Holding the job is left to the caller.
+If the driver can move whole processes to the host, the processes of a job that does not oversubscribe are moved. Every other job
+counts as away once none of its work is in flight. The caller holds the job's launches.
 """
 
 import logging
@@ -28,10 +28,10 @@ TRY_SECONDS = 2.0
 """Longest single attempt to lock a process: the lock stops its other threads."""
 
 TROUBLE_COUNT = 5
-"""Failed attempts to come back, a second apart, after which the job's supervisor reports it."""
+"""Failed attempts to come back, a second apart, after which it is reported as the job's warning."""
 
 PATIENCE_SECONDS = 60.0
-"""How long to wait for work in flight before a move is given up and the job goes on."""
+"""Longest wait for work in flight before a move is given up and the job continues."""
 
 _OVER_SECONDS = 1.0
 """Work counts as finished so long after its expected end, even if the job has not polled it."""
@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Departure(Struct):
-    """The move of one supervisor's job."""
+    """The move of one supervised job."""
 
     context: EngineContext
     job_id: str
@@ -66,8 +66,8 @@ class Departure(Struct):
         """Continue leaving; called again and again while a job with a lease is suspended and held.
 
         Args:
-            job: Of this supervisor.
-            by: The job that is to have its place, or its own id if no job in particular.
+            job: The supervised job.
+            by: Id of the job that gets its place; its own id for no job in particular.
 
         Raises:
             PgpuError: The GPU cannot be read.
@@ -105,7 +105,7 @@ class Departure(Struct):
         """Continue coming back; called again and again while the place of a job with a lease is free.
 
         Returns:
-            Whether all of it is back, so that it may go on.
+            Whether all of it is back, so that it may continue.
 
         Raises:
             OSError: The state cannot be written.
@@ -206,9 +206,9 @@ class Departure(Struct):
 
 
 class Mover(Struct):
-    """Moves a job's processes in either direction, in a thread: a move takes long, and the supervisor serves streams meanwhile.
+    """Moves a job's processes in either direction, in a thread of its own: a move takes long, and must not block the event loop.
 
-    Every step may be repeated, so after a crash the next supervisor starts again: a process that is away stays away. If one
+    Every step may be repeated, so after a crash the next agent starts again: a process that is away stays away. If one
     process cannot leave, all come back.
     """
 
@@ -240,7 +240,7 @@ class Mover(Struct):
         Raises:
             OSError: The state cannot be written; nothing is moved then.
         """
-        # Written first: after a crash the next supervisor must know which processes may be away.
+        # Written first: after a crash the next agent reads from it which processes may be away.
         save_parking(self.path, parking)
         self._start_thread(lambda: self._leave(parking))
 
@@ -261,7 +261,7 @@ class Mover(Struct):
                 self._log_once(f"{self.path} cannot be written: {exc.strerror}")
             self.when_done()
 
-        # A daemon thread: a move that hangs in the driver must not keep the supervisor from its exit.
+        # A daemon thread: a move that hangs in the driver must not block the exit of the process.
         self._thread = threading.Thread(target=run, name="parking", daemon=True)
         self._thread.start()
 

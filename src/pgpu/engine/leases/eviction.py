@@ -82,7 +82,7 @@ def _put_value(decision: Decision, entry: Entry, value: float | None) -> Job:
 
 
 class PlaceRefusedError(CapacityError):
-    """A job that was to make room could not, and goes on."""
+    """A job that was to make room could not, and continues."""
 
 
 def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
         raise PlaceRefusedError(str(exc)) from exc
     supervisors = [entry.supervisor for entry in holding if entry.job.id in stays]
     if any(each is None or not is_alive(each) for each in supervisors):
-        # No other process may be there to notice that the job ends.
+        # No other process may be left that detects the job's end.
         with suppress(NodeError):  # repeated as long as the job waits here
             recover(context)
     for entry in holding if job.request.preempts else ():
@@ -119,10 +119,10 @@ def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
 
 
 def give_back(context: EngineContext, job_id: str) -> None:
-    """Put a granted job that was not started back into the queue, at its old place; its supervisor is about to exit.
+    """Put a granted job that was not started back into the queue, at its old place; its supervision is about to end.
 
     Raises:
-        PgpuError: The ledger cannot be written; its next supervisor finds the same state.
+        PgpuError: The ledger cannot be written; the next attempt finds the same state.
     """
     with context.deciding() as decision:
         entry = decision.entry(job_id)

@@ -324,11 +324,11 @@ class Autoshrink:
     """
 
     def __init__(self, context: EngineContext, stable_seconds: float) -> None:
-        """Watch one job.
+        """Start without an observation of the job's peak.
 
         Args:
             context: Of the job.
-            stable_seconds: For how long its peak must not have grown.
+            stable_seconds: Time without growth of its peak after which it is stable.
         """
         self._context = context
         self._stable_seconds = stable_seconds
@@ -357,8 +357,7 @@ class Autoshrink:
             if fit_bytes is None:
                 return
             resize(self._context, job.id, Resize(fit_bytes))
-            # A crash before this transaction leaves the basis as it was: the next supervisor may shrink the slice
-            # again.
+            # A crash before this transaction leaves the basis as it was: the next agent may shrink the slice again.
             with self._context.ledger.decision() as decision:
                 entry = decision.entry(job.id)
                 request = replace(entry.job.request, basis=Basis.MEASURED.value)

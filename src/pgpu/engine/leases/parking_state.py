@@ -1,7 +1,7 @@
-"""The state of one suspended job's move to the host: a file for its next supervisor, for jobs that wait, and for rounds.
+"""The state of one suspended job's move to the host: a file for the next agent, for jobs that wait, and for rounds.
 
-Only the job's supervisor writes it, atomically; an unreadable file counts as none. It is in the runtime directory, since after
-a reboot there are no processes to bring back.
+Only the process that supervises the job writes it, atomically; an unreadable file counts as none. It is in the runtime
+directory, since after a reboot there are no processes to bring back.
 """
 
 import json
@@ -26,7 +26,7 @@ class Stage(StrEnum):
     """All that can be moved is off the GPU, and nothing of the job runs."""
 
     REFUSED = "refused"
-    """It could not be moved, and goes on."""
+    """It could not be moved, and continues."""
 
 
 class Traveller(Struct, frozen=True):
@@ -80,10 +80,10 @@ def is_travelling(path: Path) -> bool:
 
 
 def can_leave(job: Job, checkpoints: Checkpoints | None, path: Path) -> bool:
-    """Whether the driver may move the whole of a job with a lease to the host, as far as is known.
+    """Whether the driver may move the whole of a job with a lease to the host, by what was found until now.
 
     Not for jobs that oversubscribe: the driver moves their pages by itself, and not under MPS. Whether a certain job can be
-    moved is known only after a failure, which is remembered in its state.
+    moved shows only in an attempt; a failure is recorded in its state.
 
     Args:
         job: Any.

@@ -1,6 +1,6 @@
-"""Recovery after crashes: of a job, of its agent, of both, of the machine. Needs nothing but the ledger.
+"""Recovery after crashes: of a job, of its agent, of both, of the machine. Needs the ledger and the records of monitors alone.
 
-Any process may run it: it writes the end of jobs of which nothing is left, and calls the agent for jobs that run without.
+Any process may run it: it writes the end of jobs that have no process left, and calls the agent for jobs without a supervisor.
 """
 
 import time
@@ -17,11 +17,11 @@ from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
 from pgpu.runtimes.job_monitor import has_monitor, read_reaped, read_record
 from pgpu.structs import replace
 
-LOST = "its supervisor died, and its exit code is lost"
+LOST = "its exit code is lost: no process recorded its end"
 
 
 def recover(context: EngineContext) -> None:
-    """Repair the state of every job whose agent is dead.
+    """Repair the state of every job that no living process supervises.
 
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
@@ -47,7 +47,7 @@ def _is_supervised(entry: Entry) -> bool:
 
 
 def _is_gone(context: EngineContext, entry: Entry) -> bool:
-    # Without processes and held memory a supervisor would have nothing to do.
+    # Only a job without processes and held memory is ended here; any other one needs a thread of the agent.
     holder, lease = entry.job.holder, entry.job.lease
     if isinstance(holder, ClaimHolder) and lease is not None:
         is_over = entry.stop_grace_seconds is not None or not Path(holder.slice_directory).exists()
@@ -56,13 +56,12 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
         return False
     if is_alive(holder) or context.enforcer.is_held(lease):
         return False
-    # A living monitor is about to record how it ended; a supervisor waits for that.
+    # A living monitor is about to record the end; a thread of the agent waits for that.
     return entry.job.state.is_final or not has_monitor(context.places(entry.job.id).monitor_lock)
 
 
 def _finish(context: EngineContext, job_id: str) -> None:
-    # Another process may have started a supervisor since the view: the entry is read again, and the files are that one's
-    # then.
+    # An agent may have taken the job over since the view: the entry is read again, and then that agent uses the files.
     with context.deciding() as decision:
         entry = decision.entry(job_id)
         if not entry.is_live or _is_supervised(entry):
@@ -106,7 +105,7 @@ def mark_lost(job: Job, now_seconds: float) -> Job:
 
 
 def _remove_live_files(context: EngineContext, granted_ids: Collection[str]) -> None:
-    # A supervisor that was killed between writing the end and removing its files leaves sockets and pipes.
+    # An agent that was killed between the release of a lease and the removal of the job's files leaves sockets and pipes.
     for live in (context.settings.runtime_directory / "jobs").glob("*"):
         if live.name not in granted_ids and not send_datagram(context.places(live.name).wake_socket, b""):
             with context.ledger.view() as view:  # it may have been granted since

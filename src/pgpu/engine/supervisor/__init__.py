@@ -1,6 +1,7 @@
-"""One job from its grant to the release of its lease: a thread of the queue's agent starts it, watches it and writes its end.
+"""Supervision of one job from its grant to the release of its lease: starts the job, watches it and records its end.
 
-All that it needs is in the ledger and in the files of the job, so another agent can go on with it.
+It runs in a thread of the queue's agent; for a container of the OCI runtime, in the container's attendant process. All of its
+state is in the ledger and in the job's files, so after a crash another agent continues from there.
 """
 
 from pgpu.engine.supervisor.claiming import attend

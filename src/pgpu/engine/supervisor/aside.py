@@ -1,9 +1,9 @@
-"""A job that lives on without its lease: it leaves its GPU, and comes back once it is granted its place again.
+"""Parking: a job that runs on without its lease leaves its GPU, and comes back once it is granted a place again.
 
-Its main process hears SIGTSTP before anything leaves and SIGCONT when all is there. What holds GPU memory goes to the host as
-it is, where the driver moves processes and it is small enough; else it is ended, and the main process starts it again. The
-ledger says how it stands, so whoever looks after the job next goes on. It refuses to let a job stay that does not leave, or
-that uses its GPU while it has no slice: such a job is stopped.
+Its main process gets SIGTSTP before its processes leave the GPU, and SIGCONT when all of them are back. Processes with GPU
+memory are moved to the host if the driver can move them and the host has room; otherwise they are ended, and the main process
+starts them again. Each step is in the ledger or in the file of the move, so the next agent continues after a crash. A job that
+does not leave, or that uses its GPU while it is parked, is stopped.
 """
 
 import os
@@ -24,85 +24,87 @@ from pgpu.structs import Struct, field, replace
 from pgpu.units import GIB
 
 MOST_MOVED_BYTES = 8 * GIB
-"""More takes longer than somebody who waits for it has to wait: over PCIe 4.0 x16 it is gone in half a second."""
+"""Largest memory that is moved while another job waits: it takes half a second over PCIe 4.0 x16; more is ended instead."""
 
 _TERM_SECONDS = 1.0
-"""After SIGTERM, what holds memory has so long before SIGKILL."""
+"""Time between SIGTERM and SIGKILL for processes that hold memory."""
 
 _MOST_BREACHES = 3
-"""Looks, one a second, that find a parked job on its GPU: one may be a context that was being made, the third is none."""
+"""Checks, one a second, that find a parked job on its GPU before it is stopped: the first may find a context that was being made
+when the job was held."""
 
 STAYED = "it did not leave its GPU when its lease was taken"
 CAME_BACK = "it used its GPU while it was parked"
 
 
 class Aside(Struct):
-    """One supervisor's part in it."""
+    """The parking of one supervised job."""
 
     engine: Engine
     leaving: Departure
-    tell: Callable[[int], bool]
-    """Sends its main process a signal; says whether it was sent."""
+    send_signal: Callable[[int], bool]
+    """Sends the job's main process a signal; returns whether it was sent."""
 
-    look_again: Callable[[], None]
-    """Has this asked again soon."""
+    schedule_check: Callable[[], None]
+    """Schedules the next call soon, before the next tick."""
 
     host_bytes: Callable[[], int] = available_bytes
     patience_seconds: float = 5.0
-    """Who has not left so long after it began to be emptied never will: the job is stopped."""
+    """The job is stopped if its processes still hold memory this long after the first was asked to end."""
 
-    _is_told: bool = field(default=False)
-    _has_gone_on: bool = field(default=False)
+    _is_suspend_sent: bool = field(default=False)
+    _is_resume_sent: bool = field(default=False)
     _asked: set[int] = field(default_factory=set)
-    """Processes that were asked to end."""
+    """PIDs of processes that got SIGTERM or SIGKILL."""
 
     _emptied_from_seconds: float | None = field(default=None)
-    """Since when what holds memory is asked to end; None: it is not."""
+    """When the first of the processes was asked to end, monotonic; None: none was."""
 
     _breaches: int = field(default=0)
-    reproach: str | None = field(default=None)
-    """Why it was stopped; None: it was not, as far as this supervisor knows."""
+    stop_reason: str | None = field(default=None)
+    """Why this thread stopped the job; None: it did not."""
 
     def leave(self, job: Job) -> None:
-        """Go on with leaving, or see that it stays away; its launches are held.
+        """Continue to leave the GPU, or check that the parked job stays off it; the job's launches are held.
 
         Raises:
             PgpuError: The ledger or the GPU cannot be used.
-            OSError: It cannot be written down how far it is.
+            OSError: The state of the move cannot be written.
         """
         if job.lease is None:
             return
         if job.parked_at_seconds is not None:
             self._keep_away(job)
             return
-        if not self._is_told:
-            self._has_gone_on, self._is_told = False, self.tell(signal.SIGTSTP)
-        if not self._is_told:
-            return  # whoever runs it is away: it is told at the next tick
+        if not self._is_suspend_sent:
+            self._is_resume_sent, self._is_suspend_sent = False, self.send_signal(signal.SIGTSTP)
+        if not self._is_suspend_sent:
+            return  # the container engine is unreachable: the next tick sends it
         if self._has_left(job, job.lease):
             self._write_parked(job.id)
         else:
-            self.look_again()
+            self.schedule_check()
 
     def is_coming_back(self, job: Job) -> bool:
-        """Go on with coming back; say whether it has not come back yet, so that its launches are still held.
+        """Continue to come back; return True while not all of it is back, so that its launches stay held.
 
         Raises:
             PgpuError: The ledger cannot be used.
-            OSError: It cannot be written down how far it is.
+            OSError: The state of the move cannot be written.
         """
         parking = load_parking(self.engine.places(job.id).parking)
         if parking is not None and parking.by == job.id and not self._is_back(job):
-            self.look_again()
+            self.schedule_check()
             return True
-        if not self._has_gone_on:
-            self._is_told, self._emptied_from_seconds, self._breaches = False, None, 0
+        if not self._is_resume_sent:
+            self._is_suspend_sent, self._emptied_from_seconds, self._breaches = False, None, 0
             self._asked.clear()
-            self._has_gone_on = self.tell(signal.SIGCONT)
+            self._is_resume_sent = self.send_signal(signal.SIGCONT)
         return False
 
     def _keep_away(self, job: Job) -> None:
-        """Nothing but launches waits for a hold: whatever of a parked job comes to hold memory is ended, and then the job."""
+        # A hold stops launches and not allocations: a process of a parked job that holds memory is killed, and at the third
+        # time the job is stopped.
         there = self.leaving.find_travellers(job)
         self._end(there, signal.SIGKILL)
         self._breaches += bool(there)
@@ -126,19 +128,20 @@ class Aside(Struct):
         return is_small and self.engine.can_leave(job) and used_bytes <= self._room_bytes(job)
 
     def _room_bytes(self, job: Job) -> int:
-        """What the host has for it: what a container is moved to counts as its own memory, and it has other."""
+        # The memory of a container that is moved to the host counts in the container's own limit, which it needs for other
+        # data too.
         limit_bytes = job.spec.host_memory_bytes or (SEALED_HOST_MEMORY_BYTES if job.spec.is_sealed else None)
         return self.host_bytes() if limit_bytes is None else min(self.host_bytes(), limit_bytes // 2)
 
     def _is_emptied(self, job: Job, lease: Lease, *, is_hard: bool) -> bool:
-        """End what holds memory of the GPU; say whether nothing does any more."""
+        """End the processes that hold memory of the GPU; return whether none holds memory any more."""
         path = self.engine.places(job.id).parking
         parking = load_parking(path)
         travellers = () if parking is None else parking.travellers
         there = self.leaving.find_travellers(job, travellers)
         frozen = [each for each in travellers if is_alive(each.process) and each not in there]
         self._end(there, signal.SIGKILL if is_hard else signal.SIGTERM)
-        self._end(frozen, signal.SIGKILL)  # it could not hear anything else
+        self._end(frozen, signal.SIGKILL)  # a process that the driver has frozen handles no other signal
         if there or frozen or self.engine.enforcer.is_held(lease):
             if self._is_emptied_too_long():
                 self._stop(job.id, STAYED)
@@ -160,14 +163,14 @@ class Aside(Struct):
         return now_seconds - self._emptied_from_seconds >= self.patience_seconds
 
     def _stop(self, job_id: str, why: str) -> None:
-        if self.reproach is not None:
+        if self.stop_reason is not None:
             return
         with self.engine.deciding() as decision:
             entry = decision.entry(job_id)
             if entry.stop_grace_seconds is None:
                 job = replace(entry.job, warning=why)
                 decision.put(replace(entry, job=job, stop_grace_seconds=RECLAIM_GRACE_SECONDS))
-        self.reproach = why
+        self.stop_reason = why
         self.engine.wake([job_id])
 
     def _write_parked(self, job_id: str) -> None:
@@ -177,7 +180,7 @@ class Aside(Struct):
                 decision.put(mark_parked(entry, time.time()))
 
     def _is_back(self, job: Job) -> bool:
-        """Whether those have left whose place it was granted, and all of it is back."""
+        """Whether the jobs in its place have left, and all of its own processes are back."""
         try:
             stays = occupants(self.engine, job)
         except PlaceRefusedError:
@@ -187,7 +190,7 @@ class Aside(Struct):
         return not stays and self.leaving.come_back(job)
 
     def _wait_again(self, job_id: str) -> None:
-        """Whoever was to make room does not leave: it is parked as before, and wants a place still."""
+        # The job that was to make room cannot leave: this one is parked again, and waits for another place.
         with self.engine.deciding() as decision:
             entry = decision.entry(job_id)
             if not entry.job.is_aside:

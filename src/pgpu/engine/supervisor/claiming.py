@@ -1,4 +1,4 @@
-"""Who looks after a job, as the ledger has it: one process at a time, and the next only once that one is dead."""
+"""Which process supervises a job: written into the ledger by that process; replaced only after its death."""
 
 from pgpu.engine.engine import Engine
 from pgpu.host.process_identity import is_alive, myself
@@ -7,7 +7,7 @@ from pgpu.structs import replace
 
 
 def attend(engine: Engine, job_id: str) -> None:
-    """Be known as the one who looks after a job that waits, before `supervise` does it once it is granted.
+    """Register this process as the supervisor of a waiting job, which it passes to `supervise` after the grant.
 
     Raises:
         LedgerError: The ledger cannot be used.
@@ -16,7 +16,7 @@ def attend(engine: Engine, job_id: str) -> None:
 
 
 def claim(engine: Engine, job_id: str) -> Entry | None:
-    """Become the one who looks after a job; None where another one does, or nothing is left to be done for it.
+    """Register this process as a job's supervisor; None if another process is, or if the job's lease was released.
 
     Raises:
         LedgerError: The ledger cannot be used.

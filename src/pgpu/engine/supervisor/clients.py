@@ -1,8 +1,8 @@
-"""Sees to it, once a second, that the programs of a job under MPS are clients of its daemon, and that this is well.
+"""Checks once a second that the programs of a job under MPS are clients of its GPU's daemon, and that the daemon works.
 
-A program that lost its server can never use CUDA again, and one that never had it shares the GPU without a limit: either
-ends the job, with one line that says why. So does a daemon that died; one that is slow to answer does not. This module
-refuses to restart anything: the next job that comes does.
+A program can never use CUDA again after its server died, and a program that is no client uses the GPU without a limit. Either
+stops the job, with a warning that names the reason; so does a daemon that died, and one that has not answered for a minute. A
+daemon is not restarted here: the next job that joins starts it.
 """
 
 from pgpu.enforcement.mps import Health, MpsDaemons
@@ -15,31 +15,31 @@ from pgpu.runtimes import RunningJob
 from pgpu.structs import Struct, field
 
 SILENT_SECONDS = 60.0
-"""How long a daemon may not answer at all before its jobs end: those who need it to start a program wait meanwhile."""
+"""Time without an answer of the daemon after which its jobs are stopped; programs that start meanwhile block in CUDA."""
 
 
 class Judging(Struct):
-    """What is remembered of one job on a GPU from sighting to sighting."""
+    """The state of one job's clients on a GPU, from one snapshot of the daemon to the next."""
 
     gpu_uuid: str
     _judged_seconds: float = 0.0
     _silent_since_seconds: float | None = None
     _were_clients: set[int] = field(default_factory=set)
     _strangers: set[int] = field(default_factory=set)
-    """On the GPU at the last judgement, and no clients then."""
+    """PIDs that were on the GPU and no clients in the last snapshot."""
 
     def judged(self, seen: DaemonSnapshot, own: set[int], now_seconds: float) -> str | None:
-        """Return why the job has to end, in one line; None where all is well.
+        """Return why the job must be stopped, in one line; None if nothing is wrong.
 
         Args:
-            seen: What was seen of the daemon last; nothing comes of one that is not new.
-            own: The job's processes on the GPU now.
+            seen: The last snapshot of the daemon; one that was judged already is skipped.
+            own: PIDs of the job's processes on the GPU now.
             now_seconds: On the clock of `seen`.
         """
         if seen.health is Health.GONE:
             return _daemon_died(self.gpu_uuid)
         if seen.began_seconds <= self._judged_seconds:
-            return None  # Who came to the GPU since then could not be in it.
+            return None  # Processes that came to the GPU since the snapshot began may be missing in it.
         self._judged_seconds = now_seconds
         if seen.health is Health.SILENT:
             return self._silence(seen)
@@ -79,17 +79,17 @@ def _faulted(gpu_uuid: str) -> str:
 
 
 class Clients(Struct):
-    """One running job's."""
+    """The MPS clients of one running job."""
 
     daemons: MpsDaemons
     gpus: GpuSource
     _looks: Looks = field(default_factory=Looks)
     _judging: Judging | None = None
     _servers: set[int] = field(default_factory=set)
-    """That were there when somebody looked while the job ran."""
+    """PIDs of the daemon's servers that were found while the job ran."""
 
     def look(self, job: Job, running: RunningJob, now_seconds: float) -> str | None:
-        """Return why the job has to end, in one line; None where all is well, or nobody has seen it yet.
+        """Return why the job must be stopped, in one line; None if nothing is wrong, or there is no snapshot yet.
 
         Raises:
             NodeError: The GPU cannot be read.
@@ -106,9 +106,10 @@ class Clients(Struct):
         return None if seen is None else self._judging.judged(seen, self._on_gpu(gpu_uuid, running), now_seconds)
 
     def loss(self, job: Job) -> str | None:
-        """Return what became of the MPS of a job that ended with an error, in one line; None where all is well there.
+        """Return the failure of MPS under a job that ended with an error, in one line; None if daemon and servers work.
 
-        Its programs may have met that sooner than anybody looked. Nobody who is slow is asked.
+        The job's programs may fail before the next snapshot shows the reason. Reads /proc and the last snapshot only: a
+        daemon that hangs cannot delay the caller.
         """
         if job.lease is None or job.lease.sharing is not SharingMode.MPS:
             return None
@@ -123,8 +124,8 @@ class Clients(Struct):
         seen = read_snapshot(control)
         return _faulted(gpu_uuid) if seen is not None and seen.faulted & servers else None
 
-    def take_leave(self, job: Job, running: RunningJob) -> None:
-        """Have the server end a job's clients before they are killed: a client that dies in a kernel may fault the others.
+    def terminate(self, job: Job, running: RunningJob) -> None:
+        """Have the server terminate a job's clients before a kill: a client that dies in a kernel may fault the others.
 
         Raises:
             NodeError: The GPU cannot be read.
@@ -135,7 +136,7 @@ class Clients(Struct):
         control = self.daemons.of(gpu_uuid).control_of(job.id)
         seen = None if control is None else read_snapshot(control)
         if control is None or (seen is not None and seen.health in {Health.GONE, Health.SILENT}):
-            return  # Whoever does not answer would only put off the kill.
+            return  # A daemon that does not answer would only delay the kill.
         own = self._on_gpu(gpu_uuid, running)
         for server in control.servers() or ():
             for pid in own.intersection(control.clients(server) or ()):

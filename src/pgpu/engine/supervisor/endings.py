@@ -1,6 +1,6 @@
-"""What a job that ended becomes: failed, cancelled, or ended with one more thing to say of it.
+"""The final states of jobs: failed, cancelled, or ended with a warning.
 
-It refuses to write anything; the engine's decision does.
+Pure except for the clock: each function returns a change of the job, which the caller writes in a transaction.
 """
 
 import time
@@ -11,11 +11,11 @@ from pgpu.model import Job, JobState
 from pgpu.structs import replace
 
 EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
-"""Of jobs that never ran; as Docker's."""
+"""Exit codes for commands that could not be executed; the same as Docker's."""
 
 
 def warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], Job]:
-    """Return what makes of a job one that ended so, with one more thing to say of it."""
+    """Return `final` with a warning added to the job's own; None adds nothing."""
 
     def with_warning(job: Job) -> Job:
         ended = final(job)
@@ -25,7 +25,7 @@ def warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], 
 
 
 def failed(exc: PgpuError) -> Callable[[Job], Job]:
-    """Return what makes of a job one that could not be started or was lost."""
+    """Return a function that makes a job `failed` with this error, or `cancelled` for a CancelledError."""
     text = str(exc) if exc.hint is None else f"{exc} ({exc.hint})"
     codes = [code for kind, code in EXIT_CODES.items() if isinstance(exc, kind)]
 

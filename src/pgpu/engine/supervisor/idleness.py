@@ -1,7 +1,7 @@
-"""Tells when a job has done nothing on its GPUs for longer than the operator allows: a notebook left open over night.
+"""Reports a job that has done nothing on its GPUs for longer than the operator allows, such as a forgotten notebook.
 
-What the driver samples of each process is what counts: who launches next to nothing rounds to nothing. Where the driver
-does not tell, nobody is called idle. This module refuses to stop anybody.
+It uses the driver's samples of each process's utilisation, in which very short work rounds to 0. Without such samples a job
+with a process on the GPU counts as busy. The caller stops the job, or does not.
 """
 
 import time
@@ -14,29 +14,29 @@ from pgpu.runtimes import RunningJob
 from pgpu.units import format_duration
 
 LOOK_SECONDS = 5.0
-"""How often the driver is asked; it keeps samples for longer."""
+"""Interval between two queries of the driver, which keeps samples for longer than that."""
 
 
 @dataclass
 class Idleness:
-    """What is remembered of one running job from look to look."""
+    """The idle time of one running job, from one query to the next."""
 
     engine: Engine
     timeout_seconds: float | None
-    """None never calls it idle."""
+    """Longest allowed idle time; None: no limit."""
 
     clock: Callable[[], float] = time.monotonic
     _busy_at_seconds: float = field(init=False)
     _looked_at_seconds: float = field(init=False)
     _asked_at_seconds: float = field(init=False)
-    """In the driver's own time, since the epoch."""
+    """Of the last query, in the driver's time: seconds since the epoch."""
 
     def __post_init__(self) -> None:
         self._busy_at_seconds = self._looked_at_seconds = self.clock()
         self._asked_at_seconds = time.time()
 
     def look(self, job: Job, running: RunningJob) -> str | None:
-        """Return what to tell once the job was idle for too long, in one line; else None.
+        """Return a report in one line if the job was idle for too long; else None.
 
         Raises:
             NodeError: A GPU cannot be read.
@@ -59,8 +59,7 @@ class Idleness:
         return any(self._is_busy_on(uuid, since_seconds, running) for uuid in gpu_uuids)
 
     def _is_busy_on(self, gpu_uuid: str, since_seconds: float, running: RunningJob) -> bool:
-        """Where the driver does not tell who works, whoever is there counts as working."""
         pids = self.engine.gpus.busy_pids(gpu_uuid, since_seconds)
-        if pids is None:
+        if pids is None:  # This driver has no samples by process.
             pids = frozenset(process.pid for process in self.engine.gpus.processes(gpu_uuid))
         return any(running.owns(pid) for pid in pids)

@@ -1,7 +1,7 @@
-"""Lets go on what a job that ended has left behind: processes that still hold its memory, and that somebody had made wait.
+"""Processes that a job left behind at its end and that still hold its memory: removes the holds on their launches.
 
-Turns and trials know jobs that run alone, so nobody else would take back what they had set for this one. It ends nothing
-unless somebody asks to stop the job.
+Turns and trials handle running jobs only, so they do not clear the hold bits that they set for a job that has ended since;
+without this module its processes would wait forever. The processes are killed only if the job was asked to stop.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from pgpu.structs import Struct, field
 
 
 class Marked(Struct):
-    """Tells the processes of a job that this supervisor never saw run: by the marks that the job gave them."""
+    """Identifies a job's processes without its runtime, by marks such as their mount namespace."""
 
     engine: Engine
     job_id: str
     _belonging: ProcessOwners = field(default_factory=ProcessOwners)
 
     def owns(self, pid: int) -> bool:
-        """Whether a process, by host PID, is part of the job, as far as one can tell.
+        """Whether a process, by host PID, is known to belong to the job; False if its marks cannot be read.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -35,30 +35,30 @@ class Marked(Struct):
         return process is not None and self._belonging.owner(process, jobs) is not None
 
     def kill(self) -> None:
-        """End those of them that hold memory of a GPU.
+        """Kill those of the job's processes that hold memory of a GPU.
 
         Raises:
             NodeError: The ledger or a GPU cannot be read.
         """
         for gpu in self.engine.gpus.gpus():
-            for told in self.engine.gpus.processes(gpu.uuid):
-                if self.owns(told.pid):
+            for process in self.engine.gpus.processes(gpu.uuid):
+                if self.owns(process.pid):
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(told.pid, signal.SIGKILL)
+                        os.kill(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget the job."""
+        """Release the marks."""
         self._belonging.close()
 
 
 class LeftBehind(Struct, frozen=True):
-    """What one supervisor does of it, once the job it looks after has ended."""
+    """The holds on what one ended job left behind."""
 
     engine: Engine
     suspension: Suspension
 
     def look(self, job_id: str) -> None:
-        """Have it hold still only as long as somebody has its place.
+        """Clear the holds of turns and trials, and continue a suspension only while another job has the place.
 
         Raises:
             PgpuError: The ledger, the slice or the GPU cannot be read or written.
@@ -70,7 +70,7 @@ class LeftBehind(Struct, frozen=True):
             self.suspension.follow(job, holding)
 
     def close(self) -> None:
-        """Wait a moment for a move that is under way."""
+        """Wait up to a second for a move that is under way."""
         self.suspension.leaving.close()
 
     def _end_turns(self, lease: Lease) -> None:

@@ -1,6 +1,7 @@
-"""The life of one job as its supervisor lives it: wait, start or adopt, accompany, end, linger, go.
+"""The steps of a job's supervision: wait for its place, start or adopt it, watch it, record its end, release its lease.
 
-It decides nothing: each step is one of the modules beside this one, and each change is one decision of the engine.
+This module orders the steps; the modules beside it carry them out. Each change of the ledger is one transaction, so a crash
+between two steps leaves a state from which the next agent continues.
 """
 
 import contextlib
@@ -42,25 +43,25 @@ from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
 LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
-"""How often a lease is looked at whose job ended and whose memory a forked child may still hold; the last repeated."""
+"""Pauses between checks whether an ended job's memory is free (a forked child may hold it); the last is repeated."""
 
-LOOKS_AT_WHAT_LINGERS = 20
-"""After so many looks, about a second, those who still hold it are let go on."""
+CHECKS_PER_HOLD_UPDATE = 20
+"""One of so many checks, about one a second, also updates the holds on the processes that are left."""
 
-LAST_WORD_SECONDS = 0.5
-"""How long followers wait for the memory of a job that ended."""
+MOST_END_DELAY_SECONDS = 0.5
+"""Longest delay of the end of the output for clients while the memory of an ended job is still held."""
 
 PLACE_PAUSE_SECONDS = 0.05
-"""How often a job looks whether those have left whose place it has."""
+"""Polling interval while a granted job waits for suspended or evicted jobs to leave its place."""
 
 RETRY_SECONDS = 1.0
-"""How long to wait before the ledger is tried again, when a job's end could not be written."""
+"""Pause before a failed access to the ledger, the container engine or a GPU is repeated."""
 
 _MOST_WORD_BYTES = 64
 
 
 def supervise(engine: Engine, job_id: str) -> None:
-    """Look after one job until nothing is left to be done for it; does nothing if somebody else does.
+    """Supervise one job until its lease is released; does nothing if another process supervises it.
 
     Raises:
         PgpuError: The ledger cannot be used.
@@ -76,7 +77,7 @@ def supervise(engine: Engine, job_id: str) -> None:
 
 
 class _Supervisor:
-    """The life of one job."""
+    """The supervision of one job, on an event loop of its own thread."""
 
     def __init__(self, engine: Engine, entry: Entry) -> None:
         self._engine = engine
@@ -98,34 +99,34 @@ class _Supervisor:
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
         self._complaints = Complaints()
-        self._lesson: EndedRun | None = None
+        self._ended_run: EndedRun | None = None
         self._next_try: NextTry | None = None
         self._marked = Marked(engine, entry.job.id)
         self._suspension = Suspension(engine, Departure(engine, entry.job.id, self._marked.owns))
         self._is_given_back = False
-        """Whether it was granted a place that others could not leave."""
+        """Whether the job lost its place, because a job there could not leave, and must be queued again."""
 
         self._standing = Standing(engine, self._loop, entry.job.id)
 
     def run(self) -> None:
-        """Do whatever the job's state asks for, until it is final and its memory is free.
+        """Continue from the job's state in the ledger until the job is final and its memory is free.
 
-        A job that no ledger has is ended: nobody could see or stop it, or count what it holds.
+        A job that is in no ledger any more is killed: no command could list or stop it, and no round would count its memory.
         """
         try:
             self._run()
         except LedgerGoneError as exc:
-            say(f"{exc}: job {self._job.id} and its supervisor end")
+            say(f"{exc}: job {self._job.id} and its supervision end")
             self._kill_running()
             self._next_try, self._is_given_back = None, False
 
     def _run(self) -> None:
         try:
-            self._live()
+            self._supervise()
         except LedgerGoneError:
             raise
         except PlaceRefusedError as exc:
-            self._complain(exc)
+            self._log(exc)
             self._is_given_back = True
             return
         except PgpuError as exc:
@@ -138,15 +139,15 @@ class _Supervisor:
         self._standing.close()
 
     def try_again(self) -> None:
-        """Queue a job that wants another try, once nothing of this one is left; whoever comes by gives it a supervisor."""
+        """Queue the job again for its next try or another place, once all of this run is released; retries until written."""
         while self._next_try is not None or self._is_given_back:
             try:
                 self._queue_again()
             except LedgerGoneError as exc:
-                self._complain(exc)
+                self._log(exc)
                 return
             except LedgerError as exc:
-                self._complain(exc)
+                self._log(exc)
                 threading.Event().wait(RETRY_SECONDS)
             else:
                 return
@@ -158,7 +159,7 @@ class _Supervisor:
             give_back(self._engine, self._job.id)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release descriptors, sockets and the job's live files."""
         self._close_running()
         self._marked.close()
         self._carrier.close()
@@ -166,7 +167,7 @@ class _Supervisor:
         self._loop.close()
         self._places.remove_live()
 
-    def _live(self) -> None:
+    def _supervise(self) -> None:
         if self._job.holder is None and self._job.request.gpu_count:
             self._engine.hold_gpus()
         if self._job.state is JobState.STARTING and self._job.holder is None:
@@ -174,38 +175,39 @@ class _Supervisor:
         if self._running is None and not self._job.state.is_final:
             self._adopt()
         if self._running is not None:
-            self._accompany(self._running)
+            self._watch(self._running)
 
     def _start(self) -> RunningJob | None:
-        """A ledger or a container engine that refuses for a while fails no job: nothing ran, so it is started again.
+        """Start the job, and again after a temporary error of the ledger or the container engine.
 
         Returns:
-            None where it may run already: it was announced, and the engine went away before it said so.
+            None if the job may run already: its holder is in the ledger, and the connection to the engine was lost before
+            the answer. Then the caller adopts it.
         """
         while self._job.holder is None:
             try:
                 self._await_place()
                 return start(self._engine, self._job, self._carrier)
             except LedgerError as exc:
-                self._complain(exc)
+                self._log(exc)
             except (EngineAwayError, NotReadyError) as exc:
-                self._say_why_not(str(exc))
+                self._write_reason(str(exc))
             self._pause(RETRY_SECONDS)
         return None
 
     def _await_place(self) -> None:
-        """Wait until those have left who were suspended for this job.
+        """Wait until the jobs that were suspended or evicted for this one have left.
 
         Raises:
-            PlaceRefusedError: One of them cannot.
-            CancelledError: Somebody asked to stop it.
+            PlaceRefusedError: One of them cannot leave.
+            CancelledError: The job was stopped.
         """
-        told: tuple[str, ...] = ()
+        reported: tuple[str, ...] = ()
         while stays := occupants(self._engine, self._job):
-            if stays != told:
+            if stays != reported:
                 self._engine.wake(stays)
-                self._say_why_not(f"waits until {', '.join(f'job {job_id}' for job_id in stays)} has made room")
-                told = stays
+                self._write_reason(f"waits until {', '.join(f'job {job_id}' for job_id in stays)} has made room")
+                reported = stays
             self._refuse_if_stopped()
             self._pause(PLACE_PAUSE_SECONDS)
 
@@ -213,11 +215,11 @@ class _Supervisor:
         if self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None:
             raise CancelledError(f"job {self._job.id} was stopped before it was started")
 
-    def _say_why_not(self, reason: str) -> None:
-        """Tell why a granted job is not started, unless somebody asked to stop it.
+    def _write_reason(self, reason: str) -> None:
+        """Write into the ledger why a granted job is not started yet.
 
         Raises:
-            CancelledError: Somebody did.
+            CancelledError: The job was stopped.
         """
         try:
             entry = self._engine.ledger.entry(self._job.id)
@@ -227,7 +229,7 @@ class _Supervisor:
                     entry = replace(entry, job=replace(entry.job, reason=reason))
                     decision.put(entry)
         except LedgerError as exc:
-            self._complain(exc)
+            self._log(exc)
             return
         self._job = entry.job
         if entry.stop_grace_seconds is not None and entry.job.holder is None:
@@ -237,53 +239,54 @@ class _Supervisor:
         try:
             self._engine.hold_gpus()
         except PgpuError as exc:
-            self._complain(exc)  # It runs already, on the word of its lease; it is not ended for what others did.
+            # The job runs already under its lease: a lock that another ledger holds must not end it.
+            self._log(exc)
         self._running = self._adopted()
         if self._running is None:
             self._end(lambda job: mark_lost(job, time.time()))
 
     def _adopted(self) -> RunningJob | None:
-        """A container engine that is away ends nothing: what ran there may run on, or its end is told when it is back."""
-        has_complained = False
+        """Attach to the running job; while its container engine is unreachable, retry: the container may still run there."""
+        is_logged = False
         while True:
             try:
                 return adopt(self._engine, self._job, self._carrier)
             except EngineAwayError as exc:
-                if not has_complained:
-                    self._complain(exc)
-                has_complained = True
+                if not is_logged:
+                    self._log(exc)
+                is_logged = True
                 self._pause(RETRY_SECONDS)
 
-    def _accompany(self, running: RunningJob) -> None:
+    def _watch(self, running: RunningJob) -> None:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
         life = Running(self._engine, self._loop, self._job, running, self._signals)
-        self._on_wake = life.woken
+        self._on_wake = life.on_wake
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension
         final = life.until_ended()
         self._carrier.drain()
-        self._lesson = observe_end(self._engine, life.observed, measure_trace(self._engine, self._job, metrics))
+        self._ended_run = observe_end(self._engine, life.observed, measure_trace(self._engine, self._job, metrics))
         what_follows = self._what_follows(final)
         if isinstance(what_follows, NextTry):
-            self._next_try = what_follows  # The job ends for nobody but its history.
+            self._next_try = what_follows  # This run ends in the history alone: the job is queued again, not final.
         else:
             self._end(warned(final, what_follows))
 
     def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
-        """Of a job that hit its own limit and wants another try: that, or why there is none."""
+        """Return the next try of a job that exceeded its limit and may be retried, or the reason why there is none."""
         try:
             with self._engine.ledger.view() as view:
                 entry = view.entry(self._job.id)
                 is_asked_to_stop = entry.stop_grace_seconds is not None
-                if self._lesson is None or is_asked_to_stop:
+                if self._ended_run is None or is_asked_to_stop:
                     return None
-                return self._lesson.follow(view, final(entry.job))
+                return self._ended_run.follow(view, final(entry.job))
         except PgpuError as exc:
-            self._complain(exc)
+            self._log(exc)
             return None
 
     def _end(self, final: Callable[[Job], Job]) -> None:
-        """Write how the job ended, however long the ledger refuses."""
+        """Write the job's final state; retries for as long as the ledger cannot be written."""
         while True:
             try:
                 with self._engine.ledger.decision() as decision:
@@ -291,32 +294,32 @@ class _Supervisor:
                     if not entry.job.state.is_final:
                         entry = replace(entry, job=final(entry.job))
                         decision.put(entry)
-                        if self._lesson is not None:
-                            self._lesson.learn(decision, entry.job)
+                        if self._ended_run is not None:
+                            self._ended_run.learn(decision, entry.job)
             except LedgerError as exc:
-                self._complain(exc)
+                self._log(exc)
                 self._pause(RETRY_SECONDS)
             else:
                 self._job = entry.job
                 return
 
     def _linger(self) -> None:
-        """Keep the lease as long as anything may hold its memory, then give it back.
+        """Release the lease once no process holds its memory.
 
-        Followers are told the end once the memory is free, so that whoever comes after them finds it free; or soon
-        after, if processes that the job left behind keep it.
+        Clients get the end of the output after that, so that a command which follows finds the memory free; but at most
+        `MOST_END_DELAY_SECONDS` after the end if processes that the job left behind hold the memory.
         """
-        self._on_wake = self._stop_what_lingers
-        if self._next_try is None:  # else nobody is told an end: followers go on with the next try
-            self._loop.call_later(LAST_WORD_SECONDS, self._carrier.finish)
-        looks, left = 0, LeftBehind(self._engine, self._suspension)
+        self._on_wake = self._stop_leftovers
+        if self._next_try is None:  # else clients stay connected and follow the next try
+            self._loop.call_later(MOST_END_DELAY_SECONDS, self._carrier.finish)
+        checks, left = 0, LeftBehind(self._engine, self._suspension)
         while not self._try_release():
-            if looks % LOOKS_AT_WHAT_LINGERS == LOOKS_AT_WHAT_LINGERS - 1:
-                self._patiently(lambda: left.look(self._job.id))
-            self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
-            looks += 1
+            if checks % CHECKS_PER_HOLD_UPDATE == CHECKS_PER_HOLD_UPDATE - 1:
+                self._log_errors(lambda: left.look(self._job.id))
+            self._pause(LINGER_PAUSES_SECONDS[min(checks, len(LINGER_PAUSES_SECONDS) - 1)])
+            checks += 1
         left.close()
-        # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
+        # Before the end of the output: a container is removed, and its name free, when its caller's command returns.
         self._close_running()
         if self._next_try is None:
             self._carrier.finish()
@@ -324,7 +327,7 @@ class _Supervisor:
     def _close_running(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            self._patiently(running.close)
+            self._log_errors(running.close)
 
     def _try_release(self) -> bool:
         try:
@@ -333,35 +336,36 @@ class _Supervisor:
             if self._next_try is None:
                 self._engine.release(self._job.id)
         except PgpuError as exc:
-            self._complain(exc)
+            self._log(exc)
             self._pause(RETRY_SECONDS)
             return False
         return True
 
-    def _stop_what_lingers(self) -> None:
-        """A job that ended left processes behind, and now somebody asked to stop them."""
+    def _stop_leftovers(self) -> None:
+        """Kill the processes that the ended job left behind, if it was asked to stop meanwhile."""
         try:
             is_asked = self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None
         except LedgerError as exc:
-            self._complain(exc)
+            self._log(exc)
             return
         if is_asked and self._running is None:
-            self._patiently(self._marked.kill)
+            self._log_errors(self._marked.kill)
         elif is_asked:
             self._kill_running()
 
     def _kill_running(self) -> None:
         if self._running is not None:
-            self._patiently(self._running.kill)
+            self._log_errors(self._running.kill)
 
-    def _patiently(self, act: Callable[[], None]) -> None:
+    def _log_errors(self, act: Callable[[], None]) -> None:
+        """Call, and log an error: the caller continues without the result."""
         try:
             act()
         except PgpuError as exc:
-            self._complain(exc)
+            self._log(exc)
 
     def _read_wake(self) -> None:
-        """Take every message that is there: words to look again, and signals for the job."""
+        """Read all queued datagrams: signals for the job, window sizes, and empty ones that only wake this thread."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 words = self._wake.recv(_MOST_WORD_BYTES).split()
@@ -372,10 +376,10 @@ class _Supervisor:
         self._on_wake()
 
     def _pause(self, seconds: float) -> None:
-        """Serve the followers for a while."""
+        """Run the event loop for a time."""
         is_over: list[bool] = []
         self._loop.call_later(seconds, lambda: is_over.append(True))
         self._loop.run_until(lambda: bool(is_over))
 
-    def _complain(self, exc: PgpuError) -> None:
+    def _log(self, exc: PgpuError) -> None:
         self._complaints.say(exc)

@@ -1,6 +1,7 @@
-"""Looks at a GPU's MPS daemon: about one a second for all jobs there, by whoever is on duty, and never in a loop's way.
+"""Snapshots of a GPU's MPS daemon: about one a second for all jobs on the GPU, in a file that all of them read.
 
-Each look is a thread's, since a daemon that is slow keeps who asks it waiting for seconds. It refuses to judge.
+The job that gets a file lock takes the snapshot, in a thread of its own: a slow daemon answers after seconds, and must not
+block an event loop. `clients` evaluates the snapshots.
 """
 
 import os
@@ -18,16 +19,16 @@ _EVERY_SECONDS = 0.9
 """Less than a tick, so that each tick of one process alone finds it due."""
 
 _STUCK_SECONDS = 30.0
-"""Who is on duty and has seen nothing for so long is stopped: the others look themselves."""
+"""If the last snapshot is older, the holder of the lock hangs: then the other jobs take snapshots without the lock."""
 
 
 class Looks(Struct):
-    """One process's part."""
+    """One job's part in the snapshots."""
 
     _thread: threading.Thread | None = None
 
     def last(self, control: MpsControl) -> DaemonSnapshot | None:
-        """Return what was seen last, and see to it that somebody looks again where that is a while ago; never waits."""
+        """Return the last snapshot, and start a thread that takes a new one if it is old; never blocks."""
         seen = read_snapshot(control)
         age_seconds = _STUCK_SECONDS if seen is None else time.monotonic() - seen.began_seconds
         if age_seconds >= _EVERY_SECONDS and (self._thread is None or not self._thread.is_alive()):
@@ -52,5 +53,5 @@ def _look(control: MpsControl, duty: int | None) -> None:
 
 
 def _lock_of(control: MpsControl) -> Path:
-    """Beside the generations, so that it never brings back a directory that was removed."""
+    # Beside the generations' directories: opening a lock inside of one would create it again after its removal.
     return control.pipe_directory.parents[1] / "looking"

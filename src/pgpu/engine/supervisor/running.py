@@ -30,29 +30,29 @@ from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
 TICK_SECONDS = 1.0
-"""How often the driver is asked what the job holds."""
+"""Time between two readings of what the job holds, from driver and meter."""
 
 _TICKS_BETWEEN_ROUNDS = 5
-"""After so many ticks, see anew whom to watch."""
+"""The ledger is read again after so many ticks: a wake-up may have been lost."""
 
 _KILL_AGAIN_SECONDS = 5.0
 
 _LEAVING_PAUSE_SECONDS = 0.01
-"""How often a job is looked at that leaves its GPU, or comes back: somebody waits for either."""
+"""Polling interval while a job leaves its GPU or comes back: another job, or a call, waits for either."""
 
 
 class Running:
-    """One job that runs."""
+    """The supervision of one running job; called in the job's thread alone."""
 
     def __init__(self, engine: Engine, loop: EventLoop, job: Job, running: RunningJob, signals: list[int]) -> None:
         """Watch nothing yet.
 
         Args:
-            engine: Its engine.
-            loop: Of the supervisor.
+            engine: With the settings of the job's submitter.
+            loop: Of the job's thread.
             job: As it was started.
-            running: Its runtime's side.
-            signals: Sent to the job and not passed on yet; emptied here.
+            running: The job in its runtime.
+            signals: Signal numbers that are to be sent to the job, oldest first; emptied here.
         """
         self._engine = engine
         self._loop = loop
@@ -71,7 +71,7 @@ class Running:
         self._suspension = Suspension(engine, self._leaving, aside)
         self._suspend_timer: Timer | None = None
         self._complaints = Complaints()
-        self._told_trouble: str | None = None
+        self._reported_trouble: str | None = None
         self._idleness = Idleness(engine, engine.settings.idle_timeout_seconds)
         self._idle_report: str | None = None
         self._clients = None if engine.mps is None else Clients(engine.mps.daemons, engine.gpus)
@@ -86,13 +86,13 @@ class Running:
         """Wait for the job's end.
 
         Returns:
-            What makes of the job as the ledger has it then the job as it ended.
+            A function that takes the job as it is in the ledger and returns it with its end.
         """
         descriptor = self._running.fileno()
         self._watch_end(descriptor)
-        self._loop.call_later(0.0, self.woken)
+        self._loop.call_later(0.0, self.on_wake)
         self._loop.call_later(0.0, self._take_turns)
-        self._loop.call_later(0.0, self._look_at_clients_now)
+        self._loop.call_later(0.0, self._check_clients_now)
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._loop.run_until(lambda: self._has_ended)
         self._loop.forget(descriptor)
@@ -107,7 +107,7 @@ class Running:
 
     @property
     def suspension(self) -> Suspension:
-        """What was done about the job's being suspended, which may have to go on when it has ended."""
+        """The state of the job's suspension, which continues after the job's end if processes of it are left."""
         return self._suspension
 
     @property
@@ -115,56 +115,56 @@ class Running:
         """What the job held until now."""
         return self._watch.observed
 
-    def woken(self) -> None:
-        """Pass signals on, and see whether the job is to be stopped."""
+    def on_wake(self) -> None:
+        """Send the queued signals, and apply the ledger's entry: compute share, suspension, stop."""
         while self._signals:
             self._signal(self._signals.pop(0))
-        with self._complaining():
+        with self._errors_logged():
             with self._engine.ledger.view() as view:
                 entry, granted = view.entry(self._id), view.holding()
-            with self._complaining():
+            with self._errors_logged():
                 self._time_share.follow(entry.job, granted)
             self._suspend()
             if entry.stop_grace_seconds is not None:
                 self._stop(entry.stop_grace_seconds)
 
     def _watch_end(self, descriptor: int) -> None:
-        self._loop.watch(descriptor, READABLE, lambda _: self._look_for_end(descriptor))
+        self._loop.watch(descriptor, READABLE, lambda _: self._check_end(descriptor))
 
-    def _look_for_end(self, descriptor: int) -> None:
+    def _check_end(self, descriptor: int) -> None:
         try:
             self._has_ended = not self._running.is_alive()
         except PgpuError as exc:
-            # A container engine that is away for a while ends no job.
+            # While a container engine is unreachable, its containers may still run.
             self._complaints.say(exc)
             self._loop.forget(descriptor)
             self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
 
     def _exit_code(self) -> int | None:
-        with self._complaining():
+        with self._errors_logged():
             return self._running.exit_code()
         return None
 
     def _signal(self, number: int) -> bool:
-        with self._complaining():
+        with self._errors_logged():
             self._running.signal(number)
             return True
         return False
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
-        with self._complaining():
-            self._look_at_memory(self._engine.ledger.job(self._id))
+        with self._errors_logged():
+            self._check_memory(self._engine.ledger.job(self._id))
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()
         elif exit_code:
-            self._look_for_loss()
+            self._check_mps_loss()
 
         def final(job: Job) -> Job:
-            reproach = None if self._suspension.aside is None else self._suspension.aside.reproach
-            told = self._watch.violation or self._mps_report or self._idle_report or reproach
-            taken = None if job.reclaimed_at_seconds is None else RECLAIMED
-            job = replace(job, peak_bytes=peak_bytes, warning=told or taken)
+            stopped = None if self._suspension.aside is None else self._suspension.aside.stop_reason
+            report = self._watch.violation or self._mps_report or self._idle_report or stopped
+            reclaimed = None if job.reclaimed_at_seconds is None else RECLAIMED
+            job = replace(job, peak_bytes=peak_bytes, warning=report or reclaimed)
             if exit_code is None:
                 return mark_lost(job, now_seconds)
             return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
@@ -178,7 +178,7 @@ class Running:
             self._kill_timer = self._loop.call_later(grace_seconds, self._kill)
 
     def _kill(self) -> None:
-        self._take_leave()
+        self._terminate_clients()
         try:
             self._running.kill()
         except PgpuError as exc:
@@ -188,24 +188,24 @@ class Running:
     def _tick(self) -> None:
         self._ticks += 1
         had_violation = self._watch.violation
-        with self._complaining():
+        with self._errors_logged():
             job = self._engine.ledger.job(self._id)
-            for look in (self._look_at_memory, self._look_at_time, self._look_for_work, self._look_at_clients):
-                with self._complaining():  # A driver that cannot be asked for a moment must not end a job.
-                    look(job)
+            for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
+                with self._errors_logged():  # A driver that fails for a moment must not end a job.
+                    check(job)
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
-        with self._complaining():
+        with self._errors_logged():
             self._watchdog.tick()
         self._suspend()
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
-            self.woken()
+            self.on_wake()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     @contextmanager
-    def _complaining(self) -> Iterator[None]:
-        """Log what cannot be read or done now; it is tried again at the next tick."""
+    def _errors_logged(self) -> Iterator[None]:
+        """Log an error of the block; the next tick repeats what failed."""
         try:
             yield
         except PgpuError as exc:
@@ -213,69 +213,70 @@ class Running:
 
     def _suspend(self) -> None:
         self._suspend_timer = None
-        with self._complaining():
+        with self._errors_logged():
             with self._engine.ledger.view() as view:
                 job = view.entry(self._id).job
                 holding = view.holding() if job.suspended_by is not None else []
             self._suspension.follow(job, holding)
         trouble = self._leaving.trouble
-        if trouble is not None and trouble != self._told_trouble:
-            self._told_trouble = trouble
+        if trouble is not None and trouble != self._reported_trouble:
+            self._reported_trouble = trouble
             self._report(trouble, is_end=False)
 
     def _suspend_soon(self) -> None:
-        """Look again at a job that leaves, or comes back."""
+        """Schedule the next step of a job that leaves its GPU or comes back."""
         if self._suspend_timer is None:
             self._suspend_timer = self._loop.call_later(_LEAVING_PAUSE_SECONDS, self._suspend)
 
     def _take_turns(self) -> None:
-        with self._complaining():
+        with self._errors_logged():
             self._arbiter.tick()
             self._verifier.tick()
 
-    def _look_at_memory(self, job: Job) -> None:
+    def _check_memory(self, job: Job) -> None:
         if self._leaving.is_under_way or job.is_aside:
-            return  # The driver tells less than the meter, and rightly; whether it keeps away is seen to elsewhere.
+            # Moved memory is in the meter and not in the driver's report; `Aside` checks that the job stays off its GPU.
+            return
         self._watch.look(job, self._running)
         self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
 
-    def _look_at_time(self, job: Job) -> None:
+    def _sample_time(self, job: Job) -> None:
         if job.lease is not None:
             self._time_samples.look(job.lease, time.monotonic_ns())
 
-    def _look_for_work(self, job: Job) -> None:
-        told = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
-        if told is not None and self._idle_report is None:
-            self._idle_report = told
-            self._report(told, is_end=self._engine.settings.on_idle == "stop")
+    def _check_idleness(self, job: Job) -> None:
+        report = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
+        if report is not None and self._idle_report is None:
+            self._idle_report = report
+            self._report(report, is_end=self._engine.settings.on_idle == "stop")
 
-    def _look_at_clients(self, job: Job) -> None:
+    def _check_clients(self, job: Job) -> None:
         if self._clients is None or self._mps_report is not None:
             return
         self._mps_report = self._clients.look(job, self._running, time.monotonic())
         if self._mps_report is not None:
             self._report(self._mps_report, is_end=True)
 
-    def _look_at_clients_now(self) -> None:
-        with self._complaining():
-            self._look_at_clients(self._engine.ledger.job(self._id))
+    def _check_clients_now(self) -> None:
+        with self._errors_logged():
+            self._check_clients(self._engine.ledger.job(self._id))
 
-    def _look_for_loss(self) -> None:
-        """Find out whether a program ended over the loss of its MPS, before the next tick would."""
+    def _check_mps_loss(self) -> None:
+        """Check whether a program failed because its MPS daemon or server died since the last tick."""
         if self._clients is not None and self._mps_report is None:
-            with self._complaining():
+            with self._errors_logged():
                 self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
 
-    def _take_leave(self) -> None:
+    def _terminate_clients(self) -> None:
         if self._clients is not None:
-            with self._complaining():
-                self._clients.take_leave(self._engine.ledger.job(self._id), self._running)
+            with self._errors_logged():
+                self._clients.terminate(self._engine.ledger.job(self._id), self._running)
 
     def _report(self, warning: str, *, is_end: bool) -> None:
-        with self._complaining(), self._engine.ledger.decision() as decision:
+        with self._errors_logged(), self._engine.ledger.decision() as decision:
             entry = decision.entry(self._id)
             decision.put(self._with_warning(entry, warning, is_end=is_end))
-        self.woken()
+        self.on_wake()
 
     def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
         warned = replace(entry, job=replace(entry.job, warning=warning))

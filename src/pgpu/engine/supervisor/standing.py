@@ -1,7 +1,7 @@
-"""Sees to it that a supervisor ends once the ledger that it works for is gone, or knows nothing of its job.
+"""Detects once a second that a supervised job's ledger was removed, or was replaced by one without the job.
 
-It looks by itself, since what a job needs of the ledger is asked for patiently and by many: a disk that is full for a while
-must end nobody. It refuses to say what becomes of the job.
+It is a check of its own because all other accesses to the ledger retry or log their errors: a temporary error, such as a full
+disk, must end no job. The caller decides what happens to the job.
 """
 
 from contextlib import suppress
@@ -14,17 +14,17 @@ LOOK_SECONDS = 1.0
 
 
 class Standing:
-    """One job's in its ledger."""
+    """The entry of one job in its ledger."""
 
     def __init__(self, engine: Engine, loop: EventLoop, job_id: str) -> None:
-        """Look from now on; the loop raises `LedgerGoneError` once the job's entry is gone."""
+        """Start the checks; the loop raises `LedgerGoneError` once the job's entry is gone."""
         self._engine = engine
         self._loop = loop
         self._id = job_id
         self._timer: Timer = loop.call_later(LOOK_SECONDS, self._look)
 
     def close(self) -> None:
-        """Look no more: what is left to be done needs no ledger."""
+        """Stop the checks."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -35,4 +35,4 @@ class Standing:
             with suppress(LedgerError):
                 ledger.entry(self._id)
         except JobNotFoundError as exc:
-            raise LedgerGoneError(f"the ledger {ledger.path} is another one now, without job {self._id}") from exc
+            raise LedgerGoneError(f"the ledger {ledger.path} was replaced, and has no job {self._id}") from exc

@@ -1,7 +1,8 @@
-"""How a granted job comes to run, exactly once, and how one that runs already is taken over.
+"""Start of a granted job, exactly once, and adoption of one that runs already.
 
-The holder is in the ledger before its first instruction. So whoever comes after a crash finds either a job that never
-ran and starts it, or a holder and takes charge of it; where even that is unsure the job is given up, never started twice.
+The job's holder (its process or container) is in the ledger before the job's first instruction. After a crash the next agent
+finds either no holder, so the job never ran and is started, or a holder, which it adopts. A holder that is gone without a
+record of its end makes the job fail; it is never started twice.
 """
 
 import time
@@ -21,13 +22,13 @@ from pgpu.structs import replace
 
 
 def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
-    """Make the slice, start the job in it and write that it runs.
+    """Make the slice, start the job in it and write its state `running`.
 
     Raises:
-        CancelledError: Somebody asked to stop it meanwhile; nothing runs.
-        NotReadyError: What it needs is being put in order; nothing runs.
-        PlaceRefusedError: It left its mode to pgpu and cannot have the one that it was granted; it will have another.
-        PgpuError: It cannot be started; nothing runs.
+        CancelledError: The job was stopped meanwhile; nothing runs.
+        NotReadyError: The GPU's MPS daemon restarts or drains, for example; nothing runs, and a later attempt may succeed.
+        PlaceRefusedError: A job with `--sharing auto` cannot be a client of MPS; it is queued again with time slices.
+        PgpuError: The job cannot be started; nothing runs.
     """
     runtime = engine.runtime(job.spec.runtime)
     gpus = _gpus_of(engine, _lease(job))
@@ -51,7 +52,7 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
 
 
 def adopt(engine: Engine, job: Job, carrier: Carrier) -> RunningJob | None:
-    """Take charge of a job that runs already; None if its holder is gone."""
+    """Attach to a job that runs already; None if its holder is gone."""
     running = engine.runtime(job.spec.runtime).adopt(job, carrier.reopen())
     carrier.started()
     if running is not None:
@@ -66,29 +67,29 @@ def _holding(engine: Engine) -> list[Entry]:
 
 def _lease(job: Job) -> Lease:
     if job.lease is None:
-        raise PgpuBug(f"job {job.id} is to be started without a lease")
+        raise PgpuBug(f"job {job.id} has no lease, and cannot be started")
     return job.lease
 
 
 def _shared(engine: Engine, job: Job, gpus: list[Gpu], delivery: Delivery, account: Account | None) -> Delivery:
-    """Bring a job under MPS to the others there."""
+    """Return the delivery of a job, under MPS as a client of its GPU's daemon."""
     if _lease(job).sharing is not SharingMode.MPS:
         return delivery
     if engine.mps is None:
-        raise NodeError("nvidia-cuda-mps-control is not on this machine any more", hint="install it with the driver")
+        raise NodeError("nvidia-cuda-mps-control is no longer on this machine", hint="install it with the driver")
     try:
         return engine.mps.join(job, gpus, delivery, engine.enforcer.for_gpus(gpus), account)
     except (RequestError, EnforcementError) as exc:
         if job.request.sharing is not SharingWish.AUTO:
             raise
         _decline_mps(engine, job, exc)
-        raise PlaceRefusedError(f"{exc}; it will have time slices instead") from exc
+        raise PlaceRefusedError(f"{exc}; it gets time slices instead") from exc
 
 
 def _decline_mps(engine: Engine, job: Job, why: PgpuError) -> None:
-    """Have a job that left its mode to pgpu start in time slices, once it is granted anew.
+    """Change a job with `--sharing auto` to time slices for its next grant.
 
-    Where it is the job that can be no client, and not the daemon that failed, its program is not tried again for a day.
+    If the job itself cannot be a client (and it was not the daemon that failed), its program gets no MPS for a day.
     """
     engine.ledger.events.note(
         "mps-declined", f"time slices instead of MPS: {why}", job_id=job.id, owner_uid=job.owner_uid
@@ -109,14 +110,14 @@ def _gpus_of(engine: Engine, lease: Lease) -> list[Gpu]:
     try:
         return [known[part.gpu_uuid] for part in lease.slices]
     except KeyError as exc:
-        raise NodeError(f"GPU {exc.args[0]} was granted and is gone now") from exc
+        raise NodeError(f"GPU {exc.args[0]} was granted and is no longer on this machine") from exc
 
 
 def _announce(engine: Engine, job: Job, holder: Holder) -> None:
     with engine.ledger.decision() as decision:
         entry = decision.entry(job.id)
         if entry.supervisor != myself():
-            raise PgpuBug(f"another supervisor looks after job {job.id}")
+            raise PgpuBug(f"another process supervises job {job.id}")
         if entry.stop_grace_seconds is not None:
             raise CancelledError(f"job {job.id} was stopped before it was started")
         decision.put(replace(entry, job=replace(entry.job, holder=holder, lease=_same_slices(job, entry))))
@@ -131,7 +132,7 @@ def _mark_running(engine: Engine, job: Job) -> None:
     try:
         running = _write_running(engine, job)
     except LedgerError as exc:
-        # It runs, and its holder is known: that the ledger calls it `starting` to its end is the lesser evil.
+        # The job runs and its holder is in the ledger, so it is not ended for this; it stays `starting` until its end.
         say(str(exc))
         return
     if running.lease is not None and running.lease.slices != _lease(job).slices:

@@ -1,7 +1,7 @@
-"""Holds a job while the ledger says that it is suspended, and lets it go on once nobody needs its place any more.
+"""Holds a job while the ledger has it as suspended, and resumes it once no other job needs its place.
 
-The ledger remembers that, and a file how far it has left its GPU, so a crash of anybody leaves nothing that the next
-supervisor would not see.
+The ledger has which job is suspended for which one; a file has how far its processes have left the GPU. So after a crash at
+any point the next agent continues from there.
 """
 
 import time
@@ -19,18 +19,20 @@ from pgpu.structs import Struct, replace
 
 
 class Suspension(Struct):
-    """What one supervisor does of it."""
+    """The suspension of one supervised job."""
 
     engine: Engine
     leaving: Departure
     aside: Aside | None = None
-    """Of a job that parks."""
+    """For a job that can park; None for other jobs."""
 
     def follow(self, job: Job, holding: Sequence[Entry]) -> None:
-        """Hold it and have it leave, or have it come back and let it go on, as far as this room is concerned.
+        """Continue to hold the job and to move it off its GPU, or to move it back and to resume it.
+
+        Called each second and after wake-ups; each call makes one step. Moves run in a thread of their own.
 
         Args:
-            job: As the ledger has it now.
+            job: Its current entry in the ledger.
             holding: Every job that holds a lease.
 
         Raises:
@@ -63,7 +65,7 @@ class Suspension(Struct):
         return False
 
     def _hold(self, lease: Lease, *, is_held: bool) -> None:
-        """Others' holds are theirs."""
+        # Only the bit of suspensions changes; turns and trials set other bits of the same word.
         words = self.engine.enforcer.words(lease)
         for part, word in zip(lease.slices, words, strict=False):  # none before the slice is made
             if bool(word.holds & Hold.SUSPENSION) != is_held:

@@ -1,4 +1,4 @@
-"""Takes a sample of a running job's board once a second, and leaves the last minute of them where others read it."""
+"""Samples a running job's board once a second, and writes the samples of the last minute to a file for reports."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ class TimeSamples:
     """The samples of one job."""
 
     def __init__(self, enforcer: Enforcer, path: Path) -> None:
-        """Go on where a supervisor before this one was killed.
+        """Read the samples that an earlier agent wrote.
 
         Args:
             enforcer: Of the job.
-            path: Where the samples lie.
+            path: The file of samples.
         """
         self._enforcer = enforcer
         self._path = path
         self._samples = read_samples(path)
 
     def look(self, lease: Lease, now_ns: int) -> None:
-        """Take one; none before a process of the job uses a GPU.
+        """Take a sample; does nothing before a process of the job uses a GPU.
 
         Raises:
             EnforcementError: The board cannot be read.

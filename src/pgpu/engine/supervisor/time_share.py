@@ -1,4 +1,4 @@
-"""Keeps a job's share of its GPUs' time as the ledger has it, and as whoever is beside it now makes necessary."""
+"""Writes a job's share of its GPUs' time into its limit file when the ledger, or the set of jobs beside it, changes."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from pgpu.model import Job
 
 
 class TimeShare:
-    """What one job's limit file says of compute; others write there, too, so nothing is remembered of it."""
+    """The compute words of one job's limit file. Other processes write them too, so they are read each time, not cached."""
 
     def __init__(self, enforcer: Enforcer) -> None:
         self._enforcer = enforcer
 
     def follow(self, job: Job, holding: Sequence[Entry]) -> None:
-        """Write it again where it is no longer so.
+        """Write the compute words again if they differ from the ledger.
 
         Args:
-            job: As the ledger has it now.
+            job: Its current entry in the ledger.
             holding: Every job that holds a lease.
 
         Raises:
