@@ -1,6 +1,7 @@
-"""A job's output as one client sees it: from any offset, through its supervisor or from the stored log, without a gap.
+"""A job's output for a client on the same machine: from any offset, from the job's monitor or from the stored log.
 
-Where the supervisor dies, another one is waited for and the output goes on where it ended.
+If the connection ends early, because the monitor was killed, the client connects to the next one and continues at its offset,
+without a gap.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from pgpu.model import JobState
 from pgpu.structs import Struct
 
 FROM_NOW_ON = (1 << 63) - 1
-"""An offset behind every log: only the end is heard of."""
+"""An offset behind every log: the client gets no output, only the end."""
 
 _RECONNECT_SECONDS = 0.02
 _RECOVER_SECONDS = 1.0
@@ -35,7 +36,7 @@ class Follower(JobStream):
         """Do not connect yet.
 
         Args:
-            engine: Whose job it is.
+            engine: Of the job's ledger.
             job_id: The job.
             offset: As of `JobStream`.
             holds_back: Likewise.
@@ -87,7 +88,7 @@ class Follower(JobStream):
         return connection
 
     def _receive(self, connection: socket.socket) -> Sequence[bytes] | None:
-        """Wait for bytes; None once the supervisor is gone."""
+        """Wait for bytes; None once the monitor has closed the connection."""
         self.rest_until_readable(connection)
         try:
             data = connection.recv(_CHUNK_BYTES)
@@ -96,7 +97,7 @@ class Follower(JobStream):
         return [data] if data else None
 
     def stored_records(self) -> Iterator[Record]:
-        """Yield what is stored now; `records` goes on behind it."""
+        """Yield the output that is stored now; `records` continues behind it."""
         for offset, data in stored(self._engine.places(self._job_id).log, self.reading.offset):
             if offset != self.reading.offset:
                 self.reading.jump(offset)
@@ -104,7 +105,7 @@ class Follower(JobStream):
 
 
 class EngineHand(Struct, frozen=True):
-    """What a caller does to a job of an engine in this process; see `JobControl`."""
+    """Operations on a job of the engine in this process; see `JobControl`."""
 
     engine: Engine
     job_id: str

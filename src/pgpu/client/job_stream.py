@@ -1,6 +1,6 @@
 """The connection between a caller and one job, for local and HTTP clients: output from any offset, input, and control.
 
-A subclass of `JobStream` opens the connections; this module decodes the frames of the job's supervisor and resumes behind
+A subclass of `JobStream` opens the connections; this module decodes the frames of the job's monitor and resumes behind
 the last byte after a lost connection. `terminal` attaches standard streams to it.
 """
 
@@ -20,13 +20,13 @@ _MILLISECONDS = 1000
 
 
 class Sender(Protocol):
-    """Sends frames to the job's supervisor."""
+    """Sends frames to the job's monitor."""
 
     def sendall(self, data: bytes, /) -> None:
         """Send all of it.
 
         Raises:
-            OSError: The other side is gone.
+            OSError: The connection is closed.
         """
         ...
 
@@ -71,7 +71,7 @@ class JobStream(ABC):
         return encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin))
 
     def read_connection(self, receive: Callable[[], Sequence[bytes] | None]) -> Generator[Record, None, bool]:
-        """Yield the records of one connection; return whether the supervisor sent the end of the output.
+        """Yield the records of one connection; return whether the monitor sent the end of the output.
 
         Args:
             receive: Waits for bytes; None once the connection is closed.

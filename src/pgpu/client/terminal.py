@@ -44,7 +44,7 @@ def attach(
     stream.owns_stdin = stdin_sender is not None
 
     def greet(connection: Sender) -> None:
-        # The supervisor that receives the window size exists only once a connection is made.
+        # The sockets that receive the window size exist only once a connection is made.
         if spec.wants_tty:
             _send_window(control)
         if stdin_sender is not None:
@@ -117,7 +117,7 @@ class _StdinSender:
 
     def _send(self, frame: bytes) -> None:
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # The supervisor has exited: the job's input is closed.
+            with contextlib.suppress(OSError):  # The monitor has closed the connection: the job's input has ended.
                 self._connection.sendall(frame)
 
 

@@ -1,4 +1,5 @@
-"""A job's standard streams: their pipes or terminal, the log that keeps them, and the socket where clients follow.
+"""A job's standard streams: pipes or a terminal, the log that stores the output, and the socket for clients.
 
-Nothing here knows queues, leases or GPUs.
+The native monitor carries the bytes; this package starts it, reads its log and encodes its frames. It is independent of
+queues, leases and GPUs.
 """

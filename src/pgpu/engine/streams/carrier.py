@@ -34,7 +34,7 @@ from pgpu.runtimes.job_monitor import (
 )
 
 PATIENCE_SECONDS = 30.0
-"""A client that read nothing for so long hangs: the job goes on without it."""
+"""A client that read nothing for this long counts as hung: the job continues without it."""
 
 _BACKLOG = 128
 _RETIREMENT_SECONDS = 10.0
@@ -43,7 +43,7 @@ _ORDER_SECONDS = 1.0
 
 
 class Carrier:
-    """The streams of one job, from before its start until its last client was served."""
+    """The streams of one job, from before its start until its last client has the end of the output."""
 
     def __init__(  # noqa: PLR0917 - the parts of one job
         self,
@@ -62,9 +62,9 @@ class Carrier:
             job_id: The job.
             spec: Of the job.
             places: Where the job's files are; they exist.
-            log_cap_bytes: How much output is kept.
+            log_cap_bytes: Largest size of the stored output.
             held: Returns descriptors that the monitor keeps open as long as it lives.
-            patience_seconds: How long a client that reads nothing holds the job back.
+            patience_seconds: Longest time that a client which reads nothing blocks the job.
         """
         self._loop = loop
         self._job_id = job_id
@@ -77,7 +77,7 @@ class Carrier:
         self._window: tuple[int, int] | None = None
         self._is_finished = False
         self._is_carried = False
-        """Whether the job runs elsewhere, and its monitor only carries its streams."""
+        """Whether the monitor carries the streams only, and is not the job's parent."""
 
         self._number = 0
         self._monitor_pid: int | None = None
@@ -120,7 +120,7 @@ class Carrier:
         return stdio
 
     def started(self) -> None:
-        """Close the job's ends here. A job that no launcher was started for has its streams carried from now on."""
+        """Close the job's ends in this process; start a monitor for the streams if the job has no launcher."""
         if self._lock is not None and self._monitor_pid is None:
             self._start_monitor(None, None, None)
         if self._streams is not None:
@@ -155,7 +155,7 @@ class Carrier:
             return record.exit_code_of(holder)
         start = self._last_record()
         if start is None or not read_record(start).has_run:
-            return None  # what ended was the launcher
+            return None  # the launcher ended before it executed the job
         return read_reaped(self._places.spool, holder)
 
     def drain(self) -> None:
@@ -168,7 +168,7 @@ class Carrier:
         if self._is_finished:
             return
         self._is_finished = True
-        if self._lock is not None and self._monitor_pid is None:  # it never started
+        if self._lock is not None and self._monitor_pid is None:  # the job was never started
             if self._streams is None:
                 self._make_streams()
             self._start_monitor(None, None, None)
@@ -176,7 +176,7 @@ class Carrier:
         self._order(b"finish")
 
     def set_window(self, columns: int, rows: int) -> None:
-        """Give the job's terminal a size, now or when it is made."""
+        """Set the size of the job's terminal, now or when it is made."""
         self._window = (columns, rows)
         if self._streams is not None:
             self._streams.set_window(columns, rows)
@@ -273,7 +273,7 @@ class Carrier:
                 select.select([], [], [], _PAUSE_SECONDS)
             self._bind()
         elif self._monitor_pid is not None:
-            # Of a start that failed: it has no job, and may be stopped.
+            # The monitor of a failed start has no job, so it may be killed; it may also be stopped, and ignore messages.
             os.kill(self._monitor_pid, signal.SIGKILL)
             self._reap_monitor()
         self._places.remove_records()
@@ -284,12 +284,12 @@ class Carrier:
             os.close(self._done)
         self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._loop.watch(self._done, READABLE, lambda _: self._on_done())
-        # If the monitor closed its end before this one was opened, nothing would ever be readable.
+        # If the monitor closed its end before this one was opened, the pipe never becomes readable.
         if self._end_record() is not None or not has_monitor(self._places.monitor_lock):
             self._on_done()
 
     def _on_done(self) -> None:
-        """The monitor has recorded the end, or was killed."""
+        """Handle the end of the monitor: it recorded the job's end, or was killed."""
         if self._done is not None:
             self._loop.forget(self._done)
             os.close(self._done)
@@ -313,7 +313,7 @@ class Carrier:
         self._watch_main()
 
     def _watch_main(self) -> None:
-        """Watch the main process of a job whose monitor was killed."""
+        """Watch the job's main process after its monitor was killed."""
         record = self._last_record()
         with contextlib.suppress(NodeError):
             self._main = None if record is None else read_record(record).holder

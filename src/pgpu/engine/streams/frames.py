@@ -1,4 +1,8 @@
-"""The frames that a monitor and the clients of its job exchange over one stream socket."""
+"""The protocol between a job's monitor and its clients: frames over one stream socket.
+
+A frame is its kind (1 byte), the length of its payload (4 bytes, big endian) and the payload. The monitor's side is
+native/monitor/followers.c.
+"""
 
 import json
 import struct
@@ -15,41 +19,42 @@ _MOST_OFFSET = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """Kinds of frames; the first three come from clients, the others from the monitor.
+    """Kinds of frames; clients send the first three, the monitor sends the others.
 
-    Signals and sizes of terminals go another way (`wake`): here they would stand behind input that the job does not read.
+    Signals and terminal sizes use a datagram socket: on this connection they would queue behind input that the job does not
+    read.
     """
 
     HELLO = 1
-    """A `Hello`, once, first."""
+    """A `Hello`: the first frame of a connection."""
 
     STDIN = 2
     STDIN_END = 3
     OUTPUT = 4
-    """Bytes of the log as they lie there, from where the last frame ended; records may be cut anywhere."""
+    """The bytes of the log that follow those of the last frame; a frame may end anywhere in a record."""
 
     GAP = 5
-    """The next `OUTPUT` begins at this 64-bit offset: what was between is lost."""
+    """The next `OUTPUT` begins at this 64-bit offset; the bytes before it are lost."""
 
     END = 6
-    """The job is final in the ledger, and everything it wrote was sent."""
+    """The job is final in the ledger, and all of its output was sent."""
 
 
 class Hello(Struct, frozen=True):
-    """What a client wants."""
+    """The options of one client."""
 
     offset: int
-    """Where in the log to begin."""
+    """Offset in the log where the output begins."""
 
     holds_back: bool
-    """Whether the job is held back rather than that this client loses output."""
+    """Whether a slow client blocks the job; otherwise the client loses output."""
 
     owns_stdin: bool
-    """Whether the job's standard input ends when this client goes."""
+    """Whether the job's standard input ends with this connection."""
 
 
 class Frame(Struct, frozen=True):
-    """One thing said."""
+    """A decoded frame."""
 
     kind: Kind
     payload: bytes = b""
@@ -69,36 +74,36 @@ def decode_hello(payload: bytes) -> Hello:
     """Read the first frame's payload.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The payload is no `Hello`.
     """
-    if len(payload) > _MOST_HELLO_BYTES:  # Deeper JSON than this has room for ends Python's own reader.
-        raise ValueError("this is no greeting")
+    if len(payload) > _MOST_HELLO_BYTES:  # Longer JSON could be nested so deeply that Python's parser fails.
+        raise ValueError("the first frame is no hello")
     fields: Any = json.loads(payload)
     offset, holds_back, owns_stdin = _values_of(fields, "offset", "holds_back", "owns_stdin")
     if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
-        raise ValueError("this is no offset")
+        raise ValueError("the first frame has no valid offset")
     return Hello(offset, bool(holds_back), bool(owns_stdin))
 
 
 def _values_of(fields: Any, *names: str) -> list[Any]:
     if not isinstance(fields, dict) or any(name not in fields for name in names):
-        raise ValueError("this is no greeting")
+        raise ValueError("the first frame is no hello")
     return [fields[name] for name in names]
 
 
 def encode_gap(offset: int) -> bytes:
-    """Return a frame that says where output goes on."""
+    """Return the `GAP` frame for the offset where output continues."""
     return encode_frame(Kind.GAP, struct.pack(">Q", offset))
 
 
 def decode_gap(payload: bytes) -> int:
-    """Return the offset where output goes on."""
+    """Return the offset where output continues."""
     offset: int = struct.unpack(">Q", payload)[0]
     return offset
 
 
 class FrameDecoder:
-    """Turns bytes, cut anywhere, back into frames."""
+    """Decodes frames from pieces that may end anywhere in a frame."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -107,13 +112,13 @@ class FrameDecoder:
         """Yield every frame that these bytes complete.
 
         Raises:
-            ValueError: These are no frames.
+            ValueError: The bytes are no frames.
         """
         self._pending += data
         while len(self._pending) >= _HEADER.size:
             number, payload_bytes = _HEADER.unpack_from(self._pending)
             if payload_bytes > _MOST_PAYLOAD_BYTES:
-                raise ValueError("this is no frame")
+                raise ValueError("the bytes are no frame")
             end = _HEADER.size + payload_bytes
             if len(self._pending) < end:
                 return

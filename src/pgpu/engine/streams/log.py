@@ -1,7 +1,7 @@
 """Reads the log of one job: its output as records in a file, and the older half in a second one.
 
 The job's monitor (native/monitor/log.c) writes it. Every byte has an offset that never changes, counted from the job's first, so
-that readers go on after a rotation or in another process.
+that a reader continues there after a rotation or in another process.
 """
 
 import os
@@ -23,7 +23,7 @@ class _LogFile:
 
     @classmethod
     def open(cls, path: Path) -> "_LogFile | None":
-        """Open a file that is there; one whose header was never finished counts as not there."""
+        """Open a file; None if it does not exist or its header is incomplete."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class _LogFile:
 
 
 def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of what a log holds now, from an offset on; a jump of offsets is a gap."""
+    """Yield (offset, bytes) of the stored output, from an offset on; a jump of offsets is a gap."""
     files = _open_both(path)
     try:
         for file in files:

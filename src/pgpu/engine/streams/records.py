@@ -1,4 +1,4 @@
-"""How output is kept and carried: records, each with its stream, its time and its bytes."""
+"""The format of output in logs and on connections: records, each with its stream, its time and its bytes."""
 
 import struct
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ HEADER = struct.Struct(">BIQ")
 """Stream number as in Docker's attach protocol, bytes that follow, nanoseconds since the epoch."""
 
 MOST_PAYLOAD_BYTES = 1 << 24
-"""A longer record is no record: what is read is no log."""
+"""Largest record; a larger length means that the bytes are no log."""
 
 _NUMBERS = {STDOUT: 1, STDERR: 2}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
@@ -36,7 +36,7 @@ def encode(record: Record) -> bytes:
 
 
 class RecordDecoder:
-    """Turns bytes, cut anywhere, back into records."""
+    """Decodes records from pieces that may end anywhere in a record."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -45,13 +45,13 @@ class RecordDecoder:
         """Yield every record that these bytes complete.
 
         Raises:
-            ValueError: These are no records.
+            ValueError: The bytes are no records.
         """
         self._pending += data
         while len(self._pending) >= HEADER.size:
             number, payload_bytes, time_ns = HEADER.unpack_from(self._pending)
             if number not in _NAMES or payload_bytes > MOST_PAYLOAD_BYTES:
-                raise ValueError("this is no record of output")
+                raise ValueError("the bytes are no record of output")
             end = HEADER.size + payload_bytes
             if len(self._pending) < end:
                 return
@@ -60,5 +60,5 @@ class RecordDecoder:
             yield Record(_NAMES[number], payload, time_ns)
 
     def forget(self) -> None:
-        """Drop the beginning of a record whose end is lost."""
+        """Discard an incomplete record: its end is lost."""
         self._pending.clear()

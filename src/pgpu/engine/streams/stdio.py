@@ -24,10 +24,10 @@ class JobStreams(Struct):
     """Descriptor to `stdout` or `stderr`."""
 
     stdin: int | None
-    """Where input is written, non-blocking; None where the job has none."""
+    """The end where input is written, non-blocking; None for a job without input."""
 
     terminal: int | None
-    """The pty's master side; then it is the only output and the input too."""
+    """The master side of the pty, which then is the only output and the input; None without a terminal."""
 
     job_ends: Stdio | None
 
@@ -45,7 +45,7 @@ class JobStreams(Struct):
         self.stdin = None
 
     def set_window(self, columns: int, rows: int) -> None:
-        """Give the terminal a size in characters; does nothing where there is none."""
+        """Set the terminal's size in characters; no effect without a terminal."""
         if self.terminal is not None:
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -59,7 +59,7 @@ class JobStreams(Struct):
 
 
 def open_streams(spec: JobSpec, places: JobPaths) -> JobStreams:
-    """Make the streams of a job that is about to start, or find those of one that runs already."""
+    """Make the streams of a job that is about to start, or open the pipes of one that runs already."""
     return _open_terminal(spec) if spec.wants_tty else _open_pipes(spec, places)
 
 
