@@ -41,22 +41,22 @@ ROUND_SECONDS = 10.0
 """Longest time between two rounds: places in the order change with time, and a message may have been lost."""
 
 WAVES_SECONDS = 1.0
-"""The same while a job waits for its batch's next wave: what its GPU's jobs measure each second may let it start."""
+"""The same while a job waits for its batch's next wave: new samples of GPU time, one a second, may allow its start."""
 
 REASONS_SECONDS = 0.2
-"""Least time between two reports of reasons to those who wait."""
+"""Shortest time between two reports of reasons to waiting clients."""
 
 RETRY_SECONDS = 1.0
-"""Before a ledger or machine that refused is tried again."""
+"""Pause after an error of the ledger or the machine."""
 
 LINGER_SECONDS = 10.0
-"""How long it stays after the last job: a job that is submitted meanwhile starts in a tenth of the time."""
+"""Time that an agent runs after its last job: a job that is submitted meanwhile starts in a tenth of the time."""
 
 _MOST_WORD_BYTES = 64
 
 
 def run_agent(engine: Engine, engine_of: Callable[[str], Engine], lock: int, again: Sequence[str]) -> None:
-    """Be the agent of one queue until no job of it waits or runs.
+    """Run the agent of one queue until no job of it waits or runs.
 
     Args:
         engine: Of the queue's GPUs.
@@ -79,11 +79,11 @@ def run_agent(engine: Engine, engine_of: Callable[[str], Engine], lock: int, aga
     # The guard has a descriptor of the same lock: it is free only once it is unlocked.
     fcntl.flock(lock, fcntl.LOCK_UN)
     if not agent.is_dismissed:
-        _stay_for_latecomers(engine, lock, again)
+        _start_next_if_needed(engine, lock, again)
 
 
-def _stay_for_latecomers(engine: Engine, lock: int, again: Sequence[str]) -> None:
-    """Look once more, now that the lock is free: a process may have found it held after the last look."""
+def _start_next_if_needed(engine: Engine, lock: int, again: Sequence[str]) -> None:
+    """Read the queue once more after the lock was released: a process may have found the lock held after the last reading."""
     model = engine.settings.gpu_model
     with suppress(PgpuError):
         with engine.ledger.view() as view:
@@ -111,45 +111,45 @@ class _Agent:
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)
         self._door = Door(self._loop, door, self._still_waits, self._reason)
-        self._vigil = ProcessWatcher(self._loop, self._look_around)
+        self._watcher = ProcessWatcher(self._loop, self._recover_and_admit)
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
-        self._attendants = Attendants(self._loop, engine_of, lambda: self._patiently(self._watch_holders))
-        self._outcome = self._said = RoundOutcome()
-        self._said_at_seconds = 0.0
+        self._attendants = Attendants(self._loop, engine_of, lambda: self._log_errors(self._watch_holders))
+        self._outcome = self._reported = RoundOutcome()
+        self._reported_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
         self._timer: Timer | None = None
-        self._look_timer: Timer | None = None
+        self._admit_timer: Timer | None = None
         self._free_at_seconds = 0.0
-        self._glances = 0
+        self._checks = 0
         self._round_at_seconds = 0.0
         self._needed_at_seconds = now_seconds()
         self._is_over = False
         self._complaints = Complaints()
-        self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_words())
+        self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_messages())
 
     def run(self) -> None:
-        """Look until there is nothing to look after."""
+        """Run until no job waits or runs and `LINGER_SECONDS` have passed, or until another agent must follow."""
         _allow_many_descriptors()
-        self._look_around()
-        self._loop.call_later(PAUSES_SECONDS[-1], self._look_for_outsiders)
+        self._recover_and_admit()
+        self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
         self._loop.run_until(lambda: self._is_over)
 
     def close(self) -> None:
-        """Let no process reach it any more."""
+        """Remove the sockets, so that no process reaches this agent, and close everything."""
         for path in (self._places.wake_socket, self._places.door_socket):
             if is_locked_file(self._places.lock, self._lock):
                 path.unlink(missing_ok=True)
         self._wake.close()
         self._door.close()
-        self._vigil.watch(set())
+        self._watcher.watch(set())
         self._watchdog.close()
         self._attendants.close()
         self._loop.close()
 
-    def _read_words(self) -> None:
-        """Take every message that is there; any number of messages to look mean one look."""
-        is_to_look = False
+    def _read_messages(self) -> None:
+        """Read all queued messages; any number of `LOOK` messages cause one round."""
+        is_round_due = False
         with suppress(BlockingIOError):
             while True:
                 words = self._wake.recv(_MOST_WORD_BYTES)
@@ -159,28 +159,28 @@ class _Agent:
                 elif words.startswith(START):
                     self._attendants.start(words.removeprefix(START).decode().strip())
                 else:
-                    is_to_look = True
-        if is_to_look:
-            self._glances = 0
-            self._look_soon()
+                    is_round_due = True
+        if is_round_due:
+            self._checks = 0
+            self._admit_soon()
 
-    def _look_soon(self) -> None:
-        """Look now, or, right after another look, in a moment: rounds take half of the time at most, so jobs run meanwhile."""
+    def _admit_soon(self) -> None:
+        """Run a round now, or a moment later right after another one: rounds take at most half of the time."""
         pause_seconds = self._free_at_seconds - now_seconds()
         if pause_seconds <= 0:
-            self._patiently(self._look)
-        elif self._look_timer is None or self._look_timer.call is None:
-            self._look_timer = self._loop.call_later(pause_seconds, lambda: self._patiently(self._look))
+            self._log_errors(self._admit)
+        elif self._admit_timer is None or self._admit_timer.call is None:
+            self._admit_timer = self._loop.call_later(pause_seconds, lambda: self._log_errors(self._admit))
 
-    def _look_around(self) -> None:
-        self._glances = 0
-        self._patiently(lambda: recover(self._engine))
-        self._patiently(self._look)
+    def _recover_and_admit(self) -> None:
+        self._checks = 0
+        self._log_errors(lambda: recover(self._engine))
+        self._log_errors(self._admit)
 
-    def _look(self) -> None:
-        """Admit what fits, have it started, and report to whoever waits."""
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+    def _admit(self) -> None:
+        """Run one round of admission: start granted jobs, and report reasons to waiting clients."""
+        if self._admit_timer is not None:
+            self._admit_timer.cancel()
         began_at_seconds, due = now_seconds(), self._deadlines.due()
         self._engine.admissions.plan()
         self._outcome = self._engine.admissions.step(due)
@@ -190,15 +190,15 @@ class _Agent:
             self._attendants.start(job_id)
         self._deadlines.follow(self._outcome.deadlines_seconds)
         self._door.close_all_but(self._outcome.waiting_ids)
-        self._say_reasons()
+        self._report_reasons()
         self._watch_holders()
         self._sleep()
         ended_at_seconds = now_seconds()
         self._free_at_seconds = ended_at_seconds + min(ended_at_seconds - began_at_seconds, MOST_PAUSE_SECONDS)
 
-    def _glance(self) -> None:
-        """See cheaply whether there is anything to look at."""
-        self._glances += 1
+    def _check(self) -> None:
+        """Check at low cost whether a round is due, or whether this agent must end."""
+        self._checks += 1
         self._engine.ledger.refuse_if_gone()
         reap_ended_monitors()
         if os.getppid() != self._guard_pid:
@@ -207,32 +207,32 @@ class _Agent:
         if self._outcome.waiting_ids or self._attendants.ids:
             self._needed_at_seconds = now_seconds()
         if not is_locked_file(self._places.lock, self._lock):
-            self._is_over = self.is_dismissed = True  # Its directory is gone: no process can find it here.
+            self._is_over = self.is_dismissed = True  # Its directory was removed: no process can reach it.
         elif not self._outcome.waiting_ids:
             self._watch_holders()
             self._is_over = now_seconds() - self._needed_at_seconds > LINGER_SECONDS
             self._sleep()
         elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
-            self._look_around()
+            self._recover_and_admit()
         elif (
             self._deadlines.due()
             or (self._outcome.has_waves and now_seconds() - self._round_at_seconds >= WAVES_SECONDS)
             or self._engine.capacities() != self._capacities
         ):
-            self._look()
+            self._admit()
         else:
-            self._say_reasons()
+            self._report_reasons()
             self._watch_holders()
             self._sleep()
 
-    def _say_reasons(self) -> None:
+    def _report_reasons(self) -> None:
         """Report reasons, but not after each of many rounds in a row: to find them, the order must be computed."""
-        if self._said is not self._outcome and now_seconds() - self._said_at_seconds > REASONS_SECONDS:
-            self._said, self._said_at_seconds = self._outcome, now_seconds()
+        if self._reported is not self._outcome and now_seconds() - self._reported_at_seconds > REASONS_SECONDS:
+            self._reported, self._reported_at_seconds = self._outcome, now_seconds()
             self._door.report()
 
     def _watch_holders(self) -> None:
-        """Supervise what is granted, and watch what another process supervises: its end leaves the job to this agent."""
+        """Start threads for granted jobs, and watch processes that supervise others: after their end this agent does it."""
         with self._engine.ledger.view() as view:
             entries = self._engine.queue_of(view.holding())
         others = [entry for entry in entries if entry.job.id not in self._attendants.ids]
@@ -240,11 +240,11 @@ class _Agent:
             if _needs_agent(entry):
                 self._needed_at_seconds = now_seconds()
                 self._attendants.start(entry.job.id)
-        self._vigil.watch({each for entry in others for each in _processes(entry)} - {myself()})
+        self._watcher.watch({each for entry in others for each in _processes(entry)} - {myself()})
 
-    def _look_for_outsiders(self) -> None:
-        self._patiently(self._watchdog.tick)
-        self._loop.call_later(PAUSES_SECONDS[-1], self._look_for_outsiders)
+    def _check_outsiders(self) -> None:
+        self._log_errors(self._watchdog.tick)
+        self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
 
     def _still_waits(self, job_id: str) -> bool:
         with suppress(PgpuError):
@@ -254,8 +254,8 @@ class _Agent:
     def _reason(self, job_id: str) -> str | None:
         return self._outcome.reason(job_id)
 
-    def _patiently(self, act: Callable[[], None]) -> None:
-        """A ledger or a machine that refuses for a while (a full disk, no more processes) ends no job."""
+    def _log_errors(self, act: Callable[[], None]) -> None:
+        """Call; log an error and retry later: a temporary error (full disk, no more processes) must end no job."""
         try:
             act()
         except LedgerGoneError as exc:
@@ -272,15 +272,15 @@ class _Agent:
         if self._timer is not None:
             self._timer.cancel()
         if seconds is None:
-            pause = PAUSES_SECONDS[min(self._glances, len(PAUSES_SECONDS) - 1)]
+            pause = PAUSES_SECONDS[min(self._checks, len(PAUSES_SECONDS) - 1)]
             seconds = min(pause if self._outcome.waiting_ids else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
-        self._timer = self._loop.call_later(seconds, lambda: self._patiently(self._glance))
+        self._timer = self._loop.call_later(seconds, lambda: self._log_errors(self._check))
 
 
 def _needs_agent(entry: Entry) -> bool:
     """Whether a granted job is supervised by no other process."""
     if entry.supervisor is None:
-        # A container of `docker run --runtime=pgpu` comes with a process that supervises it.
+        # A container of `docker run --runtime=pgpu` has an attendant process that supervises it.
         return entry.job.spec.runtime != "oci"
     return entry.supervisor == myself() or not is_alive(entry.supervisor)
 

@@ -1,4 +1,4 @@
-"""Reaches the agent of a queue, and starts one where there is none.
+"""Sends messages to the agent of a queue, and starts an agent if there is none.
 
 A process that starts an agent locks its file first and passes the lock on, so that of a hundred processes that miss it one
 starts it. A message to an agent is only a hint: what it acts on is in the ledger before it is called.
@@ -44,7 +44,7 @@ class AgentIdentity(Struct, frozen=True):
 
     process: ProcessHolder
     version: int
-    """Of the ledger that it understands."""
+    """Ledger version of its code."""
 
     package: str = ""
     """Where its code was loaded from; empty in the release before this one, like what follows."""
@@ -70,7 +70,7 @@ class Agents:
     """The agents of one ledger's queues."""
 
     def __init__(self, settings: EngineSettings, command: Sequence[str]) -> None:
-        """Reach no agent yet.
+        """Store the arguments; no agent is started yet.
 
         Args:
             settings: With the directories of the agents' files.
@@ -81,7 +81,7 @@ class Agents:
         self._command = tuple(command)
 
     def call(self, gpu_model: str | None, *, must_exist: bool = True) -> None:
-        """Have the agent of a queue look at it; start one if there must be one.
+        """Have the agent of a queue run a round; start an agent if there is none and `must_exist`.
 
         Raises:
             NodeError: None can be started.
@@ -108,7 +108,7 @@ class Agents:
         return send_datagram(agent_paths(self._settings, gpu_model).wake_socket, message)
 
     def connect(self, gpu_model: str | None) -> socket.socket:
-        """Return a connection on which an agent is asked about one job.
+        """Return a connection on which an agent reports about one job.
 
         Raises:
             OSError: No agent listens.

@@ -16,7 +16,7 @@ from pgpu.errors import JobNotFoundError, PgpuError
 from pgpu.host.stderr_log import log_to_file, say, say_traceback
 
 RETRY_SECONDS = 1.0
-"""A job whose thread ended by an error gets another one after so long."""
+"""Pause before a job gets another thread after one ended by an error."""
 
 _STACK_BYTES = 1 << 20
 """Of a thread; only touched pages count."""
@@ -50,7 +50,7 @@ class Attendants:
         return self._threads.keys()
 
     def start(self, job_id: str) -> None:
-        """Supervise a job; does nothing if it has a thread, or if one ended by an error just now."""
+        """Start a thread for a job; no effect if it has one, or if one ended by an error less than `RETRY_SECONDS` ago."""
         is_too_early = time.monotonic() < self._failed_at_seconds.get(job_id, -RETRY_SECONDS) + RETRY_SECONDS
         if job_id in self._threads or is_too_early:
             return
@@ -77,7 +77,7 @@ class Attendants:
             with log_to_file(places.supervisor_log):
                 supervise(engine, job_id)
         except JobNotFoundError:
-            pass  # the ledger was replaced, or has forgotten the job
+            pass  # the ledger was replaced, or has deleted the job
         except PgpuError as exc:
             say(f"job {job_id} cannot be supervised: {exc}")
             self._failed_at_seconds[job_id] = time.monotonic()

@@ -1,4 +1,4 @@
-"""Deadlines of waits on CLOCK_BOOTTIME, which no program sets and which goes on while the machine sleeps.
+"""Deadlines of waits on CLOCK_BOOTTIME, which no program sets and which includes the time that the machine sleeps.
 
 The ledger's deadlines are wall time; each is translated once, when it is first read.
 """
@@ -28,7 +28,7 @@ class Deadlines:
         }
 
     def due(self) -> set[str]:
-        """Return the jobs whose wait has run out."""
+        """Return the jobs with an expired deadline."""
         now = now_seconds()
         return {job_id for job_id, at_seconds in self._at_seconds.items() if at_seconds <= now}
 

@@ -31,7 +31,7 @@ class Doorstep:
             gpu_model: Of its queue.
         """
         self.reason = ""
-        """Why it waited by the last report."""
+        """Why the job waits, by the last report."""
 
         self.wake_descriptor: int | None = None
         """Polled beside the connection; `on_wake` is called when it is readable."""
@@ -50,7 +50,7 @@ class Doorstep:
         self.close()
 
     def rest(self, timeout_seconds: float | None = None) -> None:
-        """Sleep until there may be news, at most so long.
+        """Sleep until the job's state may have changed, at most this long.
 
         Raises:
             PgpuError: There is no agent and none can be started.
@@ -92,7 +92,7 @@ class Doorstep:
         return connection is not None and connection.fileno() in ready
 
     def _read(self, connection: socket.socket) -> None:
-        """Take the last whole line; at the connection's end the ledger has something new."""
+        """Keep the last whole line; the end of the connection means that the job's entry in the ledger has changed."""
         try:
             data = connection.recv(_CHUNK_BYTES)
         except ConnectionError:

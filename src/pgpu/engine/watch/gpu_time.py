@@ -1,7 +1,7 @@
 """A job's share of its GPUs' time: one sample of its board a second over the last minute, in a file, and the shares from it.
 
-The job's supervisor takes the samples, so a report knows the last minute at once. A board is written by the job: values are
-limited to the time that has passed, and decide only whether the next job of a batch starts before its wave.
+The thread that supervises the job takes the samples, so a report has the last minute at once. A board is written by the job:
+values are limited to the time that has passed, and decide only whether the next job of a batch starts before its wave.
 """
 
 import json
@@ -78,7 +78,7 @@ def read_samples(path: Path) -> list[Sample]:
     """Return the samples in a file, oldest first; none if it cannot be read."""
     try:
         rows = json.loads(path.read_bytes())
-        # A supervisor of the release before leaves out the time in flight: that counts as the time used.
+        # A file of the release before has no time in flight: it counts as equal to the time used.
         return [
             Sample(at_ns, tuple((int(u), int(w), int(n), bool(h), int(f[0] if f else u)) for u, w, n, h, *f in gpus))
             for at_ns, gpus in rows

@@ -1,6 +1,6 @@
 """Verifies by trial that jobs with `--sharing auto` run faster together under MPS, and makes them take turns if they do not.
 
-Of the supervisors of the jobs on one GPU, the one that holds a file lock runs the trial on its event loop. A turn holds all
+Of the threads that supervise the jobs on one GPU, the one that holds a file lock runs the trial on its event loop. A turn holds all
 jobs but one at their next launch: that job then has the GPU and its caches alone, in the same processes. Holds are bits of
 the limit files, so the next holder of the lock finds them; it releases all jobs and starts again. A GPU with a job that may
 not be held (MPS by name, or oversubscribed) has no trial. Verdicts are stored in the ledger and choose the mode of later jobs.
@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class MpsVerifier:
-    """One supervisor's part in the trial on its job's GPU."""
+    """The part of one job's thread in the trial on the job's GPU."""
 
     def __init__(
         self, context: EngineContext, loop: EventLoop, job: Job, rules: VerificationRules = DEFAULT_RULES
@@ -197,7 +197,7 @@ class _GpuTrial(Struct):
             if self._is_held(job) != is_held:
                 self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TRIAL, is_held=is_held)
         except PgpuError as exc:
-            _LOG.warning(f"sharing auto: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")
+            _LOG.warning(f"sharing auto: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
 
     def _is_held(self, job: Job) -> bool:
         words = () if job.lease is None else self.context.enforcer.words(job.lease)

@@ -1,9 +1,9 @@
 """Runs the turns of GPUs with jobs that hold more memory than fits: reads what the jobs do, holds them, and releases them.
 
-There is no process for this alone: of the supervisors of one GPU's oversubscribing jobs, the one that holds the GPU's lock runs
-the turns, on its event loop. It polls every 20 ms while jobs take turns, every 250 ms while they might have to, else once a
-second. `scheduling.gpu_turns` chooses the next job. The state is a file, from which another supervisor continues after
-a crash. Only jobs that oversubscribe are held, and only by the hold bit of turns.
+There is no process for this alone: of the threads that supervise one GPU's oversubscribing jobs, the one that holds the GPU's
+lock runs the turns, on its event loop. It polls every 20 ms while jobs take turns, every 250 ms while they might have to, else
+once a second. `scheduling.gpu_turns` chooses the next job. The state is a file, from which another thread or agent continues
+after a crash. Only jobs that oversubscribe are held, and only by the hold bit of turns.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class TurnPaths(Struct, frozen=True):
     """Files of one GPU's turns, in the runtime directory."""
 
     lock: Path
-    """Held by the one supervisor that runs the turns."""
+    """Held by the one thread that runs the turns."""
 
     state: Path
 
@@ -144,7 +144,7 @@ def read_turns(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTu
 
 
 class Arbiter:
-    """One supervisor's part in the turns of its job's GPUs."""
+    """The part of one job's thread in the turns of the job's GPUs."""
 
     def __init__(self, context: EngineContext, loop: EventLoop, job: Job) -> None:
         self._context = context
@@ -186,7 +186,7 @@ class Arbiter:
         return parking is not None and parking.by == job.suspended_by and parking.stage is Stage.AWAY
 
     def close(self) -> None:
-        """Release the locks, so that another supervisor takes them."""
+        """Release the locks, so that another thread takes them."""
         for each in self._gpus:
             each.close()
 
@@ -217,7 +217,7 @@ class _GpuTurns(Struct):
     """Memory that jobs which do not oversubscribe leave of the GPU."""
 
     _bytes_per_second: float | None = None
-    """Rate at which memory moves to and from this GPU; None if it is not known."""
+    """Rate at which memory moves to and from this GPU; None if unknown."""
 
     _held_at_seconds: dict[str, float] = field(default_factory=dict)
     _measured: dict[str, TurnMeasurement] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class _GpuTurns(Struct):
     def take_lock(self) -> bool:
         """Take the GPU's lock if it is free, and read the state of the last holder; True while this process holds it."""
         if self._lock is None:
-            # The kernel releases the lock when its holder ends, however it ends. This process goes on from the last
+            # The kernel releases the lock when its holder ends, however it ends. This process continues from the last
             # state.
             self._lock = try_lock(self._paths.lock)
             self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.state)
@@ -342,7 +342,7 @@ class _GpuTurns(Struct):
             # A bit in the limit file, which the shim of each process checks before a launch.
             self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TURNS, is_held=is_held)
         except PgpuError as exc:
-            self._complaints.say(f"turns: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")
+            self._complaints.say(f"turns: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
             return
         self._measured[job.id] = replace(measured, word=measured.word.with_hold(Hold.TURNS, is_held=is_held))
 

@@ -1,8 +1,8 @@
 """Reports processes that hold GPU memory outside of every lease, and stops them where `on_outsider = stop`.
 
 Jobs' threads, agents and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
-work. What a job holds beyond its own slice is its supervisor's to judge. Processes that only draw are ignored: headroom is for
-displays.
+work. Memory of a job beyond its own slice is not reported here, but by the job's thread (`supervisor.watch`). Processes that
+only draw are ignored: headroom is for displays.
 """
 
 import contextlib
@@ -110,7 +110,7 @@ class Watchdog:
             NodeError: A GPU or the ledger cannot be read.
         """
         settings = self._context.settings
-        # One process of each queue holds the lock until it ends; the kernel frees it then, and another one goes on.
+        # One process of each queue holds the lock until it ends; the kernel frees it then, and another one takes it.
         if self._lock is None:
             self._lock = try_lock(_lock_path(settings))
         if self._lock is None:
