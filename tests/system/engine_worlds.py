@@ -1,4 +1,4 @@
-"""What the engine's tests share: a machine of files, waiting for a condition, and an end for everything they started."""
+"""Fixtures of the engine's tests: a machine of files, waits for a condition, and the end of all processes of a test."""
 
 import contextlib
 import io
@@ -33,12 +33,12 @@ WITHOUT_MAIN_THREAD = (
 threading.Thread(target=time.sleep, args=(600,)).start()
 ctypes.CDLL(None).pthread_exit(None)""",
 )
-"""A program whose main thread ends while another goes on."""
+"""A program that ends its main thread and continues in another one."""
 
 
 @dataclass
 class World:
-    """One machine of files, and who uses it."""
+    """One machine of files, with an engine and a client of it."""
 
     root: Path
     engine: Engine
@@ -86,7 +86,7 @@ class World:
         return self.entry(job).job
 
     def until_one_of(self, jobs: Sequence[Job], state: JobState) -> Job:
-        """Wait until one of these, no matter which, is there."""
+        """Wait until any one of these jobs is in the state, and return it."""
         until(lambda: state in {self.state(job) for job in jobs})
         return next(job for job in jobs if self.state(job) is state)
 
@@ -109,28 +109,28 @@ class World:
         return supervisor
 
     def until_kept(self) -> ProcessHolder:
-        """Wait until somebody keeps the queue, and has looked at it once."""
+        """Wait until the queue has an agent that reads messages, and return its process."""
         until(lambda: self.engine.agents.tell("fake", LOOK))
-        keeper = self.engine.agents.process("fake")
-        assert keeper is not None
-        self.seen.add(keeper)
-        return keeper
+        agent = self.engine.agents.process("fake")
+        assert agent is not None
+        self.seen.add(agent)
+        return agent
 
     def until_looked_at(self, job: Job) -> None:
-        """Wait until the keeper has seen that a job waits."""
+        """Wait until the agent has run a round with the waiting job."""
         until(lambda: bool(self.client.still_waits(job.id, timeout_seconds=0.1)))
 
     def kill_agent(self) -> ProcessHolder:
-        keeper = self.until_kept()
-        kill(keeper)
-        return keeper
+        agent = self.until_kept()
+        kill(agent)
+        return agent
 
     def reason(self, job: Job) -> str | None:
         return self.client.job(job.id).job.reason
 
     def words_of(self, job: Job) -> str:
         path = self.engine.places(job.id).supervisor_log
-        return path.read_text() if path.exists() else "no supervisor has spoken"
+        return path.read_text() if path.exists() else "the job's log is empty"
 
     def close(self) -> None:
         self._end_all_jobs()
@@ -143,7 +143,7 @@ class World:
         clear(self.root)
 
     def _end_all_jobs(self) -> None:
-        """Leave no word in the ledger on which a supervisor that is killed last could start or grant another job."""
+        """Make all jobs final in the ledger, so that no process that is still alive starts or grants another job."""
         with self.engine.ledger.decision() as decision:
             for entry in decision.live():
                 job = replace(entry.job, state=JobState.CANCELLED)
@@ -163,13 +163,13 @@ def end_agent(engine: Engine) -> None:
 def kill(holder: ProcessHolder) -> None:
     """Kill exactly this process, and wait until it is gone."""
     if identify_running(holder.pid) == holder:
-        with contextlib.suppress(ProcessLookupError):  # gone by itself meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             os.kill(holder.pid, signal.SIGKILL)
         until(lambda: identify_running(holder.pid) != holder)
 
 
 def main_thread_has_ended(pid: int) -> bool:
-    """Whether nothing of this process is left, or its other threads alone: both look the same to most."""
+    """Whether the process is a zombie, or has only other threads left: most of /proc shows both alike."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
 
 

@@ -1,4 +1,4 @@
-"""The agent of a queue: there is exactly one, and another one does the same."""
+"""The agent of a queue: there is exactly one, and another one replaces it after its end."""
 
 import json
 import os
@@ -44,11 +44,11 @@ def agents(machine: World) -> list[int]:
 
 
 def fill(machine: World) -> None:
-    """Let outsiders hold everything, so that whoever asks waits."""
+    """Let outsiders hold all memory, so that submitted jobs wait."""
     machine.gpus.set_outsiders("GPU-0", 10 * GIB)
 
 
-def test_of_many_who_miss_an_agent_one_starts_it(machine: World) -> None:
+def test_of_many_clients_that_find_no_agent_one_starts_it(machine: World) -> None:
     fill(machine)
     clients = [another(machine) for _ in range(8)]
     threads = [threading.Thread(target=lambda c=client: c.jobs(include_final=False)) for client in clients]
@@ -61,7 +61,7 @@ def test_of_many_who_miss_an_agent_one_starts_it(machine: World) -> None:
     assert len(agents(machine)) == 1
 
 
-def test_a_second_agent_goes_at_once_and_leaves_the_first_alone(machine: World) -> None:
+def test_a_second_agent_exits_at_once_and_the_first_continues(machine: World) -> None:
     fill(machine)
     job = machine.submit(("true",), gib=1)
     agent = machine.until_kept()
@@ -88,14 +88,14 @@ def test_an_agent_of_another_version_is_replaced(machine: World) -> None:
     machine.until_state(job, JobState.EXITED)
 
 
-def test_an_agent_that_was_killed_has_a_successor_with_nobody_there_to_miss_it(machine: World) -> None:
+def test_the_guard_of_a_killed_agent_starts_another_one_without_a_client(machine: World) -> None:
     fill(machine)
     machine.submit(("true",), gib=1)
     old = machine.kill_agent()
     until(lambda: machine.engine.agents.process("fake") != old)
 
 
-def test_an_agent_whose_guard_was_killed_gets_another_one_and_starts_jobs_all_the_same(machine: World) -> None:
+def test_an_agent_with_a_killed_guard_becomes_the_guard_of_another_agent_that_starts_jobs(machine: World) -> None:
     fill(machine)
     job = machine.submit(("true",), gib=1)
     agent = machine.until_kept()
@@ -123,7 +123,7 @@ def test_an_agent_of_code_that_was_upgraded_in_place_is_replaced_under_its_jobs(
     assert (ended.exit_code, stdout) == (3, b"out\n")
 
 
-def test_whoever_waits_finds_the_next_agent_and_hears_of_the_grant(machine: World) -> None:
+def test_a_waiting_client_finds_the_next_agent_and_gets_the_grant(machine: World) -> None:
     fill(machine)
     job = machine.submit(("echo", "hi"), gib=1)
     machine.until_looked_at(job)
@@ -133,7 +133,7 @@ def test_whoever_waits_finds_the_next_agent_and_hears_of_the_grant(machine: Worl
     assert machine.attach(job)[1] == b"hi\n"
 
 
-def test_a_wait_that_runs_out_is_ended_by_whichever_agent_there_is(machine: World) -> None:
+def test_a_wait_that_expires_is_ended_by_the_next_agent(machine: World) -> None:
     fill(machine)
     job = machine.submit(("true",), gib=1, timeout=6)
     machine.until_looked_at(job)
@@ -141,7 +141,7 @@ def test_a_wait_that_runs_out_is_ended_by_whichever_agent_there_is(machine: Worl
     assert machine.until_state(job, JobState.CANCELLED).wait_timed_out
 
 
-def test_an_agent_goes_once_its_directory_is_gone(machine: World) -> None:
+def test_an_agent_ends_once_its_directory_is_removed(machine: World) -> None:
     fill(machine)
     machine.submit(("true",), gib=1)
     agent = machine.until_kept()
@@ -149,7 +149,7 @@ def test_an_agent_goes_once_its_directory_is_gone(machine: World) -> None:
     until(lambda: not is_alive(agent))
 
 
-def test_an_agent_whose_state_directory_is_gone_ends_and_makes_nothing(machine: World) -> None:
+def test_an_agent_ends_once_its_state_directory_is_removed_and_creates_no_file(machine: World) -> None:
     fill(machine)
     machine.submit(("true",), gib=1)
     agent = machine.until_kept()

@@ -1,4 +1,4 @@
-"""Jobs that go after others, arrays and batches, on a machine of files."""
+"""Jobs that depend on others, arrays and batches, on a machine of files."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -155,12 +155,14 @@ def test_a_wave_is_topped_up_once_its_jobs_are_measured_to_need_less_than_half_o
     jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3))
     for job in jobs[:2]:
         machine.until_running(job)
-        (machine.root / "slices" / job.id / "board").write_text("[0, 0, 1]")  # it launched, and needs nothing any more
+        (machine.root / "slices" / job.id / "board").write_text(
+            "[0, 0, 1]"
+        )  # it launched once, and needs no GPU time any more
     machine.until_running(jobs[2])
     assert machine.state(jobs[3]) is JobState.WAITING
 
 
-def test_a_batch_whose_wait_is_limited_fills_the_gpu(machine: World) -> None:
+def test_a_batch_with_a_wait_limit_fills_the_gpu(machine: World) -> None:
     jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3, timeout=60))
     for job in jobs[:3]:
         machine.until_running(job)
@@ -213,7 +215,7 @@ def test_a_job_after_an_array_waits_for_all_of_it(machine: World) -> None:
     assert {machine.state(element) for element in elements} == {JobState.EXITED}
 
 
-def test_a_held_job_whose_wait_runs_out_is_cancelled(machine: World) -> None:
+def test_a_held_job_is_cancelled_when_its_wait_expires(machine: World) -> None:
     first, second = submitted(machine, ask("first", LONG), ask(after=["first"], timeout=0.2))
     assert machine.until_state(second, JobState.CANCELLED).wait_timed_out
     [third] = submitted(machine, ask(after=["first"], timeout=0))
@@ -221,7 +223,7 @@ def test_a_held_job_whose_wait_runs_out_is_cancelled(machine: World) -> None:
     assert machine.state(first) is not JobState.CANCELLED
 
 
-def test_the_line_tells_places_starts_and_who_is_held(machine: World) -> None:
+def test_the_queue_lists_places_starts_and_held_jobs(machine: World) -> None:
     holder = machine.submit(LONG, gib=10)
     machine.until_running(holder)
     low, high, held = machine.client.submit_all(
@@ -238,7 +240,7 @@ def test_the_line_tells_places_starts_and_who_is_held(machine: World) -> None:
 
 
 def test_held_jobs_survive_the_end_of_every_process(machine: World) -> None:
-    """As after a reboot: nothing runs any more, and the runtime directory is empty."""
+    """As after a reboot: no process is left, and the runtime directory is empty."""
     first, second, third = submitted(machine, ask("first", LONG), ask("second", after=["first"]), ask("third", gib=8))
     running = machine.until_running(first)
     machine.kill_agent()

@@ -1,4 +1,4 @@
-"""Nothing that was accepted is lost, and no memory is, whoever is killed and whenever."""
+"""No accepted job and no memory is lost, whichever processes are killed, at whatever time."""
 
 import os
 import resource
@@ -43,7 +43,7 @@ def test_a_killed_job_gives_its_memory_to_the_next(machine: World) -> None:
     assert machine.entry(first).job.exit_code == 137
 
 
-def test_a_job_killed_together_with_its_supervisor_gives_its_memory_to_the_next(machine: World) -> None:
+def test_a_job_killed_together_with_its_agent_frees_its_memory_for_the_next_job(machine: World) -> None:
     first, second = machine.submit(gib=6), machine.submit(gib=6)
     machine.until_running(first)
     machine.until_kept()
@@ -55,7 +55,7 @@ def test_a_job_killed_together_with_its_supervisor_gives_its_memory_to_the_next(
     assert (ended.state, ended.exit_code) == (JobState.EXITED, 137)  # its monitor has recorded it
 
 
-def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_noticed(machine: World) -> None:
+def test_a_job_continues_after_its_agent_died_and_the_next_agent_detects_its_end(machine: World) -> None:
     first, second = machine.submit(gib=6), machine.submit(gib=6)
     holder = machine.until_running(first).holder
     machine.until_kept()
@@ -68,7 +68,7 @@ def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_notice
     assert machine.entry(first).job.exit_code == 137
 
 
-def test_a_job_whose_main_thread_ended_runs_on_and_keeps_its_lease(machine: World) -> None:
+def test_a_job_with_an_ended_main_thread_runs_on_and_keeps_its_lease(machine: World) -> None:
     job = machine.submit(WITHOUT_MAIN_THREAD)
     holder = machine.until_running(job).holder
     assert isinstance(holder, ProcessHolder)
@@ -99,7 +99,7 @@ def test_an_adopted_job_can_be_stopped(machine: World) -> None:
     assert another(machine).stop(job.id, grace_seconds=5).exit_code == 143
 
 
-def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) -> None:
+def test_the_next_command_recovers_a_job_without_a_supervisor(machine: World) -> None:
     job = machine.submit()
     machine.until_running(job)
     kill(machine.until_supervised(job))
@@ -108,7 +108,7 @@ def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) ->
     assert another(machine).gpus()[0].granted_bytes == 0
 
 
-def test_a_queue_whose_keeper_died_goes_on_with_the_next_end(machine: World) -> None:
+def test_a_queue_continues_after_its_agent_died_when_a_job_ends(machine: World) -> None:
     first, second, third = machine.submit(gib=6), machine.submit(gib=6), machine.submit(gib=6)
     machine.until_running(first)
     machine.kill_agent()
@@ -117,13 +117,13 @@ def test_a_queue_whose_keeper_died_goes_on_with_the_next_end(machine: World) -> 
     assert {machine.state(job) for job in (second, third) if job.id != started.id} == {JobState.WAITING}
 
 
-def test_a_queue_whose_every_process_died_goes_on_with_the_next_command(machine: World) -> None:
+def test_a_queue_continues_with_the_next_command_after_all_its_processes_died(machine: World) -> None:
     jobs = [machine.submit(gib=6) for _ in range(4)]
     machine.until_running(jobs[0])
-    supervisor, keeper = machine.until_supervised(jobs[0]), machine.until_kept()
-    for process in (keeper, supervisor):
+    supervisor, agent = machine.until_supervised(jobs[0]), machine.until_kept()
+    for process in (agent, supervisor):
         os.kill(process.pid, signal.SIGSTOP)
-    for process in (keeper, supervisor):
+    for process in (agent, supervisor):
         kill(process)
     kill_job(machine, jobs[0].id)
     another(machine).jobs(include_final=True)
@@ -133,7 +133,7 @@ def test_a_queue_whose_every_process_died_goes_on_with_the_next_command(machine:
 
 
 @pytest.mark.parametrize("point", ["before-announce", "after-announce"])
-def test_a_job_whose_supervisor_dies_while_it_starts_is_never_started_twice(machine: World, point: str) -> None:
+def test_a_job_is_never_started_twice_if_its_agent_dies_during_the_start(machine: World, point: str) -> None:
     (machine.root / f"die-{point}").touch()
     job = machine.submit(("sh", "-c", f"echo once >> {machine.root}/starts; sleep 600"))
     until((machine.root / f"died-{point}-{job.id}").exists)
@@ -147,7 +147,7 @@ def test_a_job_whose_supervisor_dies_while_it_starts_is_never_started_twice(mach
         machine.until_running(job)
         assert starts.read_text() == "once\n"
     else:
-        # Its holder was known and is gone: whether it ran nobody can tell, so it is not run again.
+        # The ledger has its holder, which is gone: it may have run, so it is not started again.
         assert machine.until_free(job).error == LOST
         assert not starts.exists()
 
@@ -208,7 +208,7 @@ def test_a_long_queue_is_served_in_order(machine: World) -> None:
     assert starts.read_text() == "".join(f"{number}\n" for number in range(30))
 
 
-def test_random_kills_of_supervisors_and_jobs_lose_nothing_and_never_grant_too_much(machine: World) -> None:
+def test_random_kills_of_agents_and_jobs_lose_nothing_and_never_grant_too_much(machine: World) -> None:
     jobs = [machine.submit(("sleep", "0.2"), gib=3) for _ in range(12)]
     stop = threading.Event()
     most_held: list[int] = []
@@ -263,7 +263,7 @@ def test_a_ledger_that_is_full_for_a_while_loses_no_waiting_job(machine: World) 
     assert machine.until_free(first).exit_code == 137
 
 
-def test_a_job_out_of_the_queue_has_the_umask_and_the_limits_of_who_asked(machine: World) -> None:
+def test_a_job_from_the_queue_has_the_umask_and_the_limits_of_its_submitter(machine: World) -> None:
     holder = machine.submit(gib=10)
     machine.until_running(holder)
     with _umask_and_open_files(0o027, 777):
@@ -286,7 +286,7 @@ def test_a_job_gets_a_sigterm_that_was_blocked_where_its_agent_was_started(machi
 
 @contextmanager
 def _umask_and_open_files(umask: int, most_open_files: int) -> Iterator[None]:
-    """Be somebody with these for a while."""
+    """Give this process an umask and limits for the block."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     umask = os.umask(umask)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_open_files, limits[1]))
@@ -297,7 +297,7 @@ def _umask_and_open_files(umask: int, most_open_files: int) -> Iterator[None]:
         os.umask(umask)
 
 
-def test_what_a_supervisor_left_that_was_killed_behind_its_last_word_is_swept(machine: World) -> None:
+def test_live_files_that_an_agent_left_after_a_release_are_removed(machine: World) -> None:
     running = machine.until_running(machine.submit())
     left, kept = machine.engine.places("0" * 12), machine.engine.places(running.id)
     left.make()
@@ -306,7 +306,7 @@ def test_what_a_supervisor_left_that_was_killed_behind_its_last_word_is_swept(ma
     assert kept.live.exists()
 
 
-def test_an_agent_whose_state_directory_is_gone_ends_with_its_job_and_makes_nothing(machine: World) -> None:
+def test_an_agent_ends_with_its_job_once_its_state_directory_is_removed_and_creates_no_file(machine: World) -> None:
     job = machine.submit(gib=6)
     holder = machine.until_running(job).holder
     supervisor = machine.until_supervised(job)
@@ -319,7 +319,7 @@ def test_an_agent_whose_state_directory_is_gone_ends_with_its_job_and_makes_noth
     assert not (machine.root / "state").exists()
 
 
-def test_a_job_ends_whose_agent_finds_another_ledger_in_place_of_its_own(machine: World) -> None:
+def test_a_job_ends_once_its_agent_finds_another_ledger_in_place_of_its_own(machine: World) -> None:
     job = machine.submit(gib=6)
     holder = machine.until_running(job).holder
     assert isinstance(holder, ProcessHolder)
@@ -339,13 +339,13 @@ def output(machine: World, job: Job) -> bytes:
 LINES = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; done"
 
 
-def test_a_killed_supervisor_costs_neither_output_nor_exit_code(machine: World) -> None:
+def test_a_killed_agent_costs_neither_output_nor_exit_code(machine: World) -> None:
     job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; {LINES}; exit 3"))
     machine.until_running(job)
     supervisor = machine.until_supervised(job)
     os.kill(supervisor.pid, signal.SIGKILL)
     (machine.root / "go").touch()
-    until(lambda: another(machine).jobs(include_final=False) == [])  # as any command does, it starts a supervisor
+    until(lambda: another(machine).jobs(include_final=False) == [])  # any command recovers jobs, and calls an agent
     ended = machine.until_free(job)
     assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
     assert output(machine, job) == b"".join(b"%d\n" % number for number in range(1, 3001))

@@ -1,7 +1,7 @@
-"""No job is started twice, ended by mistake, taken from its supervisor or held to a size that is not its own: each guard
-alone, met without a race.
+"""The checks by which no job is started twice, ended by mistake, taken from its supervisor or limited to another job's size.
 
-The storms of test_engine_crashes meet them together, where one covers up for another that is missing.
+Each check is tested alone and without a race. The storms of test_engine_crashes need several of them at once, so they may pass
+although one is missing.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ LATER = ProcessHolder(1 << 22, 2, "another boot")
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """An engine whose agents end at once, so that nothing moves but what a test moves."""
+    """An engine with agents that end at once, so that only the test changes the ledger."""
     with tempfile.TemporaryDirectory(prefix="pgpu-engine-", dir="/dev/shm", ignore_cleanup_errors=True) as directory:
         made = make_machine(Path(directory), [10 * GIB])
         made.agents = Agents(made.settings, ("true",))
@@ -64,7 +64,7 @@ def changed(engine: Engine, job_id: str, **words: object) -> Entry:
 
 
 def running(engine: Engine, **words: object) -> Entry:
-    """A job that ran, and whose main process and supervisor are dead."""
+    """A job that ran, with a dead main process and a dead supervisor."""
     return granted(engine, **{"state": JobState.RUNNING, "holder": DEAD, "supervisor": DEAD, **words})
 
 
@@ -79,14 +79,14 @@ def test_a_resize_that_fails_half_way_is_taken_back_where_it_took(engine: Engine
     assert engine.ledger.entry(before.job.id) == before
 
 
-def test_a_job_that_is_looked_after_gets_no_second_supervisor(engine: Engine) -> None:
+def test_a_supervised_job_gets_no_second_supervisor(engine: Engine) -> None:
     before = granted(engine, supervisor=identify_running(os.getppid()))
     recover(engine)
     supervise(engine, before.job.id)
     assert engine.ledger.entry(before.job.id) == before
 
 
-def test_a_job_of_which_nothing_is_left_is_ended_by_whoever_comes_by(engine: Engine) -> None:
+def test_a_job_without_any_process_is_ended_by_the_next_recovery(engine: Engine) -> None:
     job_id = running(engine).job.id
     recover(engine)
     after = engine.ledger.entry(job_id)
@@ -104,7 +104,7 @@ def test_a_job_s_memory_is_not_given_back_while_a_child_of_it_holds_it(engine: E
 
 
 def test_a_job_on_other_gpus_is_left_to_its_own_kind_of_engine(engine: Engine) -> None:
-    """This engine's enforcer knows nothing of that slice, and would take it for free."""
+    """This engine's enforcer has no such slice, and would report it as free."""
     entry = running(engine)
     other = make_engine(engine.gpus._root)  # type: ignore[attr-defined]
     other.settings = replace(other.settings, gpu_model="another")
@@ -114,13 +114,13 @@ def test_a_job_on_other_gpus_is_left_to_its_own_kind_of_engine(engine: Engine) -
     assert engine.ledger.entry(entry.job.id).is_lease_held
 
 
-def test_who_noticed_a_death_late_does_not_end_a_job_that_is_looked_after_again(engine: Engine) -> None:
+def test_a_late_recovery_does_not_end_a_job_that_is_supervised_again(engine: Engine) -> None:
     entry = running(engine, supervisor=myself())
     _finish(engine, entry.job.id)
     assert engine.ledger.job(entry.job.id).state is JobState.RUNNING
 
 
-def test_a_supervisor_that_was_replaced_starts_nothing(engine: Engine) -> None:
+def test_a_replaced_supervisor_starts_no_job(engine: Engine) -> None:
     entry = granted(engine, supervisor=LATER)
     with pytest.raises(PgpuBug, match="another process supervises"):
         _announce(engine, entry.job, DEAD)
@@ -204,7 +204,7 @@ def test_what_a_stopped_job_started_is_ended_with_it() -> None:
         until(lambda: not is_alive(child))
 
 
-def test_whose_place_is_taken_is_woken_in_the_moment_in_which_it_is(engine: Engine) -> None:
+def test_a_job_that_loses_its_place_is_woken_at_once(engine: Engine) -> None:
     victim = engine.submit(JobSpec(("true",), "process", working_directory="/"), Request(GIB, 1, 0.8))
     changed(engine, victim.id, state=JobState.RUNNING, holder=myself(), supervisor=myself())
     engine.places(victim.id).wake_socket.parent.mkdir(parents=True, exist_ok=True)

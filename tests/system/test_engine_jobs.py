@@ -1,4 +1,4 @@
-"""Jobs from submission to release, with real supervisors and processes, on a machine of files."""
+"""Jobs from submission to release, with real agents, monitors and processes, on a machine of files."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def test_a_job_runs_and_its_output_and_exit_code_come_back(machine: World) -> No
     assert list(machine.client.logs(job.id, follow=False)) == [("stdout", b"out\n"), ("stderr", b"err\n")]
 
 
-def test_the_memory_of_a_job_is_free_once_its_caller_hears_of_its_end(machine: World) -> None:
+def test_the_memory_of_a_job_is_free_once_its_caller_gets_its_end(machine: World) -> None:
     for _ in range(5):
         machine.run(("true",), gib=10, timeout=0)
 
@@ -85,7 +85,7 @@ def test_a_slice_too_small_for_a_context_is_refused_where_no_gpu_could_hold_one(
         assert machine.run(("true",), gib=1)[0].exit_code == 0
 
 
-def test_what_does_not_fit_waits_says_why_and_starts_when_memory_is_free(machine: World) -> None:
+def test_a_job_that_does_not_fit_waits_with_a_reason_and_starts_when_memory_is_free(machine: World) -> None:
     first, second, third = (machine.submit(gib=6) for _ in range(3))
     assert machine.reason(second) == "waits for 6 GiB on one GPU: 4 GiB free of 10 GiB"
     assert machine.reason(third) == "waits for 6 GiB on one GPU: 4 GiB free of 10 GiB; 1 job ahead"
@@ -124,7 +124,7 @@ def test_a_request_that_can_never_be_met_is_refused_and_leaves_nothing(machine: 
     assert machine.client.jobs(include_final=True) == []
 
 
-def test_a_machine_without_gpus_says_what_to_do() -> None:
+def test_the_error_on_a_machine_without_gpus_has_a_hint() -> None:
     with world(()) as machine, pytest.raises(NodeError) as refusal:
         machine.submit()
     assert refusal.value.hint is not None
@@ -285,7 +285,7 @@ def test_a_job_over_its_slice_is_reported(machine: World) -> None:
     assert machine.state(job) is JobState.RUNNING
 
 
-def test_a_job_over_its_slice_is_stopped_where_the_operator_said_so() -> None:
+def test_a_job_over_its_slice_is_stopped_if_the_operator_chose_that() -> None:
     with world(on_violation="stop") as machine:
         job = machine.submit(gib=2)
         running = machine.until_running(job)
@@ -321,7 +321,7 @@ def test_two_commands_that_submit_at_once_never_share_memory(machine: World) -> 
     assert (len(jobs), len(held)) == (12, 3)
 
 
-def test_a_job_finds_the_environment_and_directory_of_its_asker(
+def test_a_job_finds_the_environment_and_directory_of_its_submitter(
     machine: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODD", "a b\udcff")

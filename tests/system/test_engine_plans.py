@@ -1,4 +1,4 @@
-"""A queue that should end soonest: its keeper plans it, and every round follows the plan; on a machine of files."""
+"""A queue with the goal to end soonest: its agent plans it, and every round follows the plan; on a machine of files."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pgpu.model import Job, JobState
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 
 SIZES_GIB = (3.0, 4.0, 6.0, 7.0)
-"""Smallest first, three of them go one after the other; in pairs all of them go in two turns."""
+"""Smallest first, three of them run one after the other; in pairs all of them run in two steps."""
 
 
 def test_jobs_that_should_all_end_soonest_start_in_the_pairs_that_fill_the_gpu() -> None:
@@ -60,7 +60,7 @@ def plan_of(machine: World) -> BatchPlan:
     return read_plan(agent_paths(machine.engine.settings, "fake").plan)
 
 
-def test_history_tells_how_many_jobs_a_gpu_had_while_each_ran() -> None:
+def test_history_has_how_many_jobs_a_gpu_had_while_each_ran() -> None:
     with world((10,)) as machine:
         command = ("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.05; done")
         jobs = [machine.submit(command) for _ in range(2)]

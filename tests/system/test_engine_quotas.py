@@ -1,4 +1,4 @@
-"""What a user's quota refuses, and what waits for it; on a machine of files."""
+"""Requests that a user's quota refuses, and jobs that wait for it; on a machine of files."""
 
 import os
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ def machine() -> Iterator[World]:
 
 
 def set_quota(machine: World, gib: int) -> None:
-    """Let this user hold no more."""
+    """Limit the memory that this user's jobs hold together."""
     with machine.engine.deciding() as decision:
         decision.put_quota(os.getuid(), Quota(gib * GIB))
 
 
 @pytest.mark.parametrize(("gib", "count", "asked"), [(7, 1, "7 GiB"), (4, 2, "4 GiB on each of 2 GPUs")])
-def test_more_than_the_asker_s_quota_could_ever_grant_is_refused_at_submission(
+def test_more_than_the_user_s_quota_could_ever_grant_is_refused_at_submission(
     machine: World, gib: int, count: int, asked: str
 ) -> None:
     with pytest.raises(RequestError, match=f"^{asked} can never be granted: the quota of user .* is 6 GiB$") as caught:
@@ -65,7 +65,7 @@ def test_a_running_job_of_a_quota_that_was_lowered_can_be_made_smaller_and_no_la
         machine.client.resize(running.id, 6 * GIB)
 
 
-def test_who_waits_says_that_its_owner_s_quota_was_lowered_below_it(machine: World) -> None:
+def test_a_waiting_job_has_the_reason_that_its_owner_s_quota_was_lowered_below_it(machine: World) -> None:
     machine.until_running(machine.submit(gib=4))
     waiting = machine.submit(("true",), gib=4)
     set_quota(machine, 3)

@@ -1,4 +1,4 @@
-"""A resize that fails at any step leaves limit and ledger as they were, and never a job with more than the ledger knows."""
+"""A resize that fails at any step leaves limit and ledger as they were, and never a job with more than its ledger entry."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,22 +25,22 @@ def machine() -> Iterator[World]:
 
 @pytest.fixture
 def job(machine: World) -> Job:
-    """It runs, with 2 GiB and half of the time."""
+    """A running job with 2 GiB and half of the time."""
     spec = JobSpec(LONG, "process", working_directory="/")
     made = machine.client.submit(spec, Request(2 * GIB, 1, 0.5), wait_timeout_seconds=None)
     return machine.until_running(made)
 
 
 def bound(machine: World, job: Job) -> tuple[int, float]:
-    """What the limit file says."""
+    """Return memory and share of the limit file."""
     lease = machine.entry(job).job.lease
     assert lease is not None
     words = FileEnforcer(machine.root).words(lease)
     return int((machine.root / "slices" / job.id / "limit").read_text()), words[0].share
 
 
-def told(machine: World, job: Job) -> tuple[int, float | None]:
-    """What the ledger says, of request and slice alike."""
+def in_ledger(machine: World, job: Job) -> tuple[int, float | None]:
+    """Return memory and share of the ledger, which are equal in request and slice."""
     now = machine.entry(job).job
     assert now.lease is not None
     [part] = now.lease.slices
@@ -49,7 +49,7 @@ def told(machine: World, job: Job) -> tuple[int, float | None]:
 
 
 class FullDisk:
-    """A ledger whose transactions do not commit."""
+    """A ledger that rolls back each transaction."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -65,7 +65,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("change", [Resize(GIB, 0.5), Resize(2 * GIB, 0.2), Resize(4 * GIB, 0.2), Resize(GIB, 0.8)])
-def test_what_the_ledger_does_not_take_binds_nobody(machine: World, job: Job, change: Resize) -> None:
+def test_a_resize_that_the_ledger_does_not_commit_binds_no_limit(machine: World, job: Job, change: Resize) -> None:
     ledger = machine.engine.ledger
     machine.engine.ledger = cast("Ledger", FullDisk(ledger))
     try:
@@ -73,11 +73,11 @@ def test_what_the_ledger_does_not_take_binds_nobody(machine: World, job: Job, ch
             resize(machine.engine, job.id, change)
     finally:
         machine.engine.ledger = ledger
-    assert bound(machine, job) == told(machine, job) == (2 * GIB, 0.5)
+    assert bound(machine, job) == in_ledger(machine, job) == (2 * GIB, 0.5)
 
 
 class Watching(FileEnforcer):
-    """Notes what the ledger said whenever a limit was written, and refuses slices of 5 GiB; a rival comes before larger ones."""
+    """Records the ledger at each write of a limit, and refuses slices of 5 GiB; before larger ones another resize runs."""
 
     def __init__(self, machine: World, job: Job) -> None:
         super().__init__(machine.root)
@@ -86,7 +86,7 @@ class Watching(FileEnforcer):
         self.rival: Resize | None = None
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
-        self.seen.append((memory_bytes, told(self.machine, self.job)[0]))
+        self.seen.append((memory_bytes, in_ledger(self.machine, self.job)[0]))
         if memory_bytes < 4 * GIB:
             super().resize(lease, memory_bytes)
             return
@@ -98,7 +98,7 @@ class Watching(FileEnforcer):
         super().resize(lease, memory_bytes)
 
     def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
-        self.seen.append((words[0].share, told(self.machine, self.job)[1]))
+        self.seen.append((words[0].share, in_ledger(self.machine, self.job)[1]))
         super().set_compute(lease, words)
 
 
@@ -108,25 +108,25 @@ def test_more_of_one_thing_and_less_of_the_other_bind_on_either_side_of_the_ledg
     assert watching.seen == [(0.2, 0.5), (4 * GIB, 4 * GIB)]
     resize(machine.engine, job.id, Resize(GIB, 0.6))
     assert watching.seen[2:] == [(GIB, 4 * GIB), (0.6, 0.6)]
-    assert bound(machine, job) == told(machine, job) == (GIB, 0.6)
+    assert bound(machine, job) == in_ledger(machine, job) == (GIB, 0.6)
 
 
 def test_where_more_memory_does_not_bind_the_time_that_was_taken_comes_back(machine: World, job: Job) -> None:
     machine.engine.enforcer = Watching(machine, job)
     with pytest.raises(EnforcementError):
         resize(machine.engine, job.id, Resize(5 * GIB, 0.2))
-    assert bound(machine, job) == told(machine, job) == (2 * GIB, 0.5)
+    assert bound(machine, job) == in_ledger(machine, job) == (2 * GIB, 0.5)
 
 
-def test_a_resize_that_fails_leaves_alone_what_another_one_said_meanwhile(machine: World, job: Job) -> None:
+def test_a_resize_that_fails_keeps_what_another_one_wrote_meanwhile(machine: World, job: Job) -> None:
     machine.engine.enforcer = watching = Watching(machine, job)
     watching.rival = Resize(3 * GIB, 0.7)
     with pytest.raises(EnforcementError):
         resize(machine.engine, job.id, Resize(5 * GIB, 0.5))
-    assert bound(machine, job) == told(machine, job) == (3 * GIB, 0.7)
+    assert bound(machine, job) == in_ledger(machine, job) == (3 * GIB, 0.7)
 
 
-def test_a_word_that_somebody_else_wrote_is_set_right_at_the_next_look(machine: World, job: Job) -> None:
+def test_a_word_that_another_process_wrote_is_corrected_at_the_next_check(machine: World, job: Job) -> None:
     now = machine.entry(job).job
     assert now.lease is not None
     enforcer = FileEnforcer(machine.root)

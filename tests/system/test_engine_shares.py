@@ -1,4 +1,4 @@
-"""What the engine makes of shares and sharing modes; on a machine of files."""
+"""Limits and grants that the engine derives from shares and sharing modes; on a machine of files."""
 
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +52,7 @@ def test_launches_of_a_job_wait_from_when_one_with_a_share_comes_until_it_goes(m
     until(lambda: not word(machine, plain).is_shared)
 
 
-def test_a_supervisor_that_takes_over_says_again_what_the_ledger_says(machine: World) -> None:
+def test_an_agent_that_takes_over_writes_the_ledger_s_share_again(machine: World) -> None:
     job = submit(machine, 0.3)
     machine.until_running(job)
     machine.kill_supervisor(job)
@@ -80,7 +80,7 @@ def test_a_share_is_resized_in_ledger_and_limit_at_once(machine: World) -> None:
     assert machine.entry(job).job.request.compute_share is None
 
 
-def test_time_that_somebody_waits_for_is_not_taken_by_one_that_runs(machine: World) -> None:
+def test_time_that_a_waiting_job_needs_is_not_taken_by_a_running_one(machine: World) -> None:
     job, waiting = submit(machine, 0.5), submit(machine, 0.6)
     machine.until_running(job)
     with pytest.raises(CapacityError, match=f"job {waiting.id} waits for the GPU time that is free"):
@@ -90,7 +90,7 @@ def test_time_that_somebody_waits_for_is_not_taken_by_one_that_runs(machine: Wor
 
 
 class Refusing(FileEnforcer):
-    """Takes no share but the one that it had."""
+    """Refuses every share except the one that it had."""
 
     def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
         if words[0].share != 0.3:
@@ -108,7 +108,7 @@ def test_a_share_that_does_not_bind_is_taken_back(machine: World, share: float) 
     assert machine.entry(job).job.request.compute_share == word(machine, job).share == 0.3
 
 
-def test_whoever_comes_to_an_idle_gpu_decides_how_it_is_shared(machine: World) -> None:
+def test_the_first_job_on_an_idle_gpu_decides_how_it_is_shared(machine: World) -> None:
     alone = submit(machine, sharing=SharingWish.EXCLUSIVE)
     machine.until_running(alone)
     later = submit(machine)

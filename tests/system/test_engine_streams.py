@@ -1,4 +1,4 @@
-"""Slow, dead and late clients: none loses a byte that it waits for, none stops the job."""
+"""Slow, dead and late clients: none loses output that it holds the job back for, none stops the job."""
 
 import os
 import signal
@@ -132,7 +132,7 @@ def test_a_client_that_hangs_stops_holding_the_job_back(directory: Path) -> None
     desk.close()
 
 
-def test_a_client_that_only_looks_on_never_holds_the_job_back(desk: Desk) -> None:
+def test_a_client_that_may_lose_output_never_holds_the_job_back(desk: Desk) -> None:
     connection = desk.follow(holds_back=False)
     desk.write(PIECES).join()
     until(lambda: desk.log_end() > PIECES * len(PIECE))

@@ -1,4 +1,4 @@
-"""Whose turn it is: waits that run out, and memory that is somebody's already; on a machine of files."""
+"""The order of the queue: waits that expire, and memory that is promised to another job; on a machine of files."""
 
 import sqlite3
 import time
@@ -51,7 +51,7 @@ def test_a_job_that_grows_takes_nothing_from_one_that_waits(machine: World) -> N
     assert machine.client.resize(running.id, 5 * GIB).request.memory_bytes == 5 * GIB
 
 
-def test_a_job_grows_on_a_gpu_that_nobody_who_waits_could_use() -> None:
+def test_a_job_grows_on_a_gpu_that_no_waiting_job_could_use() -> None:
     with world((10, 20)) as machine:
         large, small = machine.submit(gib=20), machine.submit(gib=4)
         machine.until_running(small)
@@ -72,7 +72,7 @@ def test_a_waiting_job_that_asks_for_more_starts_once_that_fits(machine: World) 
 
 
 def _write_deadline(machine: World, job: Job, at_seconds: float) -> None:
-    """Make a job's deadline look as it would once somebody had set the clock."""
+    """Change a job's deadline as if the wall clock had been set."""
     _write(machine, job, "wait_deadline", at_seconds)
 
 
@@ -101,7 +101,7 @@ def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_agent() -> None:
         large = machine.submit(gib=9)
         _write(machine, large, "created_at", time.time() - 3600)
         machine.engine.admissions.step()
-        small = machine.submit(gib=3)  # Fits on the GPU that is not kept, and then no more on the other.
+        small = machine.submit(gib=3)  # Fits on the GPU that is not reserved, and not on the other one.
         machine.until_running(small)
         waiting = machine.submit(gib=3)
         machine.until_looked_at(waiting)

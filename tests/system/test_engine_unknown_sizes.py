@@ -1,4 +1,4 @@
-"""Jobs whose need nobody knows, on a machine of files."""
+"""Jobs of unknown size, on a machine of files."""
 
 from tests.system.engine_worlds import LONG, world
 

@@ -1,4 +1,4 @@
-"""Processes that hold memory outside of every lease, on a machine of files: found, told once, and stopped where that is set."""
+"""Processes that hold memory outside of every lease, on a machine of files: found, reported once, and stopped where that is set."""
 
 import json
 import os
@@ -35,8 +35,8 @@ def stranger(command: tuple[str, ...] = LONG) -> Iterator[subprocess.Popen[bytes
         process.wait()
 
 
-def tell(machine: World, *pids: int) -> None:
-    """Let the driver list these processes, each with a GiB."""
+def report_processes(machine: World, *pids: int) -> None:
+    """Let the driver report these processes, each with a GiB."""
     (machine.root / "processes-GPU-0.json").write_text(json.dumps([[pid, GIB] for pid in pids]))
 
 
@@ -53,7 +53,7 @@ def job_pid(machine: World) -> int:
 def test_a_process_of_no_job_is_an_outsider_and_one_of_a_job_is_none(machine: World) -> None:
     mine = job_pid(machine)
     with stranger() as process:
-        tell(machine, mine, process.pid)
+        report_processes(machine, mine, process.pid)
         [found] = find_outsiders_once(machine.engine)
     assert (found.process.pid, found.gpu_uuid, found.used_bytes, found.uid) == (
         process.pid,
@@ -70,7 +70,7 @@ def test_a_child_that_a_job_left_behind_is_still_its_own(machine: World) -> None
     path = machine.root / "child"
     job = machine.submit(("sh", "-c", f"exec 9< $FAKE_SLICE/held; flock -s 9; sleep 600 & echo $! > {path}"))
     until(lambda: path.exists() and path.read_text().strip() != "")
-    tell(machine, int(path.read_text()))
+    report_processes(machine, int(path.read_text()))
     assert not find_outsiders_once(machine.engine)
     machine.client.stop(job.id, grace_seconds=0)
 
@@ -78,14 +78,14 @@ def test_a_child_that_a_job_left_behind_is_still_its_own(machine: World) -> None
 def test_a_process_that_is_gone_is_no_outsider(machine: World) -> None:
     with stranger() as process:
         pass
-    tell(machine, process.pid)
+    report_processes(machine, process.pid)
     assert not find_outsiders_once(machine.engine)
 
 
-def test_an_outsider_is_told_once_when_two_looks_saw_it_and_once_when_it_went(machine: World) -> None:
+def test_an_outsider_is_reported_once_after_two_readings_and_once_after_its_end(machine: World) -> None:
     watchdog = Watchdog(machine.engine)
     with stranger() as process:
-        tell(machine, process.pid)
+        report_processes(machine, process.pid)
         watchdog.tick()
         assert events(machine) == []
         for _ in range(3):
@@ -97,27 +97,27 @@ def test_an_outsider_is_told_once_when_two_looks_saw_it_and_once_when_it_went(ma
     watchdog.close()
 
 
-def test_of_several_watchdogs_one_looks_and_another_takes_over(machine: World) -> None:
+def test_of_several_watchdogs_one_reads_and_another_takes_over(machine: World) -> None:
     first, second = Watchdog(machine.engine), Watchdog(machine.engine)
     with stranger() as process:
-        tell(machine, process.pid)
+        report_processes(machine, process.pid)
         for _ in range(3):
             first.tick()
             second.tick()
         assert events(machine) == ["outsider"]
         assert len(machine.client.outsiders()) == 1
         first.close()
-        assert not machine.client.outsiders(), "nobody is on duty, so nobody knows"
+        assert not machine.client.outsiders(), "no watchdog is active, so no outsider is reported"
         second.tick()
         second.tick()
         assert events(machine) == ["outsider", "outsider"]
     second.close()
 
 
-def test_by_default_nobody_is_stopped(machine: World) -> None:
+def test_by_default_no_outsider_is_stopped(machine: World) -> None:
     watchdog = Watchdog(machine.engine)
     with stranger() as process:
-        tell(machine, process.pid)
+        report_processes(machine, process.pid)
         for _ in range(4):
             watchdog.tick()
         assert process.poll() is None
@@ -130,7 +130,7 @@ def test_an_outsider_is_asked_to_end_and_ended_where_the_operator_set_that() -> 
         watchdog = Watchdog(machine.engine)
         with stranger() as polite, stranger(STUBBORN) as stubborn:
             until(lambda: b"IGN" in _command(stubborn.pid))
-            tell(machine, mine, polite.pid, stubborn.pid)
+            report_processes(machine, mine, polite.pid, stubborn.pid)
 
             def are_ended() -> bool:
                 watchdog.tick()
@@ -144,10 +144,10 @@ def test_an_outsider_is_asked_to_end_and_ended_where_the_operator_set_that() -> 
         watchdog.close()
 
 
-def test_the_supervisor_of_a_running_job_looks(machine: World) -> None:
+def test_the_thread_of_a_running_job_runs_the_watchdog(machine: World) -> None:
     job_pid(machine)
     with stranger() as process:
-        tell(machine, process.pid)
+        report_processes(machine, process.pid)
         until(lambda: events(machine) == ["outsider"])
         [gpu] = machine.client.gpus()
         assert [each.process.pid for each in gpu.outsiders] == [process.pid]
@@ -155,9 +155,9 @@ def test_the_supervisor_of_a_running_job_looks(machine: World) -> None:
     until(lambda: not machine.client.outsiders())
 
 
-def test_the_agent_of_a_waiting_job_looks(machine: World) -> None:
+def test_the_agent_of_a_waiting_job_runs_the_watchdog(machine: World) -> None:
     with stranger() as process:
-        tell(machine, process.pid)
+        report_processes(machine, process.pid)
         machine.gpus.set_outsiders("GPU-0", 9 * GIB)
         machine.submit(LONG, gib=8)
         until(lambda: events(machine) == ["outsider"])
