@@ -4,6 +4,7 @@ Reads /proc only. `identify_running` and `identify_unreaped` differ in zombies: 
 """
 
 import os
+import select
 from functools import cache
 from pathlib import Path
 
@@ -88,3 +89,13 @@ def open_pidfd(holder: ProcessHolder) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def has_ended(pidfd: int, timeout_seconds: float = 0.0) -> bool:
+    """Wait at most so long for the end of a process, and return whether it has ended.
+
+    By poll(2): select(2) takes no descriptor above 1023, and an agent may have many.
+    """
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout_seconds * 1000))

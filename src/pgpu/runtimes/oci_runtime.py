@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import re
-import select
 import signal
 import socket
 import struct
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from pgpu.errors import CancelledError, EnforcementError, RuntimeUnavailableError
 from pgpu.host.atomic_file import write_atomically
+from pgpu.host.process_identity import has_ended
 from pgpu.libraries import BRINGER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import RunningJob, Stdio
@@ -147,7 +147,7 @@ class OciJob:
 
     def is_alive(self) -> bool:
         """True while the first process runs."""
-        return not select.select([self._pidfd], [], [], 0)[0]
+        return not has_ended(self._pidfd)
 
     def owns(self, pid: int) -> bool:
         """True if a process of the host runs in this container, started by it or by `docker exec`."""
@@ -171,7 +171,7 @@ class OciJob:
             RuntimeUnavailableError: Its first process is still there after 10 s.
         """
         self.signal(signal.SIGKILL)
-        if not select.select([self._pidfd], [], [], _KILL_DEADLINE_SECONDS)[0]:
+        if not has_ended(self._pidfd, _KILL_DEADLINE_SECONDS):
             raise RuntimeUnavailableError(f"the container {self._container.container_id[:12]} does not end")
 
     def resize_terminal(self, size: os.terminal_size) -> None:

@@ -7,7 +7,6 @@ command, while the first container's program is held back.
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
-from pgpu.host.process_identity import identify_unreaped
+from pgpu.host.process_identity import has_ended, identify_unreaped
 from pgpu.model import Delivery, Job, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.container_record import Container
@@ -84,7 +83,7 @@ class ProbeContainer:
         if self.is_alive():
             words = [self._runc, "--root", str(self._bundle / "state"), "kill", self._name, "KILL"]
             subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
+        if not has_ended(self._pidfd, _END_SECONDS):
             self.signal(signal.SIGKILL)
         self._process.wait()
 
