@@ -1,8 +1,13 @@
 """The agent of the fake machine: `agent.py ROOT MODEL LOCK`."""
 
 import os
+import select
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgpu.engine.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -24,8 +29,17 @@ def main() -> None:
     again, engine = (sys.executable, __file__, str(root), model), make_engine(root)
     if int(sys.argv[3]) == TAKE_LOCK:
         become_guard(lock, engine.settings.spool, again)
-    run_agent(engine, lambda _job_id: engine, lock, again)
+    run_agent(engine, lambda _job_id: engine, attend_container, lock, again)
     os._exit(0)
+
+
+def attend_container(engine: "Engine", job_id: str) -> None:
+    """Write which process attends the container, and attend it until the test removes its first process's PID file."""
+    home = engine.settings.runtime_directory / "slices" / job_id
+    (home / "attended").write_text(str(os.getpid()))
+    while (home / "pid").exists():
+        select.select([], [], [], 0.01)
+    (home / "container.json").unlink()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
     Raises:
         PgpuError: This machine or its settings do not allow an engine.
     """
+    from pgpu.app.oci.attendant import attend_container
     from pgpu.engine.agent.agent import run_agent
     from pgpu.engine.agent.agents import TAKE_LOCK, take_lock
     from pgpu.engine.settings import EngineSettings
@@ -62,7 +63,7 @@ def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
     if lock == TAKE_LOCK:
         become_guard(held, places.spool, again)
     engine = make_engine(own)
-    run_agent(engine, EnginesOfJobs(own, engine).engine_of, held, again)
+    run_agent(engine, EnginesOfJobs(own, engine).engine_of, attend_container, held, again)
     # Without the interpreter's end, which would wait for a thread that an engine or driver blocks.
     os._exit(0)
 

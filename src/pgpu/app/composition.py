@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings, load_settings
+from pgpu.app.settings import Settings, load_machine_settings, load_settings
 from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
@@ -156,6 +156,7 @@ class EnginesOfJobs:
         """
         self._settings = settings
         self._ledger = engine.ledger
+        self._slices = engine.settings.runtime_directory / "slices"
         self._lock = threading.Lock()
         self._engines = {self._key(settings, os.environ): engine}
 
@@ -165,19 +166,34 @@ class EnginesOfJobs:
         Raises:
             PgpuError: The job is unknown, or its settings cannot be read.
         """
-        environment = dict(self._ledger.environment(job_id))
-        if not environment or account_of(self._ledger.inherited(job_id), ()) is not None:
-            # A server decides for its users: their environment is their jobs' alone.
-            settings, environment = self._settings, dict(os.environ)
-        else:
-            own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)
-            flags = {"state_dir": str(self._settings.state_dir), "runtime_dir": own}
-            settings = dataclasses.replace(load_settings(flags, environment), simulate=self._settings.simulate)
+        settings, environment = self._of_container(job_id) or self._of_submitter(job_id)
         key = self._key(settings, environment)
         with self._lock:
             if key not in self._engines:
                 self._engines[key] = make_engine(settings, environment)
             return self._engines[key]
+
+    def _of_container(self, job_id: str) -> tuple[Settings, Mapping[str, str]] | None:
+        """Return the settings of the machine for a container of `docker run --runtime=pgpu`; None for any other job."""
+        from pgpu.app.oci.runc_call import clean_environment
+        from pgpu.runtimes.container_record import RECORD, container_of
+
+        home = self._slices / job_id
+        config = container_of(home).config if (home / RECORD).exists() else ""
+        if not config:
+            return None
+        settings = load_machine_settings(config, str(self._settings.state_dir))
+        own = self._settings
+        return dataclasses.replace(settings, simulate=own.simulate, runtime_dir=own.runtime_dir), clean_environment()
+
+    def _of_submitter(self, job_id: str) -> tuple[Settings, Mapping[str, str]]:
+        environment = dict(self._ledger.environment(job_id))
+        if not environment or account_of(self._ledger.inherited(job_id), ()) is not None:
+            # A server decides for its users: their environment is their jobs' alone.
+            return self._settings, dict(os.environ)
+        own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)
+        flags = {"state_dir": str(self._settings.state_dir), "runtime_dir": own}
+        return dataclasses.replace(load_settings(flags, environment), simulate=self._settings.simulate), environment
 
     @staticmethod
     def _key(settings: Settings, environment: Mapping[str, str]) -> tuple[object, ...]:

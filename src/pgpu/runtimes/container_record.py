@@ -59,6 +59,11 @@ class Container(Struct, frozen=True):
     compute_share: float | None = None
     is_strict: bool = False
     sharing: str = SharingMode.TIME_SLICE.value
+    config: str = ""
+    """The machine's settings file. Empty in a record of the release before this one, whose containers have a process each."""
+
+    gpu_model: str | None = None
+    """Of the queue; None for real GPUs."""
 
     @property
     def gate(self) -> Path:
@@ -76,6 +81,10 @@ class Container(Struct, frozen=True):
     def is_being_created(self) -> bool:
         """True while the creating process runs."""
         return identify_unreaped(self.creator) is not None and self._pid_in_file() is None
+
+    def exists(self) -> bool:
+        """True while it is being created or has a first process."""
+        return self.is_being_created or self.first_process() is not None
 
     def _pid_in_file(self) -> int | None:
         if self.pid_file is None:
@@ -97,17 +106,19 @@ def container_of(home: Path) -> Container:
     """Read the record in a slice's directory.
 
     Raises:
-        RuntimeUnavailableError: There is none: the container's slice is gone.
+        RuntimeUnavailableError: There is none, since the container's slice is gone, or it has other fields.
     """
     try:
         fields: dict[str, Any] = json.loads((home / RECORD).read_text(encoding="utf-8"))
+        fields["runc"] = tuple(fields["runc"])
+        fields["command"] = tuple(fields["command"])
+        fields["bundle"] = Path(fields["bundle"])
+        fields["pid_file"] = Path(fields["pid_file"]) if fields["pid_file"] else None
+        return Container(home=home, **fields)
     except (OSError, ValueError) as exc:
         raise RuntimeUnavailableError(f"the record of the container in {home} is gone") from exc
-    fields["runc"] = tuple(fields["runc"])
-    fields["command"] = tuple(fields["command"])
-    fields["bundle"] = Path(fields["bundle"])
-    fields["pid_file"] = Path(fields["pid_file"]) if fields["pid_file"] else None
-    return Container(home=home, **fields)
+    except (KeyError, TypeError) as exc:
+        raise RuntimeUnavailableError(f"the record of the container in {home} is of another release of pgpu") from exc
 
 
 class Gate:

@@ -1,15 +1,14 @@
 """`docker run --runtime=pgpu -e PGPU_MEMORY=…` on a real engine: what its users do, and what must not go wrong."""
 
-import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.system.docker.oci_place import OciPlace, docker, inspected, opened_oci_place
+from tests.system.storm_victims import agent
 from tests.waiting import until
 
 pytestmark = pytest.mark.docker
@@ -211,28 +210,15 @@ def test_all_such_containers_are_one_owners_with_one_quota(place: OciPlace, even
         assert place.pgpu("admin", "quota", "docker", "--remove").returncode == 0
 
 
-@pytest.mark.parametrize("who", ["container", "shim", "attendant"])
+@pytest.mark.parametrize("who", ["container", "shim", "agent"])
 def test_memory_comes_back_whoever_is_killed(place: OciPlace, eventually: Eventually, who: str) -> None:
     name = place.detach(f"killed-{who}", "20GiB", "sleep", "600")
     eventually(lambda: place.job(name)["state"] == "running")
     main = int(inspected(name, ".State.Pid"))
-    victims = {"container": lambda: main, "shim": lambda: _parent(main), "attendant": lambda: _supervisor(place, name)}
+    victims = {"container": lambda: main, "shim": lambda: _parent(main), "agent": lambda: _agent(place)}
     os.kill(victims[who](), signal.SIGKILL)
     if who != "container":
         docker("rm", "--force", name)
-    done = place.run("--rm", "-e", "PGPU_MEMORY=20GiB", command=(*PROBE, "1000000"))
-    assert done.stdout.splitlines()[-1] == "allocate 0"
-
-
-def test_a_container_whose_attendant_died_while_it_waited_ends_and_holds_nothing(
-    place: OciPlace, eventually: Eventually
-) -> None:
-    first = place.detach("rich", "20GiB", "sleep", "600")
-    second = place.detach("orphan", "20GiB", "sleep", "600")
-    eventually(lambda: place.job(second)["state"] == "waiting")
-    os.kill(_supervisor(place, second), signal.SIGKILL)
-    docker("rm", "--force", second)
-    docker("rm", "--force", first)
     done = place.run("--rm", "-e", "PGPU_MEMORY=20GiB", command=(*PROBE, "1000000"))
     assert done.stdout.splitlines()[-1] == "allocate 0"
 
@@ -241,12 +227,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _supervisor(place: OciPlace, name: str) -> int:
-    ledger = place.path / "state" / "ledger.db"
-    query = f"SELECT supervisor FROM jobs WHERE id = '{place.job(name)['id']}'"
-    words = [
-        "python3",
-        "-c",
-        f"import sqlite3; print(sqlite3.connect({str(ledger)!r}).execute({query!r}).fetchone()[0])",
-    ]
-    return int(json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["pid"])
+def _agent(place: OciPlace) -> int:
+    found = agent(place.path / "run")
+    assert found is not None
+    return found.pid

@@ -1,42 +1,38 @@
-"""Attends one container that requested GPU memory, in a process of its own, forked by `nursery`.
+"""Attends one container of `docker run --runtime=pgpu`, in a thread of the queue's agent.
 
 It submits the request in the container's name, reports the reason of the wait to the container's log, withdraws the
-request if the container ends, and becomes the job's supervisor once the memory is granted. Errors go to the container's
-log as well: its user reads them there.
+request if the container ends, and supervises the job once the memory is granted. Errors go to the container's log as well:
+its user reads them there. A thread of another agent goes on from the container's record and the ledger.
 """
 
-import logging
+import os
 import select
 import time
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 
-from pgpu.app.composition import make_engine, open_ledger
 from pgpu.app.oci.runc_call import clean_environment
-from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings, load_machine_settings
+from pgpu.app.settings import load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
+from pgpu.engine.admission.rounds import Admissions
+from pgpu.engine.agent.containers import container_home
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import accept
 from pgpu.engine.submitter import Submitter
-from pgpu.engine.supervisor import attend, supervise
+from pgpu.engine.supervisor import supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
-from pgpu.host.process_identity import open_pidfd
-from pgpu.model import DOCKER_UID, JobSpec, JobState, Request, SharingWish, Submission
-from pgpu.runtimes.container_record import CONTAINER_VARIABLE, RECORD, Container, Gate, container_of
+from pgpu.host.process_identity import has_ended, open_pidfd
+from pgpu.host.stderr_log import log_to_file, say
+from pgpu.ledger import Entry
+from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.runtimes.container_record import CONTAINER_VARIABLE, Container, Gate, container_of
 from pgpu.units import format_duration
-
-_LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 """How often the state of a container that is being created is checked."""
 
 CREATION_POLL_SECONDS = 0.005
 """The same once its memory is granted."""
-
-ORPHAN_SECONDS = 60.0
-"""A container that is older and has no first process has ended."""
 
 REPEAT_SECONDS = 30.0
 """Least time between two reasons in a container's log."""
@@ -45,69 +41,69 @@ _END_SECONDS = 5.0
 _EXIT_CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
-def attend_to(config: str, state_dir: str, job_id: str) -> None:
+def attend_container(engine: Engine, job_id: str) -> None:
     """Attend one container to its end.
 
     Args:
-        config: The machine's settings file.
-        state_dir: Directory of the machine's ledger.
+        engine: With the settings of the machine.
         job_id: The slice that was laid out for the container, and its job.
 
     Raises:
         PgpuError: The container's slice is gone.
     """
-    settings = load_machine_settings(config, state_dir)
-    files = SliceFiles(runtime_directory(settings.runtime_dir, settings.state_dir) / "slices" / job_id)
-    container = container_of(files.home)
+    home = container_home(engine, job_id)
+    if home is None:
+        return
+    container = container_of(home)
     with closing(Gate(container.gate)) as gate:
         try:
-            # The slice's directory has the job's id already. After a crash before the submission, no job has this id, and
-            # `remove_orphans` of a later attendant removes the directory.
-            engine = make_engine(settings)
-            _submit(engine, settings, container, job_id)
-            # Recorded as the job's supervisor before the wait, so that the engine does not start one at the grant.
-            attend(engine, job_id)
-            _wait_for_grant(engine, container, gate, job_id)
-            supervise(engine, job_id)
-            job = engine.ledger.job(job_id)
-            # A container that got its memory has ended with its job; one that never did is ended here.
-            if job.wait_timed_out:
-                waited = format_duration((job.finished_at_seconds or time.time()) - job.created_at_seconds)
-                _end(container, gate, f"no GPU memory was free for {waited}: given up", 124)
-            elif job.state in _EXIT_CODES:
-                reason = job.error or "its request for GPU memory was cancelled"
-                _end(container, gate, reason, _EXIT_CODES[job.state])
+            entry = _follow(engine, container, gate, job_id)
+            if entry.is_live:
+                return  # Its lease is another process's, or its release failed: the agent begins another thread.
+            _end_held(entry.job, container, gate)
         except PgpuError as exc:
             _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
-            _LOG.warning("%s", exc)
+            say(f"container {container.container_id[:12]}: {exc}")
         except BaseException as exc:  # A bug of pgpu must not leave the container waiting.
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise
-    # Only now: until its end the container has the files mounted. Each attendant removes those of crashed ones as well.
-    files.remove()
-    remove_orphans(settings, files.home.parent)
+    # Only now: until its end the container has the files mounted.
+    SliceFiles(home).remove()
 
 
-def remove_orphans(settings: Settings, slices: Path) -> None:
-    """Remove slices of ended containers without a job, such as after a crash between layout and submission."""
-    ledger = open_ledger(settings)
-    for record in slices.glob(f"*/{RECORD}"):
-        with suppress(PgpuError, OSError):
-            # A younger one may be between `create` and its attendant.
-            is_old = time.time() - record.stat().st_mtime > ORPHAN_SECONDS
-            if not is_old or container_of(record.parent).first_process() is not None:
-                continue
-            try:
-                is_live = ledger.entry(record.parent.name).is_live
-            except JobNotFoundError:
-                is_live = False
-            if not is_live:
-                SliceFiles(record.parent).remove()
+def _follow(engine: Engine, container: Container, gate: Gate, job_id: str) -> Entry:
+    """Submit a container's request unless that was done, and supervise its job; return how the job is left."""
+    try:
+        engine.ledger.entry(job_id)
+    except JobNotFoundError:
+        # The slice's directory has the job's id already. If the agent is killed before the submission, no job has this id,
+        # and the next agent submits it.
+        _submit(engine, container, job_id)
+    while True:
+        _wait_for_grant(engine, container, gate, job_id)
+        places = engine.places(job_id)
+        places.make()
+        with log_to_file(places.supervisor_log):
+            supervise(engine, job_id)
+        entry = engine.ledger.entry(job_id)
+        if entry.job.state is not JobState.WAITING:  # else it was refused the place that it was granted
+            return entry
 
 
-def _submit(engine: Engine, settings: Settings, container: Container, job_id: str) -> None:
+def _end_held(job: Job, container: Container, gate: Gate) -> None:
+    """End a container that never got its memory; one that got it has ended with its job."""
+    if job.wait_timed_out:
+        waited = format_duration((job.finished_at_seconds or time.time()) - job.created_at_seconds)
+        _end(container, gate, f"no GPU memory was free for {waited}: given up", 124)
+    elif job.state in _EXIT_CODES:
+        reason = job.error or "its request for GPU memory was cancelled"
+        _end(container, gate, reason, _EXIT_CODES[job.state])
+
+
+def _submit(engine: Engine, container: Container, job_id: str) -> None:
     """Submit the container's request; if another job has its name, the request goes without the name."""
     submitter = Submitter(DOCKER_UID, tuple(clean_environment().items()), None)
+    settings = load_machine_settings(container.config, str(engine.settings.state_directory))
     timeout = container.wait_timeout_seconds if container.has_timeout else settings.wait_timeout
     request = Request(
         memory_bytes=container.memory_bytes,
@@ -130,7 +126,7 @@ def _submit(engine: Engine, settings: Settings, container: Container, job_id: st
         try:
             accept(
                 engine,
-                engine.admissions,
+                Admissions(engine),  # the engine's own is the agent's main thread's
                 [Submission(spec, request, wait_timeout_seconds=timeout)],
                 submitter,
                 lambda: job_id,
@@ -144,9 +140,11 @@ def _submit(engine: Engine, settings: Settings, container: Container, job_id: st
 
 def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: str) -> None:
     """Wait until the memory is granted; a container that ends during the wait withdraws its request."""
-    wait = _GrantWait(container, gate, job_id)
-    with Doorstep(engine, job_id, engine.settings.gpu_model) as doorstep:
-        while engine.ledger.job(job_id).state is JobState.WAITING:
+    with (
+        closing(_GrantWait(container, gate, job_id)) as wait,
+        Doorstep(engine, job_id, engine.settings.gpu_model) as doorstep,
+    ):
+        while engine.ledger.waits(job_id):
             if wait.is_gone():
                 engine.ask_to_stop(job_id, 0.0)
                 return
@@ -156,6 +154,8 @@ def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: st
             # Until the first process is known, its end has no descriptor and must be polled.
             is_settled = wait.first_process_descriptor is not None and wait.has_reported
             doorstep.rest(REPEAT_SECONDS if is_settled else POLL_SECONDS)
+    if engine.ledger.job(job_id).holder is not None:
+        return  # Another agent started it.
     while container.is_being_created:  # Granted at once: the engine is still creating the container.
         select.select([], [], [], CREATION_POLL_SECONDS)
 
@@ -180,13 +180,18 @@ class _GrantWait:
         """Whether the container has ended."""
         # A pidfd becomes readable when its process ends: pidfd_open(2). The PID cannot be reused meanwhile.
         if self.first_process_descriptor is not None:
-            return bool(select.select([self.first_process_descriptor], [], [], 0)[0])
+            return has_ended(self.first_process_descriptor)
         # `runc create` writes the PID file at its end; before, there is no first process to find.
         if self._container.is_being_created:
             return False
         holder = self._container.first_process()
         self.first_process_descriptor = open_pidfd(holder) if holder is not None else None
         return self.first_process_descriptor is None
+
+    def close(self) -> None:
+        """Close the pidfd."""
+        if self.first_process_descriptor is not None:
+            os.close(self.first_process_descriptor)
 
     def report(self, reason: str) -> None:
         """Write a new reason to the container's log, at most one in `REPEAT_SECONDS`."""
@@ -205,8 +210,8 @@ def _end(container: Container, gate: Gate, reason: str, code: int) -> None:
     while container.is_being_created and time.monotonic() < deadline_seconds:
         select.select([], [], [], POLL_SECONDS)
     # A FIFO loses its content when its last descriptor is closed: the gate stays open here until the hold has read it.
-    with suppress(OSError):
-        holder = container.first_process()
-        descriptor = open_pidfd(holder) if holder is not None else None
-        if descriptor is not None:
-            select.select([descriptor], [], [], _END_SECONDS)
+    holder = container.first_process()
+    descriptor = open_pidfd(holder) if holder is not None else None
+    if descriptor is not None:
+        with os.fdopen(descriptor):
+            has_ended(descriptor, _END_SECONDS)

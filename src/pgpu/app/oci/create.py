@@ -7,7 +7,6 @@ Runs as a script by `python -I -S`, on the standard library and a few small modu
 import contextlib
 import json
 import os
-import socket
 import sys
 
 if __name__ == "__main__":  # With -I, only the standard library is on the path.
@@ -15,6 +14,7 @@ if __name__ == "__main__":  # With -I, only the standard library is on the path.
 
 from typing import Any, NoReturn
 
+from pgpu.app.oci.agent_call import hand_over
 from pgpu.app.oci.container_slice import (
     ENVIRONMENT,
     lay_out,
@@ -25,10 +25,7 @@ from pgpu.app.oci.container_slice import (
     write_record,
 )
 from pgpu.app.oci.gpu_request import ContainerImage, GpuRequest, find_image, parse_gpu_request
-from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall, clean_environment, load_prepared
-
-_DESCRIPTORS = 65536
-_PATIENCE_SECONDS = 2.0
+from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall, load_prepared
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -47,7 +44,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def put_into_slice(words: RuncCall) -> None:
-    """Change the bundle, lay out the slice and hand the container to an attendant.
+    """Change the bundle, lay out the slice and hand the container to the agent of the queue.
 
     Raises:
         ContainerRefusedError: The container cannot be created; the bundle is unchanged.
@@ -81,16 +78,17 @@ def put_into_slice(words: RuncCall) -> None:
     found = seen[0] if seen else None
     record.update(image_id=found.id if found else "", glibc=view.has_glibc)
     record.update(image=found.name if found else "", name=found.container_name if found else "")
+    record.update(gpu_model=prepared["agent"]["gpu_model"])
     try:
         put_in_slice(configuration, home, view, prepared, job_id)
+        # From here on an agent finds the slice by its record, and removes it if this process is killed.
+        write_record(home, record)
+        hand_over(prepared["agent"], job_id)
     except ContainerRefusedError:
         take_away(home)
         raise
-    # After a crash from here on, `attendant.remove_orphans` finds the slice by its record and removes it.
-    write_record(home, record)
     _write_configuration(path, configuration)
     _link_settings(words.bundle, home)
-    _hand_over(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
 def _make_record(
@@ -101,6 +99,7 @@ def _make_record(
         "container_id": words.container_id,
         "runc": [words.runc, *(["--root", words.flags["root"]] if "root" in words.flags else [])],
         "engine": words.engine,
+        "config": words.config,
         "bundle": os.path.abspath(words.bundle),
         "pid_file": os.path.abspath(words.flags["pid-file"]) if "pid-file" in words.flags else None,
         "creator": os.getpid(),
@@ -131,49 +130,6 @@ def _link_settings(bundle: str, home: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(link)
     os.symlink(f"{home}/view/{ENVIRONMENT}", link)
-
-
-def _hand_over(words: RuncCall, address: str, job_id: str) -> None:
-    """Hand the container to the nursery that is running, else start one."""
-    # "+" comes after the nursery has forked the attendant. Without it (no socket, a socket of a killed nursery, or one that
-    # is just ending because pgpu was replaced) this call starts a nursery of its own.
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_PATIENCE_SECONDS)
-        connection.connect(address)
-        connection.sendall(f"{job_id}\n".encode())
-        if connection.recv(1) == b"+":
-            return
-    _start_nursery(words, address, job_id)
-
-
-def _start_nursery(words: RuncCall, address: str, job_id: str) -> None:
-    """Start it by a double fork, without the container's streams: an open one would keep the container's log open."""
-    # The middle process ends at once, so the nursery is adopted by process 1 or a subreaper. runc, which replaces this
-    # program, would not expect a child that it did not start.
-    child = os.fork()
-    if child != 0:
-        os.waitpid(child, 0)
-        return
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            _become_nursery(words, address, job_id)
-    finally:
-        os._exit(0)
-
-
-def _become_nursery(words: RuncCall, address: str, job_id: str) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    log = os.open(f"{words.state_dir}/oci-runtime.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor, target in ((nothing, 0), (nothing, 1), (log, 2)):
-        os.dup2(descriptor, target)
-    # containerd's shim reads the container's output until every copy of the pipe's writing end is closed.
-    os.closerange(3, _DESCRIPTORS)
-    os.chdir("/")
-    os.umask(0o077)
-    # A new interpreter with the whole package: this one runs with -I -S and sees only the standard library.
-    command = [words.python, "-P", "-m", "pgpu.app.oci.nursery", words.config, words.state_dir, address, job_id]
-    os.execvpe(words.python, command, clean_environment())
 
 
 def _report_error(words: RuncCall, message: str) -> None:

@@ -15,17 +15,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pgpu.app.composition import simulated_gpus
+from pgpu.app.composition import agent_command, open_ledger, simulated_gpus
 from pgpu.app.oci.cdi import gpu_edits
 from pgpu.app.oci.runc_call import FORMAT, NAME, RUNC, stamp
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import load_machine_settings
+from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.driver_library import find_driver
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.enforcement.slice_files import DRIVER_FILES
+from pgpu.engine.agent.agents import AgentIdentity
+from pgpu.engine.settings import EngineSettings, agent_paths
 from pgpu.errors import NodeError, PgpuBug, PgpuError
 from pgpu.host.atomic_file import write_atomically
-from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, OCI_RUNTIME, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.host.process_identity import myself
+from pgpu.libraries import (
+    CUDA_SHIM,
+    HOLD,
+    MONITOR,
+    NVML_SHIM,
+    OCI_RUNTIME,
+    PROBE,
+    SIMULATED_CUDA,
+    SIMULATED_NVML,
+    library_path,
+)
 from pgpu.model import Gpu
 from pgpu.structs import Struct
 
@@ -183,10 +196,15 @@ def prepare(config: str, state_dir: str) -> None:
         driver = dict(zip(DRIVER_FILES, (str(libraries_of_driver.cuda), str(libraries_of_driver.nvml)), strict=True))
     edits, descriptions = (None, []) if simulated else gpu_edits()
     # A change of one of these files makes the facts stale. Our own modules are among them: a version may need others.
-    sources = [library_path(name) for name in (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)]
+    libraries_here = (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, MONITOR, SIMULATED_CUDA, SIMULATED_NVML)
+    sources = [library_path(name) for name in libraries_here]
     sources += [*Path(__file__).parent.glob("*.py"), *descriptions]
+    ledger = open_ledger(settings)
+    with ledger.view():
+        pass  # It exists now: an agent that finds no ledger ends.
     # The copies lie on the tmpfs: after a boot they are missing, and the facts are gathered again.
-    needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
+    needed = [*libraries.values(), *driver.values(), str(ledger.path)]
+    needed += [str(simulated.directory)] if simulated else []
     found = {
         "format": FORMAT,
         "runtime_directory": str(runtime_path),
@@ -195,6 +213,7 @@ def prepare(config: str, state_dir: str) -> None:
         "simulated": str(simulated.directory) if simulated else None,
         "cdi": edits,
         "images_may_ask": settings.image_requests == "allow",
+        "agent": _describe_agent(settings, runtime_path, simulated.name if simulated else None),
         "stamps": {path: stamp(path) for path in (config, *map(str, sources))},
         "needed": needed,
     }
@@ -204,6 +223,25 @@ def prepare(config: str, state_dir: str) -> None:
         write_atomically(path, json.dumps(found, indent=1).encode(), 0o600)
     except OSError as exc:
         raise NodeError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+def _describe_agent(settings: Settings, runtime_path: Path, gpu_model: str | None) -> dict[str, Any]:
+    """Return what a process without pgpu needs to call the agent of the queue or to start one."""
+    engine = EngineSettings(settings.state_dir, runtime_path)
+    places = agent_paths(engine, gpu_model)
+    code = AgentIdentity.of_this_code(myself())
+    return {
+        "gpu_model": gpu_model,
+        "lock": str(places.lock),
+        "wake": str(places.wake_socket),
+        "door": str(places.door_socket),
+        "guard": str(library_path(MONITOR)),
+        "spool": str(engine.spool),
+        "command": [*agent_command(settings), gpu_model or ""],
+        "log": str(settings.state_dir / "agent.log"),
+        "version": code.version,
+        "package": code.package,
+    }
 
 
 if __name__ == "__main__":

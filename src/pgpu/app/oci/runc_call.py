@@ -19,7 +19,7 @@ ENGINE = "unix:///var/run/docker.sock"
 NAME = "oci-runtime.json"
 """The file of prepared facts, in the state directory."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file; grows with its keys."""
 
 _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "console-socket", "pid-file", "preserve-fds"}

@@ -306,8 +306,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
     if admission.expired:
         settle(decision, now_seconds)
     granted = [decision.entry(grant.job_id) for grant in admission.grants]
-    # A container of another engine (runtime `oci`) brings its own supervisor.
-    unattended = (each.job.id for each in granted if each.supervisor is None and each.job.spec.runtime != "oci")
+    unattended = (each.job.id for each in granted if each.supervisor is None)
     return replace(outcome, granted=tuple(unattended))
 
 

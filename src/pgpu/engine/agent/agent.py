@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.agent.agents import GO, START, is_locked_file, write_identity
 from pgpu.engine.agent.attendants import Attendants
+from pgpu.engine.agent.containers import container_home, find_unattended, is_left
 from pgpu.engine.agent.deadlines import Deadlines, now_seconds
 from pgpu.engine.agent.door import Door
 from pgpu.engine.engine import Engine
@@ -25,7 +26,7 @@ from pgpu.engine.unix_sockets import bind
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerGoneError, PgpuError
 from pgpu.host.file_lock import try_flock
-from pgpu.host.process_identity import is_alive, myself
+from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import Complaints, log_to_stderr, say
 from pgpu.ledger import Entry
 from pgpu.model import ProcessHolder
@@ -55,12 +56,21 @@ LINGER_SECONDS = 10.0
 _MOST_WORD_BYTES = 64
 
 
-def run_agent(engine: Engine, engine_of: Callable[[str], Engine], lock: int, again: Sequence[str]) -> None:
+def run_agent(
+    engine: Engine,
+    engine_of: Callable[[str], Engine],
+    attend_container: Callable[[Engine, str], None],
+    lock: int,
+    again: Sequence[str],
+) -> None:
     """Run the agent of one queue until no job of it waits or runs.
 
     Args:
         engine: Of the queue's GPUs.
         engine_of: Returns the engine with the settings of a job's submitter, by the job's id; called by many threads.
+        attend_container: Does what a container of `docker run --runtime=pgpu` needs from its creation to its end: given an
+            engine and the id of its slice, submits its request, waits for the grant, supervises its job; called by many
+            threads.
         lock: Descriptor that holds the agent's lock; unlocked at the end.
         again: argv of another agent, for a job that came at the last moment or a guard that was killed; the lock's
             descriptor is appended.
@@ -72,7 +82,7 @@ def run_agent(engine: Engine, engine_of: Callable[[str], Engine], lock: int, aga
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     engine.ledger.refuse_to_make()
     engine.settings.spool.mkdir(mode=0o700, exist_ok=True)
-    with closing(_Agent(engine, engine_of, lock)) as agent:
+    with closing(_Agent(engine, engine_of, attend_container, lock)) as agent:
         agent.run()
         if agent.has_lost_guard:
             become_guard(lock, engine.settings.spool, again)
@@ -87,15 +97,21 @@ def _start_next_if_needed(engine: Engine, lock: int, again: Sequence[str]) -> No
     model = engine.settings.gpu_model
     with suppress(PgpuError):
         with engine.ledger.view() as view:
-            is_needed = view.first_waiting(model) is not None or any(map(_needs_agent, engine.queue_of(view.holding())))
-        if is_needed and try_flock(lock):
+            is_needed = view.first_waiting(model) is not None or any(map(is_left, engine.queue_of(view.holding())))
+        if (is_needed or find_unattended(engine, ())) and try_flock(lock):
             become_guard(lock, engine.settings.spool, again)
 
 
 class _Agent:
     """What one agent holds in memory; all of it can be made again from the ledger."""
 
-    def __init__(self, engine: Engine, engine_of: Callable[[str], Engine], lock: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        engine_of: Callable[[str], Engine],
+        attend_container: Callable[[Engine, str], None],
+        lock: int,
+    ) -> None:
         self.is_dismissed = False
         """Whether no other agent is to follow: another version takes its place, or its directory is gone."""
 
@@ -110,11 +126,13 @@ class _Agent:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)
-        self._door = Door(self._loop, door, self._still_waits, self._reason)
+        self._door = Door(self._loop, door, self._still_waits, self._reason, self._take_container)
         self._watcher = ProcessWatcher(self._loop, self._recover_and_admit)
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
-        self._attendants = Attendants(self._loop, engine_of, lambda: self._log_errors(self._watch_holders))
+        self._attendants = Attendants(
+            self._loop, engine_of, attend_container, lambda: self._log_errors(self._watch_holders)
+        )
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
@@ -132,6 +150,7 @@ class _Agent:
         """Run until no job waits or runs and `LINGER_SECONDS` have passed, or until another agent must follow."""
         _allow_many_descriptors()
         self._recover_and_admit()
+        self._check_containers()
         self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
         self._loop.run_until(lambda: self._is_over)
 
@@ -237,7 +256,7 @@ class _Agent:
             entries = self._engine.queue_of(view.holding())
         others = [entry for entry in entries if entry.job.id not in self._attendants.ids]
         for entry in others:
-            if _needs_agent(entry):
+            if is_left(entry):
                 self._needed_at_seconds = now_seconds()
                 self._attendants.start(entry.job.id)
         self._watcher.watch({each for entry in others for each in _processes(entry)} - {myself()})
@@ -245,6 +264,21 @@ class _Agent:
     def _check_outsiders(self) -> None:
         self._log_errors(self._watchdog.tick)
         self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
+
+    def _check_containers(self) -> None:
+        """Attend containers that another agent, or a process of the release before this one, attended before it ended."""
+        self._log_errors(self._attend_containers)
+        self._loop.call_later(ROUND_SECONDS, self._check_containers)
+
+    def _attend_containers(self) -> None:
+        for job_id in find_unattended(self._engine, self._attendants.ids):
+            self._attendants.start(job_id)
+
+    def _take_container(self, job_id: str) -> bool:
+        self._needed_at_seconds = now_seconds()
+        if container_home(self._engine, job_id) is not None:
+            self._attendants.start(job_id)
+        return job_id in self._attendants.ids
 
     def _still_waits(self, job_id: str) -> bool:
         with suppress(PgpuError):
@@ -275,14 +309,6 @@ class _Agent:
             pause = PAUSES_SECONDS[min(self._checks, len(PAUSES_SECONDS) - 1)]
             seconds = min(pause if self._outcome.waiting_ids else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
         self._timer = self._loop.call_later(seconds, lambda: self._log_errors(self._check))
-
-
-def _needs_agent(entry: Entry) -> bool:
-    """Whether a granted job is supervised by no other process."""
-    if entry.supervisor is None:
-        # A container of `docker run --runtime=pgpu` has an attendant process that supervises it.
-        return entry.job.spec.runtime != "oci"
-    return entry.supervisor == myself() or not is_alive(entry.supervisor)
 
 
 def _processes(entry: Entry) -> list[ProcessHolder]:

@@ -1,6 +1,6 @@
 """The jobs that an agent supervises: one thread each, so that an engine or driver that blocks delays no other job.
 
-A thread that ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent
+A container of `docker run --runtime=pgpu` has its thread from its creation on, which submits its request as well. A thread that ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent
 compares the ledger with `ids` and starts a thread again for what is left.
 """
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from pgpu.engine.agent.containers import container_home
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.supervisor import supervise
@@ -25,16 +26,24 @@ _STACK_BYTES = 1 << 20
 class Attendants:
     """The threads of one agent. All methods are called in the agent's main thread."""
 
-    def __init__(self, loop: EventLoop, engine_of: Callable[[str], Engine], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        engine_of: Callable[[str], Engine],
+        attend_container: Callable[[Engine, str], None],
+        on_end: Callable[[], None],
+    ) -> None:
         """Start nothing.
 
         Args:
             loop: Of the agent's main thread.
             engine_of: Returns the engine with the settings of a job's submitter; called in the job's thread.
+            attend_container: Does what a container needs from its creation to its end; called in its thread.
             on_end: Called in the main thread after threads have ended.
         """
         self._loop = loop
         self._engine_of = engine_of
+        self._attend_container = attend_container
         self._on_end = on_end
         self._threads: dict[str, threading.Thread] = {}
         self._failed_at_seconds: dict[str, float] = {}
@@ -72,10 +81,13 @@ class Attendants:
         try:
             engine = self._engine_of(job_id)
             self._engines.add(engine)
-            places = engine.places(job_id)
-            places.make()
-            with log_to_file(places.supervisor_log):
-                supervise(engine, job_id)
+            if container_home(engine, job_id) is not None:
+                self._attend_container(engine, job_id)
+            else:
+                places = engine.places(job_id)
+                places.make()
+                with log_to_file(places.supervisor_log):
+                    supervise(engine, job_id)
         except JobNotFoundError:
             pass  # the ledger was replaced, or has deleted the job
         except PgpuError as exc:

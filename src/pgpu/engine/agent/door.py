@@ -1,6 +1,7 @@
 """The connections of clients that wait for one job each: they get the reason of the wait, and end when it ends.
 
-A client sends the job's id and a newline, and gets lines; no client can delay the agent.
+A client sends the job's id and a newline, and gets lines; no client can delay the agent. `create` of a container sends `container`
+and the id of its slice, and gets one byte.
 """
 
 import socket
@@ -8,6 +9,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from pgpu.engine.event_loop import READABLE, EventLoop
+
+CONTAINER = "container "
+"""Begins the message that names a new container; the answer is `+`, or `-` if no thread can be started for it."""
 
 _MOST_BYTES = 64
 
@@ -21,6 +25,7 @@ class Door:
         listener: socket.socket,
         still_waits: Callable[[str], bool],
         reason: Callable[[str], str | None],
+        take_container: Callable[[str], bool],
     ) -> None:
         """Accept connections from now on.
 
@@ -29,11 +34,13 @@ class Door:
             listener: Stream socket.
             still_waits: Whether a job waits now.
             reason: Returns why, as the last round found it; None for a job that the round did not have.
+            take_container: Has a thread attend a container; returns whether there is one.
         """
         self._loop = loop
         self._listener = listener
         self._still_waits = still_waits
         self._reason = reason
+        self._take_container = take_container
         self._connections: dict[int, socket.socket] = {}
         self._jobs: dict[int, str] = {}
         self._sent: dict[int, str] = {}
@@ -77,7 +84,12 @@ class Door:
         except OSError:
             words = b""
         job_id = words.decode("ascii", "replace").strip()
-        if descriptor in self._jobs or not words.endswith(b"\n") or not self._still_waits(job_id):
+        if job_id.startswith(CONTAINER):
+            is_taken = self._take_container(job_id.removeprefix(CONTAINER))
+            with suppress(OSError):  # A container that is being removed; its thread finds that.
+                self._connections[descriptor].send(b"+" if is_taken else b"-")
+            self._drop(descriptor)
+        elif descriptor in self._jobs or not words.endswith(b"\n") or not self._still_waits(job_id):
             self._drop(descriptor)
         else:
             self._jobs[descriptor] = job_id

@@ -29,7 +29,7 @@ def recover(context: EngineContext) -> None:
     with context.ledger.view() as view:
         granted, queues = view.holding(), view.queues()
     for entry in granted:
-        if _is_supervised(entry):
+        if is_supervised(entry):
             continue
         if _is_gone(context, entry):
             _finish(context, entry.job.id)
@@ -42,7 +42,8 @@ def recover(context: EngineContext) -> None:
         context.mps.sweep(context.gpus.gpus())
 
 
-def _is_supervised(entry: Entry) -> bool:
+def is_supervised(entry: Entry) -> bool:
+    """Whether the process that supervises a job lives."""
     return entry.supervisor is not None and is_alive(entry.supervisor)
 
 
@@ -64,7 +65,7 @@ def _finish(context: EngineContext, job_id: str) -> None:
     # An agent may have taken the job over since the view: the entry is read again, and then that agent uses the files.
     with context.deciding() as decision:
         entry = decision.entry(job_id)
-        if not entry.is_live or _is_supervised(entry):
+        if not entry.is_live or is_supervised(entry):
             return
         if entry.job.lease is not None:
             context.enforcer.release(entry.job.lease)

@@ -4,7 +4,6 @@ It runs in a thread of the queue's agent; for a container of the OCI runtime, in
 state is in the ledger and in the job's files, so after a crash another agent continues from there.
 """
 
-from pgpu.engine.supervisor.claiming import attend
 from pgpu.engine.supervisor.life import supervise
 
-__all__ = ["attend", "supervise"]
+__all__ = ["supervise"]

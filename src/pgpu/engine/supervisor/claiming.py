@@ -6,15 +6,6 @@ from pgpu.ledger import Entry
 from pgpu.structs import replace
 
 
-def attend(engine: Engine, job_id: str) -> None:
-    """Register this process as the supervisor of a waiting job, which it passes to `supervise` after the grant.
-
-    Raises:
-        LedgerError: The ledger cannot be used.
-    """
-    claim(engine, job_id)
-
-
 def claim(engine: Engine, job_id: str) -> Entry | None:
     """Register this process as a job's supervisor; None if another process is, or if the job's lease was released.
 
