@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pgpu.engine.agent.containers import SubmissionTurn
     from pgpu.engine.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -33,9 +34,11 @@ def main() -> None:
     os._exit(0)
 
 
-def attend_container(engine: "Engine", job_id: str) -> None:
+def attend_container(engine: "Engine", job_id: str, turn: "SubmissionTurn") -> None:
     """Write which process attends the container, and attend it until the test removes its first process's PID file."""
     home = engine.settings.runtime_directory / "slices" / job_id
+    with turn, (engine.settings.state_directory / "order").open("a", encoding="ascii") as order:
+        order.write(f"{job_id}\n")
     (home / "attended").write_text(str(os.getpid()))
     while (home / "pid").exists():
         select.select([], [], [], 0.01)

@@ -97,6 +97,14 @@ def test_the_next_agent_attends_the_containers_of_a_killed_one(machine: World) -
     (elsewhere / RECORD).unlink()
 
 
+def test_containers_that_an_agent_finds_submit_their_requests_in_the_order_of_their_creation(machine: World) -> None:
+    names = [f"{number * 7919 % 100:012x}" for number in range(16)]
+    homes = [laid_out(machine, name) for name in names]
+    hand_over(facts(machine), names[-1])
+    until(lambda: all(attended_by(home) for home in homes))
+    assert (machine.engine.settings.state_directory / "order").read_text().split() == names
+
+
 @pytest.mark.parametrize("change", [{"package_time_ns": 0}, {"version": 0}])
 def test_an_agent_of_an_upgraded_installation_is_replaced_and_its_successor_takes_all(
     machine: World, change: dict[str, int]

@@ -55,6 +55,7 @@ def words_of(path: Path) -> bytes:
 
 def test_a_waiting_container_gets_its_memory_from_the_next_agent(place: OciPlace, eventually: Eventually) -> None:
     first = place.detach("first", "20GiB", "sleep", "600")
+    eventually(lambda: place.job(first)["state"] == "running")
     second = place.detach("second", "20GiB", *PROBE, "1000000")
     eventually(lambda: "waits for 20 GiB on one GPU" in docker("logs", second).stderr)
     replaced_agent(place)
@@ -68,7 +69,8 @@ def test_a_waiting_container_gets_its_memory_from_the_next_agent(place: OciPlace
 def test_a_container_that_was_removed_without_an_agent_takes_its_request_back(
     place: OciPlace, eventually: Eventually
 ) -> None:
-    place.detach("keeps", "20GiB", "sleep", "600")
+    first = place.detach("keeps", "20GiB", "sleep", "600")
+    eventually(lambda: place.job(first)["state"] == "running")
     waiting = place.detach("leaves", "20GiB", "sleep", "600")
     removed = place.detach("removed", "20GiB", "sleep", "600")
     eventually(lambda: place.job(waiting)["state"] == place.job(removed)["state"] == "waiting")
@@ -108,6 +110,7 @@ def test_a_running_container_keeps_its_lease_under_the_next_agent_until_it_ends(
 
 def test_a_container_outlives_its_agent_and_the_guard_at_once(place: OciPlace, eventually: Eventually) -> None:
     first = place.detach("rich", "20GiB", "sleep", "600")
+    eventually(lambda: place.job(first)["state"] == "running")
     second = place.detach("poor", "20GiB", "true")
     eventually(lambda: place.job(second)["state"] == "waiting")
     found = agent(place.path / "run")
@@ -123,8 +126,8 @@ def test_a_container_outlives_its_agent_and_the_guard_at_once(place: OciPlace, e
 
 def test_no_container_has_a_python_process_of_its_own(place: OciPlace, eventually: Eventually) -> None:
     running = [place.detach(f"runs-{number}", "10GiB", "sleep", "600") for number in range(2)]
-    waiting = [place.detach(f"waits-{number}", "10GiB", "sleep", "600") for number in range(10)]
     eventually(lambda: all(place.job(name)["state"] == "running" for name in running))
+    waiting = [place.detach(f"waits-{number}", "10GiB", "sleep", "600") for number in range(10)]
     eventually(lambda: all("waits" in docker("logs", name).stderr for name in waiting))
     assert all(inspected(name, ".State.Status") == "running" for name in waiting)
     found = agent(place.path / "run")

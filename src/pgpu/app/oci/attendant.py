@@ -14,7 +14,7 @@ from pgpu.app.oci.runc_call import clean_environment
 from pgpu.app.settings import load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.admission.rounds import Admissions
-from pgpu.engine.agent.containers import container_home
+from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import accept
@@ -41,12 +41,13 @@ _END_SECONDS = 5.0
 _EXIT_CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
-def attend_container(engine: Engine, job_id: str) -> None:
+def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn) -> None:
     """Attend one container to its end.
 
     Args:
         engine: With the settings of the machine.
         job_id: The slice that was laid out for the container, and its job.
+        turn: In which its request is submitted.
 
     Raises:
         PgpuError: The container's slice is gone.
@@ -57,7 +58,7 @@ def attend_container(engine: Engine, job_id: str) -> None:
     container = container_of(home)
     with closing(Gate(container.gate)) as gate:
         try:
-            entry = _follow(engine, container, gate, job_id)
+            entry = _follow(engine, container, gate, turn)
             if entry.is_live:
                 return  # Its lease is another process's, or its release failed: the agent begins another thread.
             _end_held(entry.job, container, gate)
@@ -71,14 +72,16 @@ def attend_container(engine: Engine, job_id: str) -> None:
     SliceFiles(home).remove()
 
 
-def _follow(engine: Engine, container: Container, gate: Gate, job_id: str) -> Entry:
+def _follow(engine: Engine, container: Container, gate: Gate, turn: SubmissionTurn) -> Entry:
     """Submit a container's request unless that was done, and supervise its job; return how the job is left."""
-    try:
-        engine.ledger.entry(job_id)
-    except JobNotFoundError:
-        # The slice's directory has the job's id already. If the agent is killed before the submission, no job has this id,
-        # and the next agent submits it.
-        _submit(engine, container, job_id)
+    job_id = container.home.name
+    with turn:
+        try:
+            engine.ledger.entry(job_id)
+        except JobNotFoundError:
+            # The slice's directory has the job's id already. If the agent is killed before the submission, no job has this
+            # id, and the next agent submits it.
+            _submit(engine, container, job_id)
     while True:
         _wait_for_grant(engine, container, gate, job_id)
         places = engine.places(job_id)

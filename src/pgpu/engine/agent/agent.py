@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.agent.agents import GO, START, is_locked_file, write_identity
 from pgpu.engine.agent.attendants import Attendants
-from pgpu.engine.agent.containers import container_home, find_unattended, is_left
+from pgpu.engine.agent.containers import SubmissionTurn, container_home, find_unattended, is_left
 from pgpu.engine.agent.deadlines import Deadlines, now_seconds
 from pgpu.engine.agent.door import Door
 from pgpu.engine.engine import Engine
@@ -59,7 +59,7 @@ _MOST_WORD_BYTES = 64
 def run_agent(
     engine: Engine,
     engine_of: Callable[[str], Engine],
-    attend_container: Callable[[Engine, str], None],
+    attend_container: Callable[[Engine, str, SubmissionTurn], None],
     lock: int,
     again: Sequence[str],
 ) -> None:
@@ -69,8 +69,8 @@ def run_agent(
         engine: Of the queue's GPUs.
         engine_of: Returns the engine with the settings of a job's submitter, by the job's id; called by many threads.
         attend_container: Does what a container of `docker run --runtime=pgpu` needs from its creation to its end: given an
-            engine and the id of its slice, submits its request, waits for the grant, supervises its job; called by many
-            threads.
+            engine, the id of its slice and its turn, submits its request in that turn, waits for the grant and supervises
+            its job; called by many threads.
         lock: Descriptor that holds the agent's lock; unlocked at the end.
         again: argv of another agent, for a job that came at the last moment or a guard that was killed; the lock's
             descriptor is appended.
@@ -109,7 +109,7 @@ class _Agent:
         self,
         engine: Engine,
         engine_of: Callable[[str], Engine],
-        attend_container: Callable[[Engine, str], None],
+        attend_container: Callable[[Engine, str, SubmissionTurn], None],
         lock: int,
     ) -> None:
         self.is_dismissed = False
@@ -131,7 +131,7 @@ class _Agent:
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
         self._attendants = Attendants(
-            self._loop, engine_of, attend_container, lambda: self._log_errors(self._watch_holders)
+            self._loop, engine, engine_of, attend_container, lambda: self._log_errors(self._watch_holders)
         )
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0

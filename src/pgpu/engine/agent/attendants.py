@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from pgpu.engine.agent.containers import container_home
+from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.supervisor import supervise
@@ -29,19 +29,22 @@ class Attendants:
     def __init__(
         self,
         loop: EventLoop,
+        engine: Engine,
         engine_of: Callable[[str], Engine],
-        attend_container: Callable[[Engine, str], None],
+        attend_container: Callable[[Engine, str, SubmissionTurn], None],
         on_end: Callable[[], None],
     ) -> None:
         """Start nothing.
 
         Args:
             loop: Of the agent's main thread.
+            engine: Of the agent.
             engine_of: Returns the engine with the settings of a job's submitter; called in the job's thread.
             attend_container: Does what a container needs from its creation to its end; called in its thread.
             on_end: Called in the main thread after threads have ended.
         """
         self._loop = loop
+        self._engine = engine
         self._engine_of = engine_of
         self._attend_container = attend_container
         self._on_end = on_end
@@ -49,6 +52,7 @@ class Attendants:
         self._failed_at_seconds: dict[str, float] = {}
         self._engines: set[Engine] = set()
         self._ended: list[str] = []
+        self._last_turn: threading.Event | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.stack_size(_STACK_BYTES)
         loop.watch(self._event, READABLE, lambda _: self._collect())
@@ -63,7 +67,8 @@ class Attendants:
         is_too_early = time.monotonic() < self._failed_at_seconds.get(job_id, -RETRY_SECONDS) + RETRY_SECONDS
         if job_id in self._threads or is_too_early:
             return
-        thread = threading.Thread(target=self._attend, args=(job_id,), name=job_id, daemon=True)
+        turn = SubmissionTurn(self._last_turn) if container_home(self._engine, job_id) is not None else None
+        thread = threading.Thread(target=self._attend, args=(job_id, turn), name=job_id, daemon=True)
         try:
             thread.start()
         except RuntimeError as exc:  # no memory or no process number is left
@@ -71,18 +76,19 @@ class Attendants:
             self._failed_at_seconds[job_id] = time.monotonic()
         else:
             self._threads[job_id] = thread
+            self._last_turn = self._last_turn if turn is None else turn.over
 
     def close(self) -> None:
         """Close the event; threads that run are the process's."""
         self._loop.forget(self._event)
         os.close(self._event)
 
-    def _attend(self, job_id: str) -> None:
+    def _attend(self, job_id: str, turn: SubmissionTurn | None) -> None:
         try:
             engine = self._engine_of(job_id)
             self._engines.add(engine)
-            if container_home(engine, job_id) is not None:
-                self._attend_container(engine, job_id)
+            if turn is not None:
+                self._attend_container(engine, job_id, turn)
             else:
                 places = engine.places(job_id)
                 places.make()
@@ -97,6 +103,8 @@ class Attendants:
             say_traceback()
             self._failed_at_seconds[job_id] = time.monotonic()
         finally:
+            if turn is not None:
+                turn.over.set()
             self._ended.append(job_id)
             os.eventfd_write(self._event, 1)
 

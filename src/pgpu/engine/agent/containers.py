@@ -4,6 +4,7 @@
 container: one whose request is not in the ledger yet, one that waits, and one that runs.
 """
 
+import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -21,6 +22,32 @@ ORPHAN_SECONDS = 60.0
 """A container that is older and has no first process has ended."""
 
 
+TURN_SECONDS = 5.0
+"""How long a container's request waits for those of containers that were created before."""
+
+
+class SubmissionTurn:
+    """Keeps the order of containers whose threads start together: a context in which one of them submits its request."""
+
+    def __init__(self, before: threading.Event | None) -> None:
+        """Follow another turn.
+
+        Args:
+            before: The `over` of that turn; None for the first one.
+        """
+        self.over = threading.Event()
+        self._before = before
+
+    def __enter__(self) -> None:
+        if self._before is not None:
+            # Not for ever: the submission before may be blocked by a driver.
+            self._before.wait(TURN_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self._before = None
+        self.over.set()
+
+
 def container_home(engine: Engine, job_id: str) -> Path | None:
     """Return the slice's directory of a container that was created for this job; None for any other job."""
     home = engine.settings.runtime_directory / "slices" / job_id
@@ -28,7 +55,9 @@ def container_home(engine: Engine, job_id: str) -> Path | None:
 
 
 def find_unattended(engine: Engine, attended: Collection[str]) -> list[str]:
-    """Return the slices whose containers need a thread; remove the files of ended containers that have no live job.
+    """Return the slices whose containers need a thread, in the order of their creation.
+
+    The files of ended containers that have no live job are removed.
 
     Args:
         engine: Of the agent's queue.
@@ -37,17 +66,17 @@ def find_unattended(engine: Engine, attended: Collection[str]) -> list[str]:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    found: list[str] = []
+    found: list[tuple[int, str]] = []
     for record in (engine.settings.runtime_directory / "slices").glob(f"*/{RECORD}"):
         if record.parent.name in attended:
             continue
         with suppress(RuntimeUnavailableError, OSError):  # it was removed just now
             container, entry = container_of(record.parent), _entry(engine, record.parent.name)
             if _needs_thread(engine, container, entry):
-                found.append(record.parent.name)
+                found.append((record.stat().st_mtime_ns, record.parent.name))
             elif _is_orphan(container, entry, record):
                 SliceFiles(record.parent).remove()
-    return found
+    return [job_id for _, job_id in sorted(found)]
 
 
 def is_left(entry: Entry) -> bool:
