@@ -193,6 +193,7 @@ def peers(directory: Path) -> dict[str, Callable[[int], None]]:
             for _ in range(count):
                 _run(["tsp", "true"], environment)
             _run(["tsp", "-w"], environment)
+            _run(["tsp", "-K"], environment)  # its server would stay
 
         found["task-spooler"] = spool
     return found

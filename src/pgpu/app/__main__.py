@@ -4,13 +4,21 @@ Not for users: errors go to the job's record or to a log in the state directory.
 """
 
 import argparse
+import ctypes
 import os
+import sys
 from dataclasses import replace
 
 from pgpu.app.composition import EnginesOfJobs, agent_command, make_engine, open_ledger, supervise
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_settings
 from pgpu.errors import LedgerGoneError
+
+_M_ARENA_MAX = -8
+"""malloc.h"""
+
+_MOST_ARENAS = 2
+_SWITCH_SECONDS = 0.02
 
 
 def main() -> None:
@@ -62,6 +70,10 @@ def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
     again = (*agent_command(own), gpu_model or "")
     if lock == TAKE_LOCK:
         become_guard(held, places.spool, again)
+    # Of a thread for each job: glibc would give each sixteen of them a heap of its own, and an interpreter that is handed over
+    # each 5 ms (Python's default) wakes all threads that wait for it as often.
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     engine = make_engine(own)
     run_agent(engine, EnginesOfJobs(own, engine).engine_of, attend_container, held, again)
     # Without the interpreter's end, which would wait for a thread that an engine or driver blocks.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from pgpu.host.process_identity import open_pidfd
+from pgpu.host.thread_turns import pause
 from pgpu.model import ProcessHolder
 
 READABLE = selectors.EVENT_READ
@@ -78,7 +79,9 @@ class EventLoop:
 
     def _call_ready(self, timeout_seconds: float | None) -> None:
         # A callback of the same round may have stopped watching a descriptor that is ready, or closed it.
-        for seen, events in self._selector.select(timeout_seconds):
+        with pause():
+            ready = self._selector.select(timeout_seconds)
+        for seen, events in ready:
             key = self._selector.get_map().get(seen.fd)
             if key is not None and events & key.events:
                 key.data(events & key.events)

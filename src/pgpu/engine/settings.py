@@ -3,6 +3,7 @@
 Values only: `app` reads the settings from files, environment and flags. Every process of one engine computes the same paths.
 """
 
+import os
 import shutil
 from pathlib import Path
 from typing import Literal
@@ -156,7 +157,12 @@ class JobPaths(Struct, frozen=True):
 
     def records(self) -> list[Path]:
         """Return the records of the job's monitors."""
-        return [path for state in ("started", "ended") for path in self.spool.glob(f"{state}-{self.kept.name}.*")]
+        try:
+            names = os.listdir(self.spool)  # noqa: PTH208 - one string for each record of all jobs
+        except FileNotFoundError:
+            return []
+        own = (f"started-{self.kept.name}.", f"ended-{self.kept.name}.")
+        return [self.spool / name for name in names if name.startswith(own)]
 
     def remove_records(self) -> None:
         """Remove the records of the job's monitors, once the ledger has the job's end."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
+from pgpu.host.thread_turns import pause
 from pgpu.structs import Struct
 from pgpu.units import escape_undecodable
 
@@ -58,6 +59,8 @@ def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
 # Idle connections that are kept: few processes use more at a time, and each holds descriptors.
 _MOST_IDLE = 8
 
+_CACHE_KIB = 512
+
 
 class _Opened(Struct, frozen=True):
     """A connection and the identity of its file."""
@@ -88,6 +91,8 @@ class Connections:
         self._may_make = True
         self._idle: list[_Opened] = []
         self._guard = threading.Lock()
+        # Writers of one process wait here, asleep, and not in SQLite, which would have each of them try again and again.
+        self._turn = threading.Lock()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -109,8 +114,15 @@ class Connections:
             LedgerError: SQLite failed; nothing was changed.
             RequestError: A string is not UTF-8; nothing was changed.
         """
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+        with pause():
+            has_turn = self._turn.acquire(timeout=self._busy_timeout_seconds)
+        if not has_turn:
+            raise LedgerError(f"the ledger {self._path} cannot be used: it is locked", hint=_HINTS["SQLITE_BUSY"])
+        try:
+            with self._transaction("BEGIN IMMEDIATE") as connection:
+                yield connection
+        finally:
+            self._turn.release()
 
     def refuse_to_make(self) -> None:
         """Never create the database from now on; fail if it does not exist."""
@@ -202,6 +214,8 @@ class Connections:
         try:
             self._retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute("PRAGMA synchronous = FULL")
+            # SQLite's default is 2 MB for each connection, which a process with a thread for each job would hold many times.
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             connection.execute("PRAGMA foreign_keys = ON")
             # Environments of clients may hold secrets: overwrite deleted content.
             connection.execute("PRAGMA secure_delete = ON")

@@ -189,7 +189,9 @@ class LedgerView:
     def holding(self) -> list[Entry]:
         """Return every job with a lease that is not released, oldest first."""
         where = "WHERE jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) ORDER BY sequence"
-        return self._entries(where, ())
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return [_cached_entry(row) for row in cursor.execute(f"{SELECT} {where}")]
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
@@ -305,6 +307,12 @@ class LedgerView:
 
     def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
         return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
+
+
+@lru_cache(maxsize=1024)
+def _cached_entry(row: tuple[Any, ...]) -> Entry:
+    # Cached, since every thread of an agent reads what is granted whenever a job beside its own comes or goes.
+    return entry_of(row)
 
 
 @lru_cache(maxsize=1024)

@@ -21,6 +21,7 @@ from pgpu.errors import (
     RequestError,
     RuntimeUnavailableError,
 )
+from pgpu.host.thread_turns import pause
 from pgpu.libraries import LAUNCHER, library_path
 from pgpu.runtimes import Stdio
 
@@ -113,7 +114,8 @@ class Launch:
     def _read_line(self) -> str:
         """Return the next line of the report; empty at end of file."""
         while b"\n" not in self._buffer:
-            chunk = os.read(self._report, 4096)
+            with pause():
+                chunk = os.read(self._report, 4096)
             if not chunk:
                 break
             self._buffer += chunk

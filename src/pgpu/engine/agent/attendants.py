@@ -1,7 +1,8 @@
 """The jobs that an agent supervises: one thread each, so that an engine or driver that blocks delays no other job.
 
-A container of `docker run --runtime=pgpu` has its thread from its creation on, which submits its request as well. A thread that ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent
-compares the ledger with `ids` and starts a thread again for what is left.
+A container of `docker run --runtime=pgpu` has its thread from its creation on, which submits its request as well. A thread that
+ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent compares the ledger
+with `ids` and starts a thread again for what is left.
 """
 
 import os
@@ -14,10 +15,14 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.supervisor import supervise
 from pgpu.errors import JobNotFoundError, PgpuError
+from pgpu.host import thread_turns
 from pgpu.host.stderr_log import log_to_file, say, say_traceback
 
 RETRY_SECONDS = 1.0
 """Pause before a job gets another thread after one ended by an error."""
+
+_TURNS = 4
+"""Threads that run at a time: one of them has the interpreter, and the others wait for a disk, a process or a driver."""
 
 _STACK_BYTES = 1 << 20
 """Of a thread; only touched pages count."""
@@ -55,6 +60,7 @@ class Attendants:
         self._last_turn: threading.Event | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.stack_size(_STACK_BYTES)
+        thread_turns.limit_turns(_TURNS)
         loop.watch(self._event, READABLE, lambda _: self._collect())
 
     @property
@@ -92,7 +98,7 @@ class Attendants:
             else:
                 places = engine.places(job_id)
                 places.make()
-                with log_to_file(places.supervisor_log):
+                with log_to_file(places.supervisor_log), thread_turns.turn():
                     supervise(engine, job_id)
         except JobNotFoundError:
             pass  # the ledger was replaced, or has deleted the job

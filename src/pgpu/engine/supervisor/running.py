@@ -21,7 +21,6 @@ from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
 from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
-from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
@@ -32,8 +31,8 @@ from pgpu.structs import replace
 TICK_SECONDS = 1.0
 """Time between two readings of what the job holds, from driver and meter."""
 
-_TICKS_BETWEEN_ROUNDS = 5
-"""The ledger is read again after so many ticks: a wake-up may have been lost."""
+_TICKS_BETWEEN_SHARES = 60
+"""After so many ticks, the share is compared with the jobs beside it; each of those sends a message when it comes or goes."""
 
 _KILL_AGAIN_SECONDS = 5.0
 
@@ -61,7 +60,6 @@ class Running:
         self._signals = signals
         self._watch = Watch(engine)
         self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
-        self._watchdog = Watchdog(engine)
         self._time_share = TimeShare(engine.enforcer)
         self._time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
         self._arbiter = Arbiter(engine, loop, job)
@@ -96,7 +94,6 @@ class Running:
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._loop.run_until(lambda: self._has_ended)
         self._loop.forget(descriptor)
-        self._watchdog.close()
         self._arbiter.close()
         self._leaving.close()
         self._verifier.close()
@@ -124,9 +121,13 @@ class Running:
                 entry, granted = view.entry(self._id), view.holding()
             with self._errors_logged():
                 self._time_share.follow(entry.job, granted)
-            self._suspend()
-            if entry.stop_grace_seconds is not None:
-                self._stop(entry.stop_grace_seconds)
+            self._follow(entry)
+
+    def _follow(self, entry: Entry) -> None:
+        """Suspend, resume or stop the job as the ledger demands."""
+        self._follow_suspension(entry.job)
+        if entry.stop_grace_seconds is not None:
+            self._stop(entry.stop_grace_seconds)
 
     def _watch_end(self, descriptor: int) -> None:
         self._loop.watch(descriptor, READABLE, lambda _: self._check_end(descriptor))
@@ -189,17 +190,16 @@ class Running:
         self._ticks += 1
         had_violation = self._watch.violation
         with self._errors_logged():
-            job = self._engine.ledger.job(self._id)
+            entry = self._engine.ledger.entry(self._id)
+            job = entry.job
             for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
                 with self._errors_logged():  # A driver that fails for a moment must not end a job.
                     check(job)
+            self._follow(entry)  # a message may have been lost
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
-        with self._errors_logged():
-            self._watchdog.tick()
-        self._suspend()
         self._take_turns()
-        if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
+        if self._ticks % _TICKS_BETWEEN_SHARES == 0:
             self.on_wake()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
@@ -214,9 +214,14 @@ class Running:
     def _suspend(self) -> None:
         self._suspend_timer = None
         with self._errors_logged():
-            with self._engine.ledger.view() as view:
-                job = view.entry(self._id).job
-                holding = view.holding() if job.suspended_by is not None else []
+            self._follow_suspension(self._engine.ledger.job(self._id))
+
+    def _follow_suspension(self, job: Job) -> None:
+        with self._errors_logged():
+            holding: list[Entry] = []
+            if job.suspended_by is not None:
+                with self._engine.ledger.view() as view:
+                    holding = view.holding()
             self._suspension.follow(job, holding)
         trouble = self._leaving.trouble
         if trouble is not None and trouble != self._reported_trouble:

@@ -5,6 +5,7 @@ finds either no holder, so the job never ran and is started, or a holder, which 
 record of its end makes the job fail; it is never started twice.
 """
 
+import contextlib
 import time
 
 from pgpu.engine.admission.auto_sharing import keep_declined
@@ -15,6 +16,7 @@ from pgpu.engine.streams.carrier import Carrier
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
+from pgpu.host.thread_turns import pause
 from pgpu.ledger import Entry
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
@@ -38,13 +40,10 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
     engine.enforcer.set_compute(_lease(bound), compute_words(bound, _holding(engine)))
-    running = runtime.start(
-        bound,
-        delivery,
-        carrier.open(),
-        lambda holder: _announce(engine, bound, holder),
-        engine.submitter_of(job.id),
-    )
+    stdio, submitter = carrier.open(), engine.submitter_of(job.id)
+    # A container engine takes its time; a process that starts is waited for in few places, which pause by themselves.
+    with contextlib.nullcontext() if runtime.name == "process" else pause():
+        running = runtime.start(bound, delivery, stdio, lambda holder: _announce(engine, bound, holder), submitter)
     carrier.started()
     _mark_running(engine, bound)
     engine.wake(neighbours(bound, _holding(engine)))

@@ -1,0 +1,89 @@
+"""Turns of threads: a few at a time, given up in a pause, never a deadlock."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pgpu.host import thread_turns
+from pgpu.host.thread_turns import limit_turns, pause, turn
+
+
+@pytest.fixture(autouse=True)
+def _no_limit_behind_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(thread_turns, "_turns", None)
+    yield
+    monkeypatch.setattr(thread_turns, "_turns", None)
+
+
+def test_without_a_limit_every_thread_runs() -> None:
+    with turn(), pause():
+        pass
+
+
+def test_no_more_threads_than_turns_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
+    limit_turns(2)
+    guard, running, most = threading.Lock(), [0], [0]
+
+    def work() -> None:
+        with turn():
+            for _ in range(50):
+                with guard:
+                    running[0] += 1
+                    most[0] = max(most[0], running[0])
+                with guard:
+                    running[0] -= 1
+                with pause():
+                    pass
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert most[0] <= 2
+
+
+def test_a_pause_gives_the_turn_to_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
+    limit_turns(1)
+    has_run = threading.Event()
+
+    def work() -> None:
+        with turn():
+            has_run.set()
+
+    with turn():
+        other = threading.Thread(target=work)
+        other.start()
+        assert not has_run.is_set()
+        with pause():
+            assert has_run.wait(60)
+        other.join()
+
+
+def test_threads_whose_turns_are_all_blocked_run_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 0.01)
+    limit_turns(1)
+    with turn():
+        other = threading.Thread(target=lambda: turn().__enter__())
+        other.start()
+        other.join()
+
+
+def test_a_thread_that_got_no_turn_gives_none_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 0.01)
+    limit_turns(0)
+    with turn(), pause():
+        pass
+    assert thread_turns._turns is not None
+    assert thread_turns._turns.empty()
+
+
+def test_a_pause_outside_of_a_turn_takes_none() -> None:
+    limit_turns(1)
+    with pause():
+        pass
+    assert thread_turns._turns is not None
+    assert thread_turns._turns.qsize() == 1
