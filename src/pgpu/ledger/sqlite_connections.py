@@ -92,7 +92,7 @@ class Connections:
         self._idle: list[_Opened] = []
         self._guard = threading.Lock()
         # Writers of one process wait here, asleep, and not in SQLite, which would have each of them try again and again.
-        self._turn = threading.Lock()
+        self._writer = threading.Lock()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -114,15 +114,15 @@ class Connections:
             LedgerError: SQLite failed; nothing was changed.
             RequestError: A string is not UTF-8; nothing was changed.
         """
+        # Without a turn for the whole transaction: a writer that waited for one would have all others wait with it.
         with pause():
-            has_turn = self._turn.acquire(timeout=self._busy_timeout_seconds)
-        if not has_turn:
-            raise LedgerError(f"the ledger {self._path} cannot be used: it is locked", hint=_HINTS["SQLITE_BUSY"])
-        try:
-            with self._transaction("BEGIN IMMEDIATE") as connection:
-                yield connection
-        finally:
-            self._turn.release()
+            if not self._writer.acquire(timeout=self._busy_timeout_seconds):
+                raise LedgerError(f"the ledger {self._path} cannot be used: it is locked", hint=_HINTS["SQLITE_BUSY"])
+            try:
+                with self._transaction("BEGIN IMMEDIATE") as connection:
+                    yield connection
+            finally:
+                self._writer.release()
 
     def refuse_to_make(self) -> None:
         """Never create the database from now on; fail if it does not exist."""

@@ -150,6 +150,11 @@ class JobSpec(Struct, frozen=True):
     parks: bool = False
     """Whether it continues without its lease when that is taken: it gets SIGTSTP then, and SIGCONT when it has a lease again."""
 
+    @property
+    def has_program(self) -> bool:
+        """Whether something runs; the job of a claim consists of its slices alone."""
+        return bool(self.command) or self.image is not None
+
 
 class Batch(Struct, frozen=True):
     """Jobs of one submission that request the same for the same program."""

@@ -21,6 +21,7 @@ from pgpu.engine.job_submission import accept
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.host import thread_turns
 from pgpu.host.process_identity import has_ended, open_pidfd
 from pgpu.host.stderr_log import log_to_file, say
 from pgpu.ledger import Entry
@@ -86,7 +87,7 @@ def _follow(engine: Engine, container: Container, gate: Gate, turn: SubmissionTu
         _wait_for_grant(engine, container, gate, job_id)
         places = engine.places(job_id)
         places.make()
-        with log_to_file(places.supervisor_log):
+        with log_to_file(places.supervisor_log), thread_turns.turn():
             supervise(engine, job_id)
         entry = engine.ledger.entry(job_id)
         if entry.job.state is not JobState.WAITING:  # else it was refused the place that it was granted

@@ -18,7 +18,7 @@ from pgpu.engine.history.retry_policy import EndedRun, NextTry, begin_metrics, m
 from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
-from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.carrier import Carrier, NoStreams
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
@@ -87,14 +87,16 @@ class _Supervisor:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
-        self._carrier = Carrier(
-            self._loop,
-            entry.job.id,
-            entry.job.spec,
-            self._places,
-            engine.settings.log_cap_bytes,
-            lambda: engine.gpu_locks,
-        )
+        self._carrier: Carrier | NoStreams = NoStreams()
+        if entry.job.spec.has_program:
+            self._carrier = Carrier(
+                self._loop,
+                entry.job.id,
+                entry.job.spec,
+                self._places,
+                engine.settings.log_cap_bytes,
+                lambda: engine.gpu_locks,
+            )
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []

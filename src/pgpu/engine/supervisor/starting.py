@@ -12,7 +12,7 @@ from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
-from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.carrier import Carrier, NoStreams
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
@@ -23,7 +23,7 @@ from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
 
-def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
+def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
     """Make the slice, start the job in it and write its state `running`.
 
     Raises:
@@ -50,7 +50,7 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     return running
 
 
-def adopt(engine: Engine, job: Job, carrier: Carrier) -> RunningJob | None:
+def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob | None:
     """Attach to a job that runs already; None if its holder is gone."""
     running = engine.runtime(job.spec.runtime).adopt(job, carrier.reopen())
     carrier.started()
