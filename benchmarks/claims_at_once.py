@@ -47,9 +47,9 @@ def main() -> int:
         first, *claims = made
         node.hold(first)  # the context of a GPU is measured once, and the agent is started
         before = processes(root)
-        held = at_once([lambda claim=each: node.hold(claim) for each in claims])  # type: ignore[misc]
+        held = at_once([lambda claim=each: node.hold(claim) for each in claims])
         added = processes(root) - before
-        released = at_once([lambda claim=each: node.free(claim.uid) for each in claims])  # type: ignore[misc]
+        released = at_once([lambda claim=each: node.free(claim.uid) for each in claims])
         node.free(first.uid)
     finally:
         clear(root)

@@ -109,6 +109,19 @@ def test_an_agent_with_a_killed_guard_becomes_the_guard_of_another_agent_that_st
     assert machine.until_state(job, JobState.EXITED).exit_code == 0
 
 
+def test_a_job_that_runs_while_its_agent_becomes_a_guard_ends_under_the_next_agent(machine: World) -> None:
+    job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3"))
+    machine.until_running(job)
+    old = machine.until_kept()
+    status = read_status(old.pid)
+    assert status is not None
+    os.kill(status.parent_pid, signal.SIGKILL)
+    until(lambda: machine.entry(job).supervisor != old)
+    (machine.root / "go").touch()
+    ended, stdout, _ = machine.attach(job)
+    assert (ended.exit_code, stdout) == (3, b"out\n")
+
+
 def test_an_agent_of_code_that_was_upgraded_in_place_is_replaced_under_its_jobs(machine: World) -> None:
     job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3"))
     machine.until_running(job)

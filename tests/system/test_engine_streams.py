@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from pgpu.engine.streams.carrier import PATIENCE_SECONDS, Carrier
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import RecordDecoder
-from pgpu.engine.unix_sockets import connect
+from pgpu.engine.unix_sockets import bind, connect
 from pgpu.model import JobSpec, JobState
 
 PIECE = b"x" * 65536
@@ -224,8 +225,19 @@ def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World)
     machine.engine.agents = Agents(machine.engine.settings, ("true",))
     job = machine.submit()
     assert machine.state(job) is JobState.STARTING
-    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT])
+    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=False)
     assert machine.entry(job).stop_grace_seconds == 0.0
+
+
+def test_ctrl_c_reaches_a_job_that_has_written_before_the_ledger_calls_it_running(machine: World) -> None:
+    machine.engine.agents = Agents(machine.engine.settings, ("true",))
+    job = machine.submit()
+    places = machine.engine.places(job.id)
+    places.make()
+    with closing(bind(socket.SOCK_DGRAM, places.wake_socket)) as wake:
+        _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=True)
+        assert wake.recv(64) == b"signal 2"
+    assert machine.entry(job).stop_grace_seconds is None
 
 
 def _interrupt(command: "subprocess.Popen[bytes]") -> bool:

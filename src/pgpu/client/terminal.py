@@ -56,20 +56,29 @@ def attach(
             stack.enter_context(_raw_mode(stdin))
         descriptor, received = stack.enter_context(_caught_signals((*FORWARDED, signal.SIGWINCH)))
         stream.wake_descriptor = descriptor
-        stream.on_wake = lambda: _forward_signals(control, spec, received())
+        has_output = False
+        stream.on_wake = lambda: _forward_signals(control, spec, received(), has_output=has_output)
         for record in stream.records():
+            has_output = True
             output = stdout if record.stream == STDOUT else stderr
             output.write(record.payload)
             output.flush()
 
 
-def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int]) -> None:
-    """Send signals to the job; before the job has a process, a signal cancels it."""
+def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int], *, has_output: bool) -> None:
+    """Send signals to the job; before the job has a process, a signal cancels it.
+
+    Args:
+        control: Of the job.
+        spec: Of the job.
+        numbers: The signals.
+        has_output: Whether the job has written something: its process is there then, even if the ledger does not have it yet.
+    """
     for number in numbers:
         if number == signal.SIGWINCH:
             if spec.wants_tty:
                 _send_window(control)
-        elif control.state() in {JobState.WAITING, JobState.STARTING}:
+        elif not has_output and control.state() in {JobState.WAITING, JobState.STARTING}:
             control.cancel()
         else:
             control.send_signal(number)

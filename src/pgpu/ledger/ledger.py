@@ -10,7 +10,7 @@ from pgpu.errors import JobNotFoundError, LedgerError
 from pgpu.ledger.decision import Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
-from pgpu.ledger.schema import MIGRATIONS, VERSION
+from pgpu.ledger.schema import ADDITION, MIGRATIONS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
@@ -196,7 +196,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         LedgerError: A newer pgpu wrote this ledger.
         sqlite3.Error: SQLite failed; nothing was changed.
     """
-    if _version(connection, path) == VERSION:
+    if _version(connection, path) == VERSION and _has_additions(connection):
         return
     # The version is read again under the write lock: another process may have migrated since.
     connection.execute("BEGIN IMMEDIATE")
@@ -206,12 +206,19 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in script.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
+        if not _has_additions(connection):
+            connection.execute(ADDITION)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _has_additions(connection: sqlite3.Connection) -> bool:
+    statement = "SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'batch'"
+    return connection.execute(statement).fetchone() is not None
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

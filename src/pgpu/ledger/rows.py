@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from pgpu.model import (
+    Batch,
     ClaimHolder,
     ContainerHolder,
     Holder,
@@ -23,7 +24,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
-from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert
+from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, replace
 from pgpu.units import escape_undecodable
 
 
@@ -76,7 +77,7 @@ Row = Sequence[Any]
 SELECT = """
 SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, wait_timed_out, peak_bytes,
     warning, holder, owner_uid, place, signature, attempt, expected_start, suspended_by, resumed_at, offered_value,
-    reclaimed_at, parked_at, wanted_at, gpu_model,
+    reclaimed_at, parked_at, wanted_at, gpu_model, batch,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
     oversubscribes, preempts, measures,
     sequence, wait_deadline, supervisor, spawned_at, stop_grace,
@@ -87,8 +88,8 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 25), slice(25, 37), slice(37, 42), slice(42, 48)
-_SPECS, _PLACES = JsonDecoder(JobSpec), JsonDecoder(Place)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 26), slice(26, 38), slice(38, 43), slice(43, 49)
+_SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _STATES = {state.value: state for state in JobState}
 
 
@@ -107,9 +108,10 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
-        # Without the fields that are absent: processes of an earlier version, which may run beside this one during an
-        # upgrade, reject a name that they do not know.
-        "place": _json({name: value for name, value in asdict(job.place).items() if value is not None}),
+        # The batch has a column of its own: processes of the release before, which may run beside this one during an upgrade,
+        # reject a field that they do not know.
+        "place": _json({name: value for name, value in asdict(job.place).items() if name != "batch"}),
+        "batch": None if job.place.batch is None else _json(job.place.batch),
         "signature": job.signature,
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
@@ -181,7 +183,7 @@ def entry_of(row: Iterable[Any]) -> Entry:
 def _job(columns: Row) -> Job:
     job_id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, timed_out, *rest = columns[_JOB]
     peak_bytes, warning, holder, owner_uid, place, signature, attempt, expected_start, *leaving = rest
-    suspended_by, resumed_at, offered_value, reclaimed_at, parked_at, wanted_at, gpu_model = leaving
+    suspended_by, resumed_at, offered_value, reclaimed_at, parked_at, wanted_at, gpu_model, batch = leaving
     return Job(
         job_id,
         _decode(_SPECS, spec),
@@ -199,7 +201,7 @@ def _job(columns: Row) -> Job:
         _lease(job_id, columns[_LEASE]),
         _holder(holder),
         owner_uid,
-        _decode(_PLACES, place),
+        _place(place, batch),
         signature,
         attempt,
         expected_start,
@@ -229,6 +231,11 @@ def _request(columns: Row) -> Request:
         SharingWish(sharing),
         *map(bool, flags),
     )
+
+
+def _place(text: str, batch: str | None) -> Place:
+    place = _decode(_PLACES, text)
+    return place if batch is None else replace(place, batch=_decode(_BATCHES, batch))
 
 
 def _decode(decoder: JsonDecoder[T], text: str) -> T:

@@ -50,7 +50,7 @@ SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retri
 """
 
 _WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
-    json_extract(place, '$.batch')
+    batch
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 

@@ -195,6 +195,14 @@ def become_guard(lock: int, spool: Path, command: Sequence[str]) -> NoReturn:
     os.execv(program, [program, "guard", str(lock), str(spool.absolute()), "--", *command])  # noqa: S606 - through no shell
 
 
+def is_guard(pid: int) -> bool:
+    """Whether a process is a guard now. An agent whose guard was killed becomes one, with the same PID and start time."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", errors="replace").strip() == MONITOR
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def read_reaped(spool: Path, holder: ProcessHolder) -> int | None:
     """Return the exit code of exactly this process if a guard has recorded it: 0-255, 128 + signal for a signal.
 

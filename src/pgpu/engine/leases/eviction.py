@@ -13,9 +13,8 @@ from contextlib import suppress
 from pgpu.engine.admission.idle_leases import awaited_departures, mark_evicted
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.parking_state import Stage, load_parking
-from pgpu.engine.leases.recovery import recover
+from pgpu.engine.leases.recovery import is_supervised, recover
 from pgpu.errors import CapacityError, NodeError, RequestError
-from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState
 from pgpu.structs import replace
@@ -102,8 +101,7 @@ def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
         stays = list(awaited_departures(holding, job))
     except CapacityError as exc:
         raise PlaceRefusedError(str(exc)) from exc
-    supervisors = [entry.supervisor for entry in holding if entry.job.id in stays]
-    if any(each is None or not is_alive(each) for each in supervisors):
+    if not all(is_supervised(entry) for entry in holding if entry.job.id in stays):
         # No other process may be left that detects the job's end.
         with suppress(NodeError):  # repeated as long as the job waits here
             recover(context)

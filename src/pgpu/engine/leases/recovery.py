@@ -14,7 +14,7 @@ from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
-from pgpu.runtimes.job_monitor import has_monitor, read_reaped, read_record
+from pgpu.runtimes.job_monitor import has_monitor, is_guard, read_reaped, read_record
 from pgpu.structs import replace
 
 LOST = "its exit code is lost: no process recorded its end"
@@ -43,8 +43,9 @@ def recover(context: EngineContext) -> None:
 
 
 def is_supervised(entry: Entry) -> bool:
-    """Whether the process that supervises a job lives."""
-    return entry.supervisor is not None and is_alive(entry.supervisor)
+    """Whether the process that supervises a job lives, and still is an agent."""
+    supervisor = entry.supervisor
+    return supervisor is not None and is_alive(supervisor) and not is_guard(supervisor.pid)
 
 
 def _is_gone(context: EngineContext, entry: Entry) -> bool:

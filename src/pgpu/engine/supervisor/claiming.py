@@ -1,7 +1,8 @@
 """Which process supervises a job: written into the ledger by that process; replaced only after its death."""
 
 from pgpu.engine.engine import Engine
-from pgpu.host.process_identity import is_alive, myself
+from pgpu.engine.leases.recovery import is_supervised
+from pgpu.host.process_identity import myself
 from pgpu.ledger import Entry
 from pgpu.structs import replace
 
@@ -17,7 +18,7 @@ def claim(engine: Engine, job_id: str) -> Entry | None:
     with engine.ledger.decision() as decision:
         entry = decision.entry(job_id)
         others = entry.supervisor if entry.supervisor != me else None
-        if not entry.is_live or (others is not None and is_alive(others)):
+        if not entry.is_live or (others is not None and is_supervised(entry)):
             return None
         entry = replace(entry, supervisor=me)
         decision.put(entry)
