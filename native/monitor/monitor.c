@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -29,7 +30,7 @@
 #include "record.h"
 
 #define LINGER_MS 30000 /* how long clients of a job that ended may take */
-enum { REFUSED = 125, LOOK_MS = 500, FIRST_FOLLOWER = 6 };
+enum { REFUSED = 125, LOOK_MS = 500, ABANDONED_LOOK_MS = 60000, FIRST_FOLLOWER = 6 };
 enum { MOST_REAPED = 64 /* in one round */, TERMINAL_BUFFER = 1 << 17 /* more than a pty keeps */ };
 
 struct job {
@@ -219,8 +220,15 @@ static int add_poll(struct pollfd *polls, int count, int fd, short events) {
     return count + 1;
 }
 
+/* Only a word ends the streams of a job that runs elsewhere. Without its directory none can come. */
+static bool is_abandoned(void) {
+    struct stat status;
+    return job.order->launcher == NULL && fstat(job.order->fds[ORDER_LOCK], &status) == 0 &&
+           status.st_nlink == 0;
+}
+
 static bool is_over(void) {
-    if (job.has_quit) return true;
+    if (job.has_quit || is_abandoned()) return true;
     if (!job.has_ended) return false;
     /* It stays without clients too until the job is final, so that a client that connects now is served. */
     if (job.is_finished && job.followers.count == 0) return true;
@@ -244,8 +252,9 @@ static void one_round(void) {
     count = add_poll(polls, count, job.streams.outputs[1], out);
     count = add_poll(polls, count, job.streams.stdin_end, in);
     const int more = followers_poll(&job.followers, polls + count, which);
-    if (poll(polls, (nfds_t)(count + more), is_held || job.has_ended || is_hung_up ? LOOK_MS : -1) < 0)
-        return;
+    const bool is_to_look = is_held || job.has_ended || is_hung_up;
+    const int rest_ms = is_to_look ? LOOK_MS : job.order->launcher == NULL ? ABANDONED_LOOK_MS : -1;
+    if (poll(polls, (nfds_t)(count + more), rest_ms) < 0) return;
     if (polls[1].revents) read_control();
     if (polls[2].revents) followers_accept(&job.followers, job.order->fds[ORDER_LISTENER]);
     for (int i = 0; i < more; i++)

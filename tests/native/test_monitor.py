@@ -610,3 +610,11 @@ def test_what_is_no_order_starts_nothing() -> None:
                 ours.send(message)
             ours.close()
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+
+
+def test_a_monitor_that_only_carries_streams_ends_once_its_directory_is_gone(make: Make) -> None:
+    job = make()
+    job.carry()
+    (job.directory / "lock").unlink()
+    job.order("window 80 24")  # it looks at each word, and once a minute
+    assert job.wait() == 0
