@@ -208,7 +208,7 @@ def supervise(settings: Settings, job_id: str) -> None:
     """
     from pgpu.engine.supervisor import supervise as supervise_job
 
-    # A supervisor that outlives its state directory must not create an empty ledger in its place.
+    # A process that outlives its state directory must not create an empty ledger in its place.
     ledger = open_ledger(settings)
     ledger.refuse_to_make()
     job = ledger.job(job_id)
@@ -375,7 +375,7 @@ def sweep_volumes(settings: Settings) -> None:
 
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:
-    # A missing library is an error before the request is accepted, not in its supervisor.
+    # A missing library is an error before the request is accepted, not when its job starts.
     for name in (
         CUDA_SHIM,
         NVML_SHIM,

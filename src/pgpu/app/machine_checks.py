@@ -2,7 +2,7 @@
 
 Checks run in the order of `CHECKS`, causes before their effects. An error in one is a finding and does not end the others.
 The last ones are trials: a small program allocates in a slice, and what fits must be granted, what does not fit must be
-refused. A trial takes the path of every job: ledger, supervisor, shim, driver.
+refused. A trial takes the path of every job: ledger, agent, shim, driver.
 
 The NVIDIA driver is loaded in another process (`python -m pgpu.app.machine_checks`): a broken one must not end the doctor.
 """

@@ -129,7 +129,7 @@ class Settings:
 
     jobs_without_gpu: int = field(default=128, metadata={"read": _count})
     """Most jobs without a GPU (`--gpus 0`) that run at a time, over all users; others wait. Default: 128, since
-    each is a supervisor and a command."""
+    each is a command and a monitor."""
 
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of

@@ -1,6 +1,6 @@
 """Jobs outside the ledger, for the proof that a limit binds: they run to their end in this process's care.
 
-Such a job has a lease and uses the runtime as every other job; only the ledger entry and the supervisor are missing.
+Such a job has a lease and uses the runtime as every other job; only the ledger entry and the agent are missing.
 """
 
 import os

@@ -23,7 +23,7 @@ class Client(Protocol):
     """Operations on jobs and GPUs. `JobService` implements most of them; see there for the table of routes."""
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        """Accept a request durably and return at once; a supervisor process of its own runs the job.
+        """Accept a request durably and return at once; the queue's agent runs the job.
 
         Args:
             spec: What to run.

@@ -1,7 +1,7 @@
 """Moves the GPU memory of a process to the host and back through the driver's checkpoint API (NVIDIA r570 or later).
 
 Each step runs in a separate program (`pgpu-checkpoint`), so that a driver that hangs or crashes does not take the
-supervisor down. It works with NVIDIA's library and the simulated one. Callers decide which process moves.
+agent down. It works with NVIDIA's library and the simulated one. Callers decide which process moves.
 """
 
 import contextlib

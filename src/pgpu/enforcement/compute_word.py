@@ -33,7 +33,7 @@ class Hold(Flag):
 
     NONE = 0
     SUSPENSION = SUSPENDED
-    """Set by the job's supervisor while a job of higher priority has its place."""
+    """Set by the job's agent while a job of higher priority has its place."""
 
     TURNS = TURN
     """Set by the turn scheduler of a GPU whose jobs oversubscribe its memory."""

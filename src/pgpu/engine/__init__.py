@@ -1,4 +1,4 @@
-"""The engine: admits jobs, starts their supervisors, watches leases and reclaims them. Any process of pgpu may run it.
+"""The engine: admits jobs, supervises them, watches leases and reclaims them. Any process of pgpu may run it.
 
 There is no daemon; the ledger is the only shared state. `pgpu.scheduling` decides, and enforcers and runtimes know CUDA and
 containers. `app` builds it:
@@ -14,6 +14,6 @@ containers. `app` builds it:
     )
     supervise(engine, job_id)  # pgpu.engine.supervisor; what each thread of the agent runs
 
-A supervisor starts with the environment of the process that submitted the job, in the directory `/`. The model of its GPUs is
+A job is supervised with the settings in the environment of the process that submitted the job, in the directory `/`. The model of its GPUs is
 in the ledger: `ledger.job(job_id).gpu_model`.
 """

@@ -244,7 +244,7 @@ def _find_predecessors(context: EngineContext, word: str, submitter: Submitter) 
 def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
     now_seconds, spec = time.time(), element.spec
     wait_timeout_seconds = element.submission.wait_timeout_seconds
-    if spec.runtime == "process":  # relative to this process's directory; the supervisor's is /
+    if spec.runtime == "process":  # relative to this process's directory; the agent's is /
         spec = replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
     job = Job(
         id=element.job_id,

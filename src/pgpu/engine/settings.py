@@ -80,7 +80,7 @@ class EngineSettings(Struct, frozen=True):
 
     jobs_without_gpu: int = 128
     """How many jobs without a GPU run at a time, of all users together; the others wait. Default: a number of
-    supervisors and commands that an ordinary machine can run."""
+    commands that an ordinary machine can run."""
 
     kept_jobs: int = 1000
     """How many ended jobs of each user are kept, with their logs; the oldest are removed first. Default: months of ordinary use."""
@@ -98,7 +98,7 @@ class JobPaths(Struct, frozen=True):
     """In the state directory: files that are needed after the job has ended."""
 
     live: Path
-    """In the runtime directory: files that only a living supervisor needs."""
+    """In the runtime directory: files that are needed only while the job lives."""
 
     @property
     def log(self) -> Path:
@@ -107,7 +107,7 @@ class JobPaths(Struct, frozen=True):
 
     @property
     def supervisor_log(self) -> Path:
-        """Standard error of its supervisors; empty unless something went wrong."""
+        """What its agent logs about it; missing unless something went wrong."""
         return self.kept / "supervisor.log"
 
     @property
@@ -117,12 +117,12 @@ class JobPaths(Struct, frozen=True):
 
     @property
     def wake_socket(self) -> Path:
-        """Datagram socket of its supervisor: wake-ups and control messages."""
+        """Datagram socket of its thread of the agent: wake-ups and control messages."""
         return self.live / "wake.sock"
 
     @property
     def attach_socket(self) -> Path:
-        """Stream socket on which its supervisor serves the job's output."""
+        """Stream socket on which its monitor serves the job's output."""
         return self.live / "attach.sock"
 
     @property

@@ -171,7 +171,7 @@ def open_testbed(
             bed = bed.in_containers() if runtime == "docker" else bed
             yield replace(bed, environment=_environment_of(settings))
         finally:
-            # The supervisors of jobs outlive this process.
+            # The agent outlives this process.
             for report in client.jobs(include_final=False):
                 client.stop(report.job.id, grace_seconds=0)
     finally:

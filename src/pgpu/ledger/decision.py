@@ -62,7 +62,7 @@ class Decision(LedgerView):
         Args:
             entry: A job without a lease.
             environment: Environment of the client; kept until the job is final.
-            inherited: What else the supervisor inherits from the client, serialised by the engine.
+            inherited: What else the job inherits from the client, serialised by the engine.
 
         Returns:
             The entry with its sequence number.

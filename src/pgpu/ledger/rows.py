@@ -29,7 +29,7 @@ from pgpu.units import escape_undecodable
 
 
 class Entry(Struct, frozen=True):
-    """One job with its place in the queue and its supervisor."""
+    """One job with its place in the queue and the process that supervises it."""
 
     job: Job
 
@@ -40,10 +40,10 @@ class Entry(Struct, frozen=True):
     """End of its wait for a grant, in seconds since the epoch; None for no limit."""
 
     supervisor: ProcessHolder | None = None
-    """Its supervisor; None before the supervisor reported, and after it exited normally."""
+    """The process that supervises it: the agent; None before its thread began and after the release."""
 
     spawned_at_seconds: float | None = None
-    """When a supervisor was last started for it."""
+    """Of the release before this one: when a process was last started for it."""
 
     stop_grace_seconds: float | None = None
     """Set once a stop was requested: seconds between SIGTERM and SIGKILL."""

@@ -74,7 +74,7 @@ CREATE TABLE facts (
 ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
 ALTER TABLE jobs ADD COLUMN warning TEXT;
 """,
-    # What a supervisor inherits from the client besides the environment.
+    # What a job inherits from the client besides the environment.
     """
 ALTER TABLE jobs ADD COLUMN inherited TEXT;
 """,

@@ -12,10 +12,10 @@ from pgpu.structs import Struct
 
 
 class Stdio(Struct, frozen=True):
-    """The descriptors of a started job's standard streams; the supervisor owns the other ends.
+    """The descriptors of a started job's standard streams; the agent owns the other ends.
 
     With a terminal (`JobSpec.wants_tty`) all three are the slave side of one pty. Otherwise output goes to named pipes that
-    the job itself also holds open for reading, so that it gets no SIGPIPE if its supervisor dies. A runtime duplicates the
+    the job itself also holds open for reading, so that it gets no SIGPIPE if its monitor dies. A runtime duplicates the
     descriptors that it keeps; the caller closes these three after `start` or `adopt` returned.
     """
 

@@ -122,7 +122,7 @@ def container_of(home: Path) -> Container:
 
 
 class Gate:
-    """The named pipe to a held container. While no writer has it open, the container treats its supervisor as gone."""
+    """The named pipe to a held container. While no writer has it open, the container treats its agent as gone."""
 
     def __init__(self, path: Path) -> None:
         """Open the pipe.
@@ -144,7 +144,7 @@ class Gate:
         """
         text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
         with contextlib.suppress(OSError):
-            # Non-blocking: a full pipe must not block the supervisor.
+            # Non-blocking: a full pipe must not block the agent.
             os.write(self._descriptor, text.encode("utf-8", "replace"))
 
     def close(self) -> None:

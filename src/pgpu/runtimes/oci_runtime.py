@@ -280,12 +280,12 @@ class OciRuntime:
         return running
 
     def adopt(self, job: Job, stdio: Stdio) -> OciJob | None:  # noqa: ARG002 - its streams are the engine's
-        """Attach to a container that another supervisor released, or was about to release."""
+        """Attach to a container that another agent released, or was about to release."""
         if not isinstance(job.holder, ProcessHolder):
             return None
         container = _container(job.spec)
         running = _open_job(container, job.holder)
-        # Released again, since the other supervisor may have died before its release; a second `+` has no effect.
+        # Released again, since the other agent may have died before its release; a second `+` has no effect.
         if running is not None:
             _release(container)
         return running

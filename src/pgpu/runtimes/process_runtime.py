@@ -104,7 +104,7 @@ class ProcessRuntime:
         return running
 
     def adopt(self, job: Job, stdio: Stdio) -> RunningProcess | None:
-        """Attach to a job that another supervisor started, or that has ended since and left a record."""
+        """Attach to a job that another agent started, or that has ended since and left a record."""
         if not isinstance(job.holder, ProcessHolder):
             return None
         pidfd = open_process(job.holder)
@@ -209,7 +209,7 @@ def append_host_preloads(slice_file: Path, host_file: Path) -> None:
 
 
 def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:
-    """Merge the user's environment (the supervisor's own without an account), the job's variables and the slice's."""
+    """Merge the user's environment (this process's own without an account), the job's variables and the slice's."""
     theirs = dict(os.environ if account is None else account.environment)
     environment = {**theirs, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
     if not is_private and delivery.has_slice:

@@ -176,7 +176,7 @@ def _wanted_bytes(candidate: Candidate) -> int:
     return candidate.request.memory_bytes * candidate.request.gpu_count
 
 
-# Default limit: each such job is a supervisor and a command of its own, some 30 MiB at least.
+# Default limit: each such job is a command of its own, and most use some MiB at least.
 MOST_AT_ONCE = 128
 
 _CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}

@@ -1,7 +1,7 @@
 """Routes that wait for a job or carry its streams, without a thread for each.
 
 The WebSocket's binary messages are the frames of `pgpu.engine.streams.frames`, cut anywhere, the client's greeting first:
-the job's supervisor decodes them, so a terminal, its input and held-back output work as with a local client. The server
+the job's monitor decodes them, so a terminal, its input and held-back output work as with a local client. The server
 stores no position: a client that reconnects sends its offset in the greeting.
 """
 
@@ -100,7 +100,7 @@ class StreamRelay:
     async def until_final(self, job_id: str) -> Job:
         """Wait until a job is final, and return it."""
         hello = Hello(_END_OF_LOG, holds_back=False, owns_stdin=False)
-        # The connection to the supervisor carries no output; it closes when the job ends. A supervisor that was killed
+        # The connection to the monitor carries no output; it closes when the job ends. A monitor that was killed
         # is replaced, so the loop connects again.
         while (upstream := await self.join(job_id, hello)) is not None:
             with upstream:
@@ -115,10 +115,10 @@ class StreamRelay:
         return job
 
     async def join(self, job_id: str, hello: Hello) -> socket.socket | None:
-        """Wait until a job's supervisor accepts a connection; None if the job is final and only its stored log is left."""
+        """Wait until a job's monitor accepts a connection; None if the job is final and only its stored log is left."""
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            # The state is read before the connection is tried: a job that was final then has no supervisor any more.
+            # The state is read before the connection is tried: a job that was final then has no monitor any more.
             state = (await run_in_threadpool(self._engine.ledger.job, job_id)).state
             upstream = await run_in_threadpool(self._try_connect, job_id)
             if upstream is not None:
@@ -139,7 +139,7 @@ class StreamRelay:
         return None
 
     async def stored_frames(self, job_id: str, offset: int) -> AsyncIterator[bytes]:
-        """Yield the stored output of a final job in the frames of a supervisor."""
+        """Yield the stored output of a final job in the frames of a monitor."""
         pieces = stored(self._engine.places(job_id).log, offset)
         while (piece := await run_in_threadpool(next, pieces, None)) is not None:
             found, data = piece
@@ -263,7 +263,7 @@ async def _relay_streams(
     rest: bytes,
     stored_frames: AsyncIterator[bytes],
 ) -> None:
-    """Carry a running job's streams once its supervisor accepts; send the stored output of a final job."""
+    """Carry a running job's streams once its monitor accepts; send the stored output of a final job."""
     first_input = asyncio.create_task(_next_bytes(websocket))
     try:
         await asyncio.wait({first_input, connecting, disconnect}, return_when=asyncio.FIRST_COMPLETED)
@@ -323,7 +323,7 @@ async def _wait_for_hang_up(has_hung_up: Callable[[], bool]) -> None:
 
 
 async def _receive(upstream: socket.socket) -> bytes:
-    """Receive from a supervisor; empty once it has exited."""
+    """Receive from a monitor; empty once it has exited."""
     try:
         return await asyncio.get_running_loop().sock_recv(upstream, _CHUNK_BYTES)
     except ConnectionError:
@@ -331,6 +331,6 @@ async def _receive(upstream: socket.socket) -> bytes:
 
 
 async def _send(upstream: socket.socket, data: bytes) -> None:
-    """Send to a supervisor; does nothing once it has exited, which the next `_receive` detects."""
+    """Send to a monitor; does nothing once it has exited, which the next `_receive` detects."""
     with contextlib.suppress(OSError):
         await asyncio.get_running_loop().sock_sendall(upstream, data)

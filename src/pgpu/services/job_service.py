@@ -308,7 +308,7 @@ class JobService:
 
 
 def report_job(engine: EngineContext, entry: Entry) -> JobReport:
-    """Report a job: its slices' use, and the GPU time that its supervisor sampled.
+    """Report a job: its slices' use, and the GPU time that its agent sampled.
 
     Raises:
         NodeError: Its meter cannot be read.
@@ -316,7 +316,7 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
     lease = entry.job.lease if entry.is_lease_held else None
     if lease is None:
         return JobReport(entry.job, ())
-    # Samples and turns are files in the runtime directory, written by the supervisor: no GPU is read here.
+    # Samples and turns are files in the runtime directory, written by the agent: no GPU is read here.
     samples = read_samples(engine.places(entry.job.id).time_samples)
     time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:

@@ -52,7 +52,7 @@ def last_lines(records: Iterator[Record], count: int) -> list[tuple[str, bytes]]
     lines: deque[tuple[str, bytes]] = deque(maxlen=count)
     for record in records:
         for line in record.payload.splitlines(keepends=True):
-            # A record ends where a read of the supervisor ended, so a line may go on in the next one.
+            # A record ends where a read of the monitor ended, so a line may go on in the next one.
             if lines and lines[-1][0] == record.stream and not lines[-1][1].endswith((b"\n", b"\r")):
                 lines[-1] = (record.stream, lines[-1][1] + line)
             else:

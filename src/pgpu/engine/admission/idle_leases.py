@@ -14,7 +14,7 @@ from pgpu.scheduling.preemption import EvictableLease
 from pgpu.structs import replace
 
 RECLAIM_GRACE_SECONDS = 1.5
-"""Between SIGTERM and SIGKILL of an evicted job. With the supervisor's own work this stays below the two seconds that the
+"""Between SIGTERM and SIGKILL of an evicted job. With the agent's own work this stays below the two seconds that the
 granted job waits at most."""
 
 PATIENCE_SECONDS = 10.0

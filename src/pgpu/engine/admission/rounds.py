@@ -39,7 +39,7 @@ class RoundOutcome(Struct, frozen=True, dict=True):
     """None where no job starts and no wait ends."""
 
     granted: tuple[str, ...] = ()
-    """Ids of the jobs for which a supervisor must be started."""
+    """Ids of the jobs that the agent must start."""
 
     @property
     def is_change(self) -> bool:
@@ -55,7 +55,7 @@ class RoundOutcome(Struct, frozen=True, dict=True):
 
     @property
     def moved_ids(self) -> tuple[str, ...]:
-        """Ids of jobs that lose their place to a granted one or get theirs back; their supervisors are woken."""
+        """Ids of jobs that lose their place to a granted one or get theirs back; their threads are woken."""
         found = self.admission or NO_CHANGE
         parked = {each.job_id for each in self.situation.queue if each.gpu_uuid is not None}
         back = (grant.job_id for grant in found.grants if grant.job_id in parked)
@@ -143,7 +143,7 @@ class Admissions:
                 outcome = commit_round(decision, outcome, context.settings.gpu_model)
             else:
                 outcome = self._settle_and_commit(decision, snapshot, gives_up)
-        # After the commit: supervisors read the ledger as soon as they are woken.
+        # After the commit: threads read the ledger as soon as they are woken.
         context.wake(outcome.moved_ids)
         return outcome
 
@@ -291,7 +291,7 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
         entry = decision.entry(grant.job_id)
         decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease))
     for job_id, by in admission.suspended:
-        # The victim keeps its lease; its supervisor moves it off the GPU, and the granted job waits for that.
+        # The victim keeps its lease; its thread moves it off the GPU, and the granted job waits for that.
         entry = decision.entry(job_id)
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
     if outcome.admission is not None:

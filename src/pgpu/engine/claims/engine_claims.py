@@ -250,13 +250,13 @@ class EngineClaims:
         job = self._engine.ledger.job(job_id)
         if job.state.is_final:
             raise EnforcementError(job.error or f"the slices of job {job_id} were taken away")
-        # Its supervisor writes both once the limits bind.
+        # The agent writes both once the limits bind.
         if job.state is not JobState.RUNNING or not isinstance(job.holder, ClaimHolder):
             return None
         return read_delivery(Path(job.holder.slice_directory))
 
     def _wait_for(self, poll: Callable[[], _Result | None], error: str) -> _Result:
-        """Poll until there is a result; once a second recover jobs, since their supervisors may have died.
+        """Poll until there is a result; once a second recover jobs, since their agent may have died.
 
         Raises:
             NodeError: There is none within the patience, with `error` as its message.

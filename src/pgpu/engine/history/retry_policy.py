@@ -161,7 +161,7 @@ def _next_request(job: Job, slice_bytes: int, attempted_bytes: int, most: Larges
 def queue_again(context: EngineContext, again: NextTry) -> None:
     """Put a job back into the queue with its next request; a job with a stop request ends instead.
 
-    Its memory must be free, and its supervisor about to exit.
+    Its memory must be free, and its thread about to end.
 
     Raises:
         PgpuError: The ledger cannot be written; recovery then finds the job lost.
