@@ -87,3 +87,14 @@ def test_a_pause_outside_of_a_turn_takes_none() -> None:
         pass
     assert thread_turns._turns is not None
     assert thread_turns._turns.qsize() == 1
+
+
+def test_a_pause_within_a_pause_takes_no_second_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
+    limit_turns(1)
+    for _ in range(3):
+        with turn(), pause(), pause():
+            assert thread_turns._turns is not None
+            assert thread_turns._turns.qsize() == 1
+    assert thread_turns._turns is not None
+    assert thread_turns._turns.qsize() == 1

@@ -41,11 +41,13 @@ def pause() -> Iterator[None]:
     """Give the turn up for the block, which waits for something else; does nothing in a thread that has none."""
     needs_turn = getattr(_own, "needs_turn", False)
     if needs_turn:
+        _own.needs_turn = False  # A pause inside of this one must take no turn: this one takes it back.
         _give_up()
     try:
         yield
     finally:
         if needs_turn:
+            _own.needs_turn = True
             _take()
 
 
