@@ -169,9 +169,59 @@ def test_the_kernel_keeps_a_job_from_others(pair: Pair, path: str) -> None:
     assert pair.bob.run("cat", f"/proc/{pair.pid}/{path}").returncode != 0
 
 
-def test_nobody_kills_anothers_job_or_its_supervisor(world: UserWorld, pair: Pair) -> None:
-    for pid in (pair.pid, world.server.pid):
+def ancestors_of(pid: int) -> dict[str, int]:
+    """Return the processes of root above a job's main process."""
+    monitor = parent_of(pid)
+    agent = parent_of(monitor)
+    return {"monitor": monitor, "agent": agent, "guard": parent_of(agent)}
+
+
+def test_no_user_kills_another_s_job_or_a_process_of_root(world: UserWorld, pair: Pair) -> None:
+    for pid in (pair.pid, world.server.pid, *ancestors_of(pair.pid).values()):
         assert pair.bob.run("kill", "-9", str(pid)).returncode != 0
+    for pid in (world.server.pid, *ancestors_of(pair.pid).values()):
+        assert pair.alice.run("kill", "-9", str(pid)).returncode != 0
+
+
+@pytest.mark.parametrize("path", ["environ", "maps", "mem", "fd/0", "cwd/."])
+def test_no_user_reads_the_monitor_of_a_job_not_even_its_owner(pair: Pair, path: str) -> None:
+    for user in (pair.alice, pair.bob):
+        assert user.run("cat", f"/proc/{ancestors_of(pair.pid)['monitor']}/{path}").returncode != 0
+
+
+_ATTACH = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+sys.exit(libc.ptrace(16, int(sys.argv[1]), 0, 0) == 0)
+"""
+"""PTRACE_ATTACH; exits with 1 where it worked."""
+
+
+def test_no_user_traces_the_processes_above_a_job(pair: Pair) -> None:
+    for pid in ancestors_of(pair.pid).values():
+        for user in (pair.alice, pair.bob):
+            assert user.run("/usr/bin/python3", "-c", _ATTACH, str(pid)).returncode == 0
+
+
+def test_a_monitor_of_root_can_do_nothing_but_kill(pair: Pair) -> None:
+    status = Path(f"/proc/{ancestors_of(pair.pid)['monitor']}/status").read_text("utf-8")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert (fields["CapEff"], fields["CapPrm"]) == ("0000000000000020", "0000000000000020")  # CAP_KILL
+
+
+def test_a_job_cannot_forge_the_record_of_its_end(world: UserWorld, pair: Pair) -> None:
+    spool, live = world.place.path / "state" / "spool", world.place.path / "run"
+    script = (
+        f"touch {spool}/ended-$PGPU_JOB_ID.1 {spool}/reaped-$$; echo open:$(ls /proc/self/fd | wc -l); "
+        f"find {live} -name control.sock 2>&1; kill -9 $PPID; exit 5"
+    )
+    job_id = pair.alice.started("sh", "-c", script)
+    assert pair.alice.until(job_id, "exited", "failed")["exit_code"] == 5
+    logs = pair.alice.logs(job_id).text
+    assert logs.count("Permission denied") >= 2
+    assert "control.sock" not in logs.replace("-name control.sock", "")
+    assert "not permitted" in logs
+    assert "open:4\n" in logs  # three streams and the directory that `ls` reads
 
 
 def test_state_and_runtime_directory_are_roots_alone(world: UserWorld, pair: Pair) -> None:
@@ -208,13 +258,13 @@ def test_an_environment_that_makes_programs_run_anything_reaches_the_job_alone(w
     assert world.root.job(job_id)["state"] == "exited"
 
 
-def test_a_supervisor_that_is_killed_is_followed_by_another_of_roots(
+def test_an_agent_that_is_killed_is_followed_by_another_of_root(
     world: UserWorld, eventually: Callable[[Callable[[], Any]], Any]
 ) -> None:
     alice = world.user()
     job_id = alice.started("sh", "-c", "echo before; sleep 600")
     pid = alice.until(job_id, "running")["holder"]["pid"]
-    first = parent_of(pid)
+    first = ancestors_of(pid)["agent"]
     os.kill(first, signal.SIGKILL)
     second = eventually(lambda: supervisor_of(world, job_id, other_than=first))
     assert alice.secret.encode() not in Path(f"/proc/{second}/environ").read_bytes()
