@@ -16,7 +16,10 @@ import pytest
 from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
+from tests.system.storm_victims import agent
 from tests.waiting import DEADLINE_SECONDS, until
+
+from pgpu.host.process_identity import is_alive
 
 Eventually = Callable[[Callable[[], Any]], Any]
 LONG = ["sleep", "600"]
@@ -123,6 +126,23 @@ def test_a_killed_server_leaves_its_jobs_alone_and_the_next_one_has_them(place: 
     assert place.job("waits")["state"] == "waiting"
     assert place.run("stop", "--time", "0", job_id).returncode == 0
     assert place.run("wait", "waits").stdout == "0\n"
+
+
+def test_the_next_server_has_an_agent_of_its_own_environment_and_the_jobs_continue(
+    place: Served, eventually: Eventually
+) -> None:
+    place.detach("runs", "4GiB", ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; echo out; exit 3"])
+    eventually(lambda: place.job("runs")["state"] == "running")
+    old = agent(place.path / "run")
+    assert old is not None
+    place.server.end(signal.SIGTERM)
+    place.server.start()
+    until(lambda: not is_alive(old))
+    (place.path / "go").touch()
+    assert place.run("wait", "runs").stdout == "3\n"
+    assert place.run("logs", "runs").stdout == "out\n"
+    new = agent(place.path / "run")
+    assert new not in {None, old}
 
 
 def test_an_attached_command_outlives_its_server(place: Served) -> None:

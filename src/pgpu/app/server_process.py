@@ -19,6 +19,7 @@ from pgpu.app.composition import make_engine, sweep_volumes
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client.address import GATEWAY_SOCKET
+from pgpu.errors import NodeError
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
@@ -59,6 +60,9 @@ def serve(
         # First, before a socket is replaced or the engine sweeps: a second server must change nothing.
         stack.enter_context(listeners.hold_server_lock(settings.state_dir / "server.lock"))
         engine = make_engine(settings)
+        # An agent of an earlier server, or of a command, has their settings and their container engine.
+        with contextlib.suppress(NodeError):  # the checks of readiness report it
+            engine.agents.renew(engine.settings.gpu_model)
         gateway_supervisor = None
         if gateway is not None and _has_functions():
             socket_path, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"

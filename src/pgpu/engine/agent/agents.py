@@ -96,6 +96,16 @@ class Agents:
         """
         self._send(gpu_model, b"%s %s" % (START, job_id.encode()), must_exist=True)
 
+    def renew(self, gpu_model: str | None) -> None:
+        """Replace the agent of a queue, if it has one, by one with the environment of this process; its jobs continue.
+
+        Raises:
+            NodeError: None can be started.
+        """
+        found = self.identity(gpu_model)
+        if found is not None and is_alive(found.process):
+            self._replace(gpu_model, found)
+
     def _send(self, gpu_model: str | None, message: bytes, *, must_exist: bool) -> None:
         found = self.identity(gpu_model)
         if found is not None and found.is_outdated and is_alive(found.process):
