@@ -61,6 +61,15 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in path.read_text().split()]
+    return found
+
+
 def helpers(supervisor_pid: int) -> list[int]:
     """Return those who ask the driver for a step of a checkpoint on behalf of a supervisor's threads now."""
     found = []

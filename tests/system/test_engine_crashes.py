@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, world
+from tests.system.storm_victims import children_of, monitor_of
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import LOST, recover
@@ -360,6 +361,26 @@ def test_a_killed_monitor_costs_neither_output_nor_exit_code(machine: World) -> 
     (record,) = machine.engine.places(job.id).records()
     fields = dict(line.split("=", 1) for line in record.read_text().rstrip("\0").splitlines()[1:])
     os.kill(int(fields["monitor"]), signal.SIGKILL)
+    (machine.root / "go").touch()
+    ended = machine.until_free(job)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
+    assert output(machine, job) == b"".join(b"%d\n" % number for number in range(3001))
+
+
+def test_a_job_whose_monitor_and_then_agent_were_killed_ends_with_its_output_and_exit_code(machine: World) -> None:
+    job = machine.submit(
+        ("sh", "-c", f"echo 0; while [ ! -e {machine.root}/go ]; do sleep 0.01; done; {LINES}; exit 3")
+    )
+    machine.until_running(job)
+    until(lambda: output(machine, job) == b"0\n")
+    places = machine.engine.places(job.id)
+    monitor = monitor_of(places.records()[0])
+    assert monitor is not None
+    os.kill(monitor, signal.SIGKILL)
+    agent = machine.until_supervised(job)
+    until(lambda: set(children_of(agent.pid)) - {monitor})  # it was replaced
+    kill(agent)
+    until(lambda: machine.entry(job).supervisor not in {agent, None})
     (machine.root / "go").touch()
     ended = machine.until_free(job)
     assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)

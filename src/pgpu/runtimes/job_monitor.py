@@ -5,6 +5,7 @@ order is a memory file of words with descriptors beside it, sent over a socket t
 """
 
 import contextlib
+import fcntl
 import os
 import socket
 import threading
@@ -220,7 +221,8 @@ def has_monitor(lock: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not try_flock(descriptor)
+        # Shared: of two processes that look at the same time, neither takes the other for the monitor.
+        return not try_flock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 

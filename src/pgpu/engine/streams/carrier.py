@@ -21,6 +21,7 @@ from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.host.process_identity import identify_unreaped, open_pidfd
+from pgpu.host.thread_turns import pause
 from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.job_monitor import (
@@ -108,7 +109,10 @@ class Carrier:
             self._retire()  # the job runs elsewhere: its new streams need a new monitor
             return self._make_streams()
         if self._lock is None:
+            # Its monitor may be one that replaced the job's parent: it has no part in the job's end.
+            self._is_carried = True
             self._watch_done()
+            self._watch_main()
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
             return Stdio(nothing, nothing, nothing, self)
@@ -264,19 +268,28 @@ class Carrier:
             return
         self._order(b"quit")
         if self._lock is None:
-            self._lock = open_lock_file(self._places.monitor_lock)
-            deadline = time.monotonic() + _RETIREMENT_SECONDS
-            while not try_flock(self._lock):
-                if time.monotonic() > deadline:
-                    self._release_lock()
-                    raise RuntimeUnavailableError(f"the monitor of an earlier start of job {self._job_id} does not end")
-                select.select([], [], [], _PAUSE_SECONDS)
+            self._take_lock()
             self._bind()
         elif self._monitor_pid is not None:
             # The monitor of a failed start has no job, so it may be killed; it may also be stopped, and ignore messages.
             os.kill(self._monitor_pid, signal.SIGKILL)
             self._reap_monitor()
         self._places.remove_records()
+
+    def _take_lock(self) -> None:
+        """Wait for the lock of a monitor that is ending, or of a process that looks whether there is a monitor.
+
+        Raises:
+            RuntimeUnavailableError: It stays locked.
+        """
+        self._lock = open_lock_file(self._places.monitor_lock)
+        deadline = time.monotonic() + _RETIREMENT_SECONDS
+        while not try_flock(self._lock):
+            if time.monotonic() > deadline:
+                self._release_lock()
+                raise RuntimeUnavailableError(f"the monitor of an earlier start of job {self._job_id} does not end")
+            with pause():
+                select.select([], [], [], _PAUSE_SECONDS)
 
     def _watch_done(self) -> None:
         if self._done is not None:
@@ -303,8 +316,7 @@ class Carrier:
         """Start a monitor for the streams of a job whose monitor was killed, and watch its main process here."""
         self._reap_monitor()
         if self._lock is None:
-            self._lock = open_lock_file(self._places.monitor_lock)
-            try_flock(self._lock)
+            self._take_lock()
             self._bind()
             self._make_streams()
         if self._streams is not None:
@@ -313,7 +325,9 @@ class Carrier:
         self._watch_main()
 
     def _watch_main(self) -> None:
-        """Watch the job's main process after its monitor was killed."""
+        """Watch the job's main process, whose parent may be another process than its monitor; has an effect once."""
+        if self._main is not None:
+            return
         record = self._last_record()
         with contextlib.suppress(NodeError):
             self._main = None if record is None else read_record(record).holder
