@@ -18,6 +18,8 @@ from tests.system.storm_victims import children_of, monitor_of
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import LOST, recover
+from pgpu.engine.streams.frames import Hello, encode_hello
+from pgpu.engine.unix_sockets import connect
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Ledger
 from pgpu.model import Job, JobState, ProcessHolder
@@ -365,6 +367,28 @@ def test_a_killed_monitor_costs_neither_output_nor_exit_code(machine: World) -> 
     ended = machine.until_free(job)
     assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
     assert output(machine, job) == b"".join(b"%d\n" % number for number in range(3001))
+
+
+def test_a_monitor_that_replaced_a_killed_one_is_replaced_too(machine: World) -> None:
+    job = machine.submit(
+        ("sh", "-c", f"echo 0; while [ ! -e {machine.root}/go ]; do sleep 0.01; done; {LINES}; exit 3")
+    )
+    machine.until_running(job)
+    until(lambda: output(machine, job) == b"0\n")
+    places = machine.engine.places(job.id)
+    agent = machine.until_supervised(job)
+    killed: set[int] = set()
+    for _ in range(3):
+        (monitor,) = until(lambda: set(children_of(agent.pid)) - killed)
+        with connect(places.attach_socket) as client:  # it was started
+            client.sendall(encode_hello(Hello(0, holds_back=False, owns_stdin=False)))
+            assert client.recv(1)
+        os.kill(monitor, signal.SIGKILL)
+        killed.add(monitor)
+    (machine.root / "go").touch()
+    ended = machine.until_free(job)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 3)
+    until(lambda: output(machine, job) == b"".join(b"%d\n" % number for number in range(3001)))
 
 
 def test_a_job_whose_monitor_and_then_agent_were_killed_ends_with_its_output_and_exit_code(machine: World) -> None:

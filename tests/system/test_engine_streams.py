@@ -18,14 +18,16 @@ from tests.waiting import until
 from pgpu.client.following import EngineHand
 from pgpu.client.terminal import _forward_signals
 from pgpu.engine.agent.agents import Agents
-from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.carrier import PATIENCE_SECONDS, Carrier
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import RecordDecoder
 from pgpu.engine.unix_sockets import bind, connect
+from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.model import JobSpec, JobState
+from pgpu.runtimes.job_monitor import has_monitor
 
 PIECE = b"x" * 65536
 PIECES = 400
@@ -165,6 +167,32 @@ def test_a_client_that_talks_nonsense_is_hung_up_on(desk: Desk) -> None:
     connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert connection.recv(1) == b""
     connection.close()
+
+
+def test_a_monitor_that_was_killed_and_still_has_its_lock_is_replaced(directory: Path) -> None:
+    # The kernel closes the files of a killed process in any order.
+    places = JobPaths(directory / "jobs" / "0123456789ab", directory / "live")
+    places.make()
+    os.mkfifo(places.done)
+    places.spool.mkdir()
+    record = "pgpu-record 1 R\npid=1\nstart=1\nboot=of another boot\nmonitor=1\n"
+    (places.spool / "started-0123456789ab.1").write_text(record, "ascii")
+    lock = open_lock_file(places.monitor_lock)
+    assert try_flock(lock)
+    loop = EventLoop()
+    carrier = Carrier(loop, "0123456789ab", JobSpec((), "process"), places, 1 << 30)
+    carrier.reopen()
+    carrier.started()
+    ended: list[int] = []
+    loop.watch(carrier.end_event, READABLE, ended.append)
+    release = threading.Thread(target=os.close, args=[lock])
+    release.start()
+    loop.run_until(lambda: bool(ended))
+    release.join()
+    assert has_monitor(places.monitor_lock)
+    loop.forget(carrier.end_event)
+    carrier.finish()
+    carrier.close()
 
 
 def test_the_jobs_input_ends_when_the_client_that_brings_it_goes(directory: Path) -> None:

@@ -27,7 +27,6 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.job_monitor import (
     EndRecord,
     MonitorOrder,
-    has_monitor,
     read_reaped,
     read_record,
     reap_monitor,
@@ -108,10 +107,10 @@ class Carrier:
         if record is None:
             self._retire()  # the job runs elsewhere: its new streams need a new monitor
             return self._make_streams()
+        self._watch_done()
         if self._lock is None:
             # Its monitor may be one that replaced the job's parent: it has no part in the job's end.
             self._is_carried = True
-            self._watch_done()
             self._watch_main()
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
@@ -233,7 +232,7 @@ class Carrier:
             nothing = stack.enter_context(_opened(os.devnull, os.O_RDWR))
             spool = stack.enter_context(_opened(self._places.spool, os.O_RDONLY | os.O_DIRECTORY))
             done = nothing
-            if words is not None:
+            if self._done is not None:
                 done = stack.enter_context(_opened(self._places.done, os.O_WRONLY | os.O_NONBLOCK))
             outputs = list(streams.outputs) or [nothing, nothing]
             ends = streams.job_ends or Stdio(nothing, nothing, nothing)
@@ -296,10 +295,10 @@ class Carrier:
             self._loop.forget(self._done)
             os.close(self._done)
         self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports the
+        # end of file only if there was a writer since. A killed process may close its lock later than its pipe.
+        os.close(os.open(self._places.done, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         self._loop.watch(self._done, READABLE, lambda _: self._on_done())
-        # If the monitor closed its end before this one was opened, the pipe never becomes readable.
-        if self._end_record() is not None or not has_monitor(self._places.monitor_lock):
-            self._on_done()
 
     def _on_done(self) -> None:
         """Handle the end of the monitor: it recorded the job's end, or was killed."""
@@ -314,6 +313,8 @@ class Carrier:
 
     def _replace_monitor(self) -> None:
         """Start a monitor for the streams of a job whose monitor was killed, and watch its main process here."""
+        if self._is_finished:
+            return
         self._reap_monitor()
         if self._lock is None:
             self._take_lock()
@@ -321,6 +322,8 @@ class Carrier:
             self._make_streams()
         if self._streams is not None:
             self._streams.close_job_ends()
+            with contextlib.suppress(FileNotFoundError):  # another process made the job final and removed its files
+                self._watch_done()
             self._start_monitor(None, None, None)
         self._watch_main()
 
