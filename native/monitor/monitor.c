@@ -220,16 +220,18 @@ static int add_poll(struct pollfd *polls, int count, int fd, short events) {
     return count + 1;
 }
 
-/* Only a word ends the streams of a job that runs elsewhere. Without its directory none can come. */
+/* Only a word ends the streams of a job that runs elsewhere. Without its directory no more can come. */
 static bool is_abandoned(void) {
     struct stat status;
-    return job.order->launcher == NULL && fstat(job.order->fds[ORDER_LOCK], &status) == 0 &&
+    int waiting = 0;
+    ioctl(job.order->fds[ORDER_CONTROL], FIONREAD, &waiting);
+    return waiting == 0 && job.order->launcher == NULL && fstat(job.order->fds[ORDER_LOCK], &status) == 0 &&
            status.st_nlink == 0;
 }
 
 static bool is_over(void) {
-    if (job.has_quit || is_abandoned()) return true;
-    if (!job.has_ended) return false;
+    if (job.has_quit) return true;
+    if (!job.has_ended) return is_abandoned();
     /* It stays without clients too until the job is final, so that a client that connects now is served. */
     if (job.is_finished && job.followers.count == 0) return true;
     return now_ms() - job.ended_at_ms > LINGER_MS;

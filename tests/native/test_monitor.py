@@ -618,3 +618,20 @@ def test_a_monitor_that_only_carries_streams_ends_once_its_directory_is_gone(mak
     (job.directory / "lock").unlink()
     job.order("window 80 24")  # it looks at each word, and once a minute
     assert job.wait() == 0
+
+
+def test_a_monitor_whose_directory_is_removed_at_the_end_serves_its_clients(make: Make) -> None:
+    job = make()
+    ends = job.carry()
+    client = job.attach()
+    os.kill(job.pid, signal.SIGSTOP)
+    until(lambda: _state(job.pid) == "T")
+    os.write(ends[1], b"o" * 60_000)
+    job.order("end")
+    job.order("finish")
+    (job.directory / "lock").unlink()
+    os.kill(job.pid, signal.SIGCONT)
+    assert client.output() == b"o" * 60_000
+    assert job.wait() == 0
+    for end in ends:
+        os.close(end)
