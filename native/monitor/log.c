@@ -14,7 +14,7 @@
 enum { FILE_HEADER = 16 };
 #define MEMORY   ((uint64_t)8 << 20) /* more than a client may lag behind */
 #define RETRY_NS 1000000000ull       /* before a file that could not be written is tried again */
-static const char MAGIC[8] = "PGPULOG\x01";
+static const char MAGIC[8] = {'P', 'G', 'P', 'U', 'L', 'O', 'G', 1};
 
 static uint64_t now_ns(void) {
     struct timespec now;

@@ -232,7 +232,9 @@ def test_behind_an_agent_that_exited_with_0_orphans_are_recorded_without_the_loc
 def test_a_caller_that_ignores_sigchld_has_a_guard_that_does_not(make: Make) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        guarded = make("exit 0")
+        guarded = make("while [ ! -e $1/go ]; do sleep 0.01; done; exit 0")
     finally:
         signal.signal(signal.SIGCHLD, before)
+    # Not before: this process, which ignored the signal, would not have been left a child to wait for.
+    (guarded.directory / "go").touch()
     assert guarded.wait() == 0
