@@ -1,5 +1,6 @@
 """`pgpu dev` as its user meets it: a URL, edits that arrive, edits that do not start, and nothing left behind."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +82,19 @@ def test_an_edit_arrives_and_one_that_does_not_start_leaves_the_code_before_it(s
             until(lambda: 11 in sums)
         assert sums == sorted(sums), "nobody who asked meanwhile was refused, or met the old code after the new one"
         until(lambda: not psutil.pid_exists(first["worker"]))
+
+
+def test_an_edit_within_the_same_second_that_leaves_the_size_is_served(source: Path) -> None:
+    with dev(source, CODE.replace("ADDED", "1"), environment={"PYTHONDONTWRITEBYTECODE": ""}) as running:
+        assert running.ask({"x": 1})["sum"] == 2
+        path, edited = source / "app.py", source.with_name("edited.py")
+        before_ns = path.stat().st_mtime_ns
+        edited.write_text(CODE.replace("ADDED", "5"), "utf-8")
+        same_second_ns = before_ns // 10**9 * 10**9 + (before_ns + 1000) % 10**9
+        os.utime(edited, ns=(same_second_ns, same_second_ns))
+        edited.rename(path)
+        running.said("is ready", 2)
+        assert running.ask({"x": 1})["sum"] == 6
 
 
 def test_code_that_never_started_is_waited_for(source: Path) -> None:

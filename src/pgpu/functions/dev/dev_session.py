@@ -27,7 +27,7 @@ from typing import Any
 from pgpu.errors import RequestError
 from pgpu.functions.api import Declaration, dump_declaration
 from pgpu.functions.dev.connection_relay import ConnectionRelay
-from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function
+from pgpu.functions.dev.function_source import NO_BYTECODE, FunctionDescription, FunctionSource, describe_function
 from pgpu.structs import Struct, field
 
 _ANSWER_SECONDS = 5.0
@@ -220,7 +220,7 @@ class DevSession:
             cwd=self.function.source,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            env={**os.environ},
+            env={**os.environ, **NO_BYTECODE},
         )
         return DevReplica(process, directory)
 

@@ -5,6 +5,7 @@ meet the modules of the old one.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from pgpu.errors import RequestError
 from pgpu.functions.api import PROJECT_FILE, Declaration, parse_declaration, read_project
 from pgpu.structs import Struct
 from pgpu.units import quoted
+
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""For processes that import the source: Python takes stored bytecode for current if a file of the same size was changed within the
+same second, as an editor or a formatter does."""
 
 
 class FunctionSource(Struct, frozen=True):
@@ -87,7 +92,14 @@ def describe_function(function: FunctionSource, name: str | None = None) -> Func
     """
     command = (sys.executable, "-P", "-m", __package__, function.app, "--source", str(function.source))
     section = () if function.name is None else ("--section", function.name)
-    done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=function.source)
+    done = subprocess.run(
+        (*command, *section),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=function.source,
+        env={**os.environ, **NO_BYTECODE},
+    )
     # The module may have printed before. None: it ended the process before the description was written.
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
