@@ -14,8 +14,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
+from benchmarks.simulated_machine import SimulatedMachine
 from benchmarks.start_latency import until
 
 MODEL = "RTX 3090x4"
@@ -43,10 +42,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
     report: dict[str, Any] = {**circumstances(), "driver": f"simulated {MODEL}", "rounds": arguments.rounds}
-    with ControlGroup.made() as group, Machine.running() as machine:
+    with ControlGroup.made() as group, Machine.running(MODEL) as machine:
         ways: dict[str, Callable[[int], None]] = {"pgpu": machine.run_array, **peers(machine.directory)}
         report["ways"] = {name: cost(group, way, arguments.rounds) for name, way in ways.items()}
         report["private_mib"] = machine.private_mib_of_a_job()
+        until(lambda: not machine.processes())  # the agent ends some seconds after the last job
     own = report["ways"]["pgpu"]
     missed = {
         "cpu_ms": own["cpu_ms"] > TARGETS["cpu_ms"],
@@ -108,43 +108,23 @@ def cost(group: ControlGroup, run: Callable[[int], None], rounds: int) -> dict[s
     }
 
 
-class Machine:
-    """A state directory with a simulated GPU."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._environment = {
-            **os.environ,
-            "PGPU_HOST": "embedded",
-            "PGPU_STATE_DIR": str(directory / "state"),
-            "PGPU_RUNTIME_DIR": str(directory / "run"),
-            "PGPU_SIMULATE": MODEL,
-        }
-
-    @classmethod
-    @contextmanager
-    def running(cls) -> "Iterator[Machine]":
-        """Make a machine whose files go at the end, once its agent has ended."""
-        with tempfile.TemporaryDirectory(prefix="pgpu-cost-", dir="/dev/shm", ignore_cleanup_errors=True) as directory:
-            (Path(directory) / "run").mkdir(mode=0o700)
-            made = cls(Path(directory))
-            yield made
-            until(lambda: not made.processes())
+class Machine(SimulatedMachine):
+    """One on which arrays of jobs are run."""
 
     def run_array(self, count: int) -> None:
         """Run so many jobs that do nothing, and wait for the last one."""
-        array = self._output("submit", "--name", "cost", "--array", f"0-{count - 1}", "--memory", "1GiB", "--", "true")
-        self._output("wait", array.strip())
+        array = self.output("submit", "--name", "cost", "--array", f"0-{count - 1}", "--memory", "1GiB", "--", "true")
+        self.output("wait", array.strip())
 
     def private_mib_of_a_job(self) -> float:
         """Return the slope of the private memory of pgpu's processes over sleeping jobs."""
         amounts = []
         for count in (FEW, MANY):
             words = ("--array", f"0-{count - 1}", "--memory", "400MiB", "--", "sleep", "3600")
-            array = self._output("submit", "--name", f"sleep-{count}", *words).strip()
-            until(lambda: self._output("ps").count("running") == count)  # noqa: B023 - at once
+            array = self.output("submit", "--name", f"sleep-{count}", *words).strip()
+            until(lambda: self.output("ps").count("running") == count)  # noqa: B023 - at once
             amounts.append(sum(map(_private_bytes, self.processes())))
-            self._output("stop", "--time", "0s", array)
+            self.output("stop", "--time", "0s", array)
         return round((amounts[1] - amounts[0]) / (MANY - FEW) / _MIB, 3)
 
     def processes(self) -> list[int]:
@@ -165,10 +145,6 @@ class Machine:
     def _is_logging(self, process: Path) -> bool:
         """Whether a monitor's standard error is a file of this machine."""
         return str((process / "fd/2").readlink()).startswith(str(self.directory))
-
-    def _output(self, *words: str) -> str:
-        command = [str(Path(sys.executable).parent / "pgpu"), *words]
-        return subprocess.run(command, env=self._environment, capture_output=True, check=True).stdout.decode()
 
 
 def _private_bytes(pid: int) -> int:

@@ -227,7 +227,7 @@ def a_machine(gpu_count: int) -> Iterator[Client]:
             for report in client.jobs(include_final=False):
                 client.stop(report.job.id, grace_seconds=0.0)
             _until(lambda: not any(entry.is_live for entry in engine.ledger.entries(include_final=True)))
-            _until(lambda: not engine.agents.tell(engine.settings.gpu_model, GO))
+            _until(lambda: not engine.agents.send(engine.settings.gpu_model, GO))
 
 
 def _until(question: Callable[[], bool]) -> None:

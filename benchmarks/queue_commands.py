@@ -11,14 +11,13 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
+from benchmarks.simulated_machine import SimulatedMachine
 from benchmarks.start_latency import MODEL, until
 
 CALLS = 5
@@ -36,7 +35,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
     report: dict[str, Any] = {**circumstances(), "driver": f"simulated {MODEL}", "jobs": arguments.jobs}
-    with Machine.running() as machine:
+    with Machine.running(MODEL) as machine:
         holder = machine.output("submit", "--memory", "20GiB", "--", "sleep", "3600").strip()
         until(lambda: "running" in machine.output("ps"))
         report["empty_seconds"] = machine.reads()
@@ -51,32 +50,8 @@ def main() -> int:
     return 1 if missed else 0
 
 
-class Machine:
-    """A state directory with a simulated GPU, and the commands on it."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._environment = {
-            **os.environ,
-            "PGPU_HOST": "embedded",
-            "PGPU_STATE_DIR": str(directory / "state"),
-            "PGPU_RUNTIME_DIR": str(directory / "run"),
-            "PGPU_SIMULATE": MODEL,
-        }
-
-    @classmethod
-    @contextmanager
-    def running(cls) -> "Iterator[Machine]":
-        """Make a machine whose files go at the end."""
-        with tempfile.TemporaryDirectory(prefix="pgpu-queue-", dir="/dev/shm", ignore_cleanup_errors=True) as directory:
-            (Path(directory) / "run").mkdir(mode=0o700)
-            yield cls(Path(directory))
-
-    def output(self, *words: str) -> str:
-        """Run one command and return what it prints."""
-        return subprocess.run(
-            self._command(words), env=self._environment, capture_output=True, check=True
-        ).stdout.decode()
+class Machine(SimulatedMachine):
+    """One of which commands are timed."""
 
     def reads(self) -> dict[str, float]:
         """Return the median processor time of each command that reads, in s."""
@@ -98,7 +73,7 @@ class Machine:
                 fields = (path / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if b"agent" in words and any(word.startswith(bytes(self._directory)) for word in words):
+            if b"agent" in words and any(word.startswith(bytes(self.directory)) for word in words):
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -107,17 +82,13 @@ class Machine:
 
     def _seconds(self, words: Sequence[str]) -> float:
         with tempfile.TemporaryFile() as output:
-            process = subprocess.Popen(self._command(words), env=self._environment, stdout=output, stderr=output)
+            process = subprocess.Popen(self.command(words), env=self.environment, stdout=output, stderr=output)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode:
                 output.seek(0)
                 raise RuntimeError(f"{' '.join(words)}: {output.read().decode()}")
         return round(used.ru_utime + used.ru_stime, 3)
-
-    @staticmethod
-    def _command(words: Sequence[str]) -> list[str]:
-        return [str(Path(sys.executable).parent / "pgpu"), *words]
 
 
 if __name__ == "__main__":

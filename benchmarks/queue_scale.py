@@ -90,7 +90,7 @@ def warm(engine: Engine, client: Client) -> Iterator[None]:
     with full(client):
         holder = client.jobs(include_final=False)[0].job
         client.submit(_spec("true"), Request(ALL_BYTES), wait_timeout_seconds=None)
-        until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
+        until(lambda: engine.agents.send(engine.settings.gpu_model, LOOK))
         client.stop(holder.id, grace_seconds=0.0)
     until(lambda: not client.jobs(include_final=False))
     yield
@@ -103,7 +103,7 @@ def of_queue(engine: Engine, count: int) -> dict[str, Any]:
     engine.admissions.step()
     nobody = [timed(engine.admissions.step) for _ in range(ROUNDS)]
     somebody = [timed(lambda: engine.admissions.outlook().situation.admission(time.time())) for _ in range(ROUNDS)]
-    until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
+    until(lambda: engine.agents.send(engine.settings.gpu_model, LOOK))
     time.sleep(3.0)  # noqa: TID251 - the agent looks at all of it
     agent = engine.agents.process(engine.settings.gpu_model)
     pids = [agent.pid] if agent else []

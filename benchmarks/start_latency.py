@@ -89,7 +89,7 @@ def measure(waiting: int) -> list[Start]:
         holder = submit(client, ("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.1; done; date +%s%N"))
         until(lambda: client.job(holder.id).job.state is JobState.RUNNING)
         jobs = [submit(client, ("date", "+%s%N")) for _ in range(waiting)]
-        until(lambda: engine.agents.tell(engine.settings.gpu_model, LOOK))
+        until(lambda: engine.agents.send(engine.settings.gpu_model, LOOK))
         time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the agent finishes what it does at its beginning
         gate.touch()
         until(lambda: all(not engine.ledger.entry(job.id).is_live for job in jobs))

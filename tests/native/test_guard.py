@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.host.process_identity import identify_running, identify_unreaped
 from pgpu.libraries import MONITOR, library_path
 from pgpu.model import ProcessHolder
-from pgpu.runtimes.job_monitor import read_reaped, read_record, start_guard
+from pgpu.runtimes.job_monitor import read_reaped, read_record, remove_old_reaped, start_guard
 from pgpu.structs import replace
 
 assert monitored  # selects the build with sanitizers
@@ -238,3 +239,11 @@ def test_a_caller_that_ignores_sigchld_has_a_guard_that_does_not(make: Make) -> 
     # Not before: this process, which ignored the signal, would not have been left a child to wait for.
     (guarded.directory / "go").touch()
     assert guarded.wait() == 0
+
+
+def test_records_of_orphans_are_removed_after_an_hour(tmp_path: Path) -> None:
+    for name, age_seconds in (("reaped-1", 4000), ("reaped-2", 60), ("started-a.1", 4000)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age_seconds,) * 2)
+    remove_old_reaped(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["reaped-2", "started-a.1"]

@@ -110,7 +110,7 @@ class World:
 
     def until_kept(self) -> ProcessHolder:
         """Wait until the queue has an agent that reads messages, and return its process."""
-        until(lambda: self.engine.agents.tell("fake", LOOK))
+        until(lambda: self.engine.agents.send("fake", LOOK))
         agent = self.engine.agents.process("fake")
         assert agent is not None
         self.seen.add(agent)

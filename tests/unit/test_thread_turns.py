@@ -10,10 +10,10 @@ from pgpu.host.thread_turns import limit_turns, pause, turn
 
 
 @pytest.fixture(autouse=True)
-def _no_limit_behind_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(thread_turns, "_turns", None)
+def _no_limit_behind_a_test() -> Iterator[None]:
+    limit_turns(None)
     yield
-    monkeypatch.setattr(thread_turns, "_turns", None)
+    limit_turns(None)
 
 
 def test_without_a_limit_every_thread_runs() -> None:
@@ -21,9 +21,8 @@ def test_without_a_limit_every_thread_runs() -> None:
         pass
 
 
-def test_no_more_threads_than_turns_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
-    limit_turns(2)
+def test_no_more_threads_than_turns_run_at_a_time() -> None:
+    limit_turns(2, longest_wait_seconds=60.0)
     guard, running, most = threading.Lock(), [0], [0]
 
     def work() -> None:
@@ -45,9 +44,8 @@ def test_no_more_threads_than_turns_run_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert most[0] <= 2
 
 
-def test_a_pause_gives_the_turn_to_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
-    limit_turns(1)
+def test_a_pause_gives_the_turn_to_another_thread() -> None:
+    limit_turns(1, longest_wait_seconds=60.0)
     has_run = threading.Event()
 
     def work() -> None:
@@ -63,18 +61,16 @@ def test_a_pause_gives_the_turn_to_another_thread(monkeypatch: pytest.MonkeyPatc
         other.join()
 
 
-def test_threads_whose_turns_are_all_blocked_run_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 0.01)
-    limit_turns(1)
+def test_threads_whose_turns_are_all_blocked_run_without_one() -> None:
+    limit_turns(1, longest_wait_seconds=0.01)
     with turn():
         other = threading.Thread(target=lambda: turn().__enter__())
         other.start()
         other.join()
 
 
-def test_a_thread_that_got_no_turn_gives_none_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 0.01)
-    limit_turns(0)
+def test_a_thread_that_got_no_turn_gives_none_back() -> None:
+    limit_turns(0, longest_wait_seconds=0.01)
     with turn(), pause():
         pass
     assert thread_turns._turns is not None
@@ -89,9 +85,8 @@ def test_a_pause_outside_of_a_turn_takes_none() -> None:
     assert thread_turns._turns.qsize() == 1
 
 
-def test_a_pause_within_a_pause_takes_no_second_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_turns, "LONGEST_WAIT_SECONDS", 60.0)
-    limit_turns(1)
+def test_a_pause_within_a_pause_takes_no_second_turn() -> None:
+    limit_turns(1, longest_wait_seconds=60.0)
     for _ in range(3):
         with turn(), pause(), pause():
             assert thread_turns._turns is not None

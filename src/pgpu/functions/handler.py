@@ -421,8 +421,7 @@ def _import_file(file: Path, source: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
-        # A module that failed to import must not be found by a later import.
+    except BaseException:  # SystemExit, too: a module that failed to import must not be found by a later import.
         del sys.modules[name]
         raise
     return module

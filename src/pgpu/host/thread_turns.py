@@ -13,15 +13,18 @@ LONGEST_WAIT_SECONDS = 1.0
 """A thread that has waited for a turn so long runs without one: those that have one may all be blocked."""
 
 _turns: SimpleQueue[None] | None = None
+_longest_wait_seconds = LONGEST_WAIT_SECONDS
 _own = threading.local()
 
 
-def limit_turns(count: int) -> None:
-    """Allow so many threads to run at a time from now on; without a call there is no limit."""
-    global _turns  # noqa: PLW0603 - one interpreter lock for the process
-    _turns = SimpleQueue()
-    for _ in range(count):
-        _turns.put(None)
+def limit_turns(count: int | None, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+    """Allow so many threads to run at a time from now on; None, as before the first call, is no limit."""
+    global _turns, _longest_wait_seconds  # noqa: PLW0603 - one interpreter lock for the process
+    _longest_wait_seconds = longest_wait_seconds
+    made: SimpleQueue[None] = SimpleQueue()
+    for _ in range(count or 0):
+        made.put(None)
+    _turns = None if count is None else made
 
 
 @contextmanager
@@ -55,7 +58,7 @@ def _take() -> None:
     _own.has_turn = False
     if _turns is not None:
         try:
-            _turns.get(timeout=LONGEST_WAIT_SECONDS)
+            _turns.get(timeout=_longest_wait_seconds)
         except Empty:
             return
         _own.has_turn = True

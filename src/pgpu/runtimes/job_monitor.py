@@ -9,6 +9,7 @@ import fcntl
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +24,7 @@ from pgpu.structs import Struct
 _VERSION = "pgpu-monitor 1"
 _FIRST_WORDS = "pgpu-record 1 "
 _SIGNAL_EXIT_BASE = 128
+_REAPED_SECONDS = 3600.0
 
 
 class MonitorOrder(Struct, frozen=True):
@@ -212,6 +214,15 @@ def read_reaped(spool: Path, holder: ProcessHolder) -> int | None:
     with contextlib.suppress(FileNotFoundError, NodeError):
         return read_record(spool / f"reaped-{holder.pid}").exit_code_of(holder)
     return None
+
+
+def remove_old_reaped(spool: Path) -> None:
+    """Remove the guards' records of orphans that are older than an hour: the agents have taken in those of jobs long before."""
+    oldest_seconds = time.time() - _REAPED_SECONDS
+    for path in spool.glob("reaped-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest_seconds:
+                path.unlink()
 
 
 def has_monitor(lock: Path) -> bool:

@@ -93,7 +93,7 @@ class Maintenance:
         if now_seconds < self._called_at_seconds + _AGENT_CALL_SECONDS:
             return
         model = self._engine.settings.gpu_model
-        if self._engine.agents.tell(model, LOOK):
+        if self._engine.agents.send(model, LOOK):
             self._called_at_seconds = now_seconds
         else:
             self._engine.agents.ensure(model)

@@ -70,17 +70,17 @@ class Prisoner:
 _PROJECT = '[build-system]\nrequires = []\nbuild-backend = "hostile"\nbackend-path = ["."]\n'
 BACKENDS = {
     "spy": SPY + 'raise SystemExit("found: " + json.dumps(look_at(json.loads(Path("/hostile/places").read_text()))))\n',
-    "hang": "import time\ntime.sleep(10_000)\n",
+    "hang": "import signal\nsignal.pause()\n",
     "link": 'import os\nos.symlink("/", "/packages/packages")\n',
     "greedy": 'held = []\nwhile True:\n    held.append(b"x" * (1 << 24))\n',
 }
 """What runs in a build, as any package's setup may."""
 
 SLOW = """
-import os, time
+import os, signal
 if os.access("/.pgpu-bytecode", os.W_OK):
     print("compiling without end", flush=True)
-    time.sleep(10_000)
+    signal.pause()
 """
 """What runs in every Python that has this package."""
 

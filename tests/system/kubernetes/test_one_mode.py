@@ -24,7 +24,7 @@ class Told:
         return self._pods
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        raise NotImplementedError
+        return next((pod for pod in self._pods if (pod.namespace, pod.name) == (namespace, name)), None)
 
 
 def _pod(*ids: str) -> Pod:

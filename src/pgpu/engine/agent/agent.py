@@ -30,7 +30,7 @@ from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import Complaints, log_to_stderr, say
 from pgpu.ledger import Entry
 from pgpu.model import ProcessHolder
-from pgpu.runtimes.job_monitor import become_guard, reap_ended_monitors
+from pgpu.runtimes.job_monitor import become_guard, reap_ended_monitors, remove_old_reaped
 
 PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The GPUs are read again after these, the last repeated: outsiders free memory without a message."""
@@ -82,6 +82,7 @@ def run_agent(
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     engine.ledger.refuse_to_make()
     engine.settings.spool.mkdir(mode=0o700, exist_ok=True)
+    remove_old_reaped(engine.settings.spool)
     with closing(_Agent(engine, engine_of, attend_container, lock)) as agent:
         agent.run()
         if agent.has_lost_guard:

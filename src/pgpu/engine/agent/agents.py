@@ -86,7 +86,7 @@ class Agents:
         Raises:
             NodeError: None can be started.
         """
-        self._send(gpu_model, LOOK, must_exist=must_exist)
+        self._deliver(gpu_model, LOOK, must_exist=must_exist)
 
     def attend(self, gpu_model: str | None, job_id: str) -> None:
         """Have the agent of a queue supervise a granted job; start one if there is none: it supervises all of its queue.
@@ -94,7 +94,7 @@ class Agents:
         Raises:
             NodeError: None can be started.
         """
-        self._send(gpu_model, b"%s %s" % (START, job_id.encode()), must_exist=True)
+        self._deliver(gpu_model, b"%s %s" % (START, job_id.encode()), must_exist=True)
 
     def renew(self, gpu_model: str | None) -> None:
         """Replace the agent of a queue, if it has one, by one with the environment of this process; its jobs continue.
@@ -106,14 +106,14 @@ class Agents:
         if found is not None and is_alive(found.process):
             self._replace(gpu_model, found)
 
-    def _send(self, gpu_model: str | None, message: bytes, *, must_exist: bool) -> None:
+    def _deliver(self, gpu_model: str | None, message: bytes, *, must_exist: bool) -> None:
         found = self.identity(gpu_model)
         if found is not None and found.is_outdated and is_alive(found.process):
             self._replace(gpu_model, found)
-        if not self.tell(gpu_model, message) and must_exist:
+        if not self.send(gpu_model, message) and must_exist:
             self.ensure(gpu_model)
 
-    def tell(self, gpu_model: str | None, message: bytes) -> bool:
+    def send(self, gpu_model: str | None, message: bytes) -> bool:
         """Send an agent one message; False if none listens."""
         return send_datagram(agent_paths(self._settings, gpu_model).wake_socket, message)
 
@@ -159,7 +159,7 @@ class Agents:
         with agent_paths(self._settings, gpu_model).lock.open("r+b") as file:
             # From here on no other process finds it outdated.
             write_identity(file.fileno(), found.process)
-            self.tell(gpu_model, GO)
+            self.send(gpu_model, GO)
             self._start(gpu_model, file.fileno())
 
     def _start(self, gpu_model: str | None, lock: int) -> None:

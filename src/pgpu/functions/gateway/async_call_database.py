@@ -212,7 +212,7 @@ class AsyncCallDatabase:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
+        except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
