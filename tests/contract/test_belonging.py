@@ -9,8 +9,8 @@ from tests.waiting import until
 
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, JobSpec, JobState, ProcessHolder, Request
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE
 from pgpu.runtimes.process_owners import ProcessOwners
+from pgpu.runtimes.process_table import JOB_ID_VARIABLE
 from pgpu.units import MIB
 
 ID = "0123456789ab"

@@ -1,10 +1,12 @@
 """What a process runtime must never do: take a stranger's process for the job's, or let the job's words win over its
 slice's."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +20,9 @@ from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.launcher import launch
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage
+from pgpu.runtimes.lineage import Lineage
 from pgpu.runtimes.process_runtime import _environment, _lineage, append_host_preloads
+from pgpu.runtimes.process_table import JOB_ID_VARIABLE, ProcessScans, ProcessTable
 from pgpu.runtimes.running_process import RunningProcess
 from pgpu.structs import replace
 
@@ -179,3 +182,30 @@ def test_a_launcher_that_was_not_let_go_is_gone_and_reaped() -> None:
         os.set_blocking(output, False)
         with pytest.raises(BlockingIOError):
             os.read(output, 1)
+
+
+def test_threads_that_need_all_processes_share_a_pass_that_begins_after_they_asked() -> None:
+    asked, passes = itertools.count(1), itertools.count(1)
+    under_way, may_end = threading.Event(), threading.Event()
+    clock: list[int] = []
+
+    def now_ns() -> int:
+        clock.append(next(asked))
+        return clock[-1]
+
+    def scan() -> ProcessTable:
+        under_way.set()
+        assert may_end.wait(60)
+        return ProcessTable(job_ids={str(next(passes)): []})
+
+    scans, found = ProcessScans(scan, now_ns), list[ProcessTable]()
+    threads = [threading.Thread(target=lambda: found.append(scans.read())) for _ in range(9)]
+    threads[0].start()
+    assert under_way.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    until(lambda: len(clock) == 2 + 8)  # the first one asked and began its pass; all others asked meanwhile
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert [list(table.job_ids) for table in found] == [["1"], *[["2"]] * 8]

@@ -70,7 +70,7 @@ def make_engine(settings: Settings, environment: Mapping[str, str] = os.environ)
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
     from pgpu.enforcement.slice_files import IN_JOB
-    from pgpu.runtimes.lineage import JOB_ID_VARIABLE
+    from pgpu.runtimes.process_table import JOB_ID_VARIABLE
 
     # A job sees a GPU of the size of its slice: an engine there would decide on wrong figures for all jobs.
     if (IN_JOB / "limit").exists() or JOB_ID_VARIABLE in os.environ:

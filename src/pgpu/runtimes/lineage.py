@@ -6,28 +6,13 @@ its ancestry, and `PGPU_JOB_ID` in the environment. A program can escape only by
 still counts it, by the locks in its slice.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pgpu.host.process_identity import ProcessStatus, identify_unreaped, read_status
+from pgpu.host.process_identity import identify_unreaped, read_status
 from pgpu.model import ProcessHolder
+from pgpu.runtimes.process_table import job_ids_of, mount_namespace, places, read_processes
 from pgpu.structs import Struct
-
-JOB_ID_VARIABLE = "PGPU_JOB_ID"
-
-
-def mount_namespace(pid: int) -> str | None:
-    """Return the name of a process's mount namespace; None if the process is gone or access is denied."""
-    for directory in _places(pid):
-        try:
-            return str((directory / "ns" / "mnt").readlink())
-        except PermissionError:
-            return None
-        except OSError:
-            continue
-    return None
 
 
 class HeldNamespace(Struct, frozen=True):
@@ -42,9 +27,9 @@ class HeldNamespace(Struct, frozen=True):
 
 def hold_mount_namespace(pid: int) -> HeldNamespace | None:
     """Open a process's mount namespace; None if it is gone, access is denied, or it is this process's own."""
-    for directory in _places(pid):
+    for directory in places(pid):
         try:
-            descriptor = os.open(directory / "ns" / "mnt", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{directory}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
         # The name is read from the open descriptor: the process may enter another namespace, or end, at any time.
@@ -83,20 +68,21 @@ class Lineage(Struct, frozen=True):
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without zombies."""
-        # One pass over /proc. Ancestry is computed from this snapshot, in which no parent can vanish in between.
-        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
-        statuses = {pid: status for pid in pids if (status := read_status(pid)) is not None}
-        marked = {pid for pid in statuses if self._is_marked(pid)}
-        alive = {pid for pid, status in statuses.items() if not status.is_zombie}
+        table = read_processes()
+        marked = list(table.job_ids.get(self.job_id, ()))
+        if self.private_namespace is not None:
+            marked += table.namespaces.get(self.private_namespace.name, ())
+        else:
+            marked += filter(self._is_in_session, table.sessions.get(self.main.pid, ()))
         # Never this process: the caller kills all members.
-        return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
+        return table.with_descendants(marked) - {os.getpid()}
 
     def _is_marked(self, pid: int) -> bool:
         if self.private_namespace is not None:
             is_in_place = mount_namespace(pid) == self.private_namespace.name
         else:
             is_in_place = self._is_in_session(pid)
-        return is_in_place or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
+        return is_in_place or self.job_id in job_ids_of(pid)
 
     def _is_in_session(self, pid: int) -> bool:
         """True if a process is in the job's session, and not in a newer one with the same ID after the PID was reused."""
@@ -107,34 +93,3 @@ class Lineage(Struct, frozen=True):
             and status.start_time_ticks >= self.main.start_time_ticks
             and identify_unreaped(self.main.pid) in {None, self.main}
         )
-
-
-def _descends(pid: int, marked: set[int], statuses: Mapping[int, ProcessStatus]) -> bool:
-    """True if a process or an ancestor is marked; the loop is bounded, since reused PIDs could form a cycle."""
-    for _ in range(len(statuses)):
-        if pid in marked:
-            return True
-        if pid not in statuses:
-            break
-        pid = statuses[pid].parent_pid
-    return False
-
-
-def _environment(pid: int) -> list[bytes]:
-    for directory in _places(pid):
-        try:
-            # The block of the last execve; a program's own setenv does not change it.
-            if block := (directory / "environ").read_bytes():
-                return block.split(b"\0")
-        except PermissionError:
-            return []
-        except OSError:  # ESRCH or empty, depending on the kernel: the thread has ended
-            continue
-    return []
-
-
-def _places(pid: int) -> Iterator[Path]:
-    """The process's main thread in /proc, then all threads, since an ended thread has no readable entries."""
-    yield Path(f"/proc/{pid}")
-    with contextlib.suppress(OSError):
-        yield from sorted(Path(f"/proc/{pid}/task").iterdir())

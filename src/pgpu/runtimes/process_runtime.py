@@ -24,7 +24,8 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_streams, give_usage, launcher_words, switches
 from pgpu.runtimes.cgroups import LimitCgroup
 from pgpu.runtimes.launcher import Launch, failure_of, launch
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace
+from pgpu.runtimes.lineage import Lineage, hold_mount_namespace
+from pgpu.runtimes.process_table import JOB_ID_VARIABLE
 from pgpu.runtimes.running_process import RunningProcess, open_process
 
 

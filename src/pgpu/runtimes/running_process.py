@@ -6,7 +6,6 @@ An exit code that cannot be determined stays None.
 import contextlib
 import fcntl
 import os
-import select
 import signal
 import struct
 import termios
@@ -15,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pgpu.errors import PgpuBug, RuntimeUnavailableError
-from pgpu.host.process_identity import identify_unreaped
+from pgpu.host.process_identity import has_ended, identify_unreaped
+from pgpu.host.thread_turns import pause
 from pgpu.model import ProcessHolder
 from pgpu.runtimes import LauncherParent
 from pgpu.runtimes.cgroups import enter_leaf, kill_leaf, remove_leaf
@@ -88,7 +88,7 @@ class RunningProcess:
     def is_alive(self) -> bool:
         """True while the main process runs."""
         # A pidfd is readable as soon as the process is a zombie, whether or not it has been reaped.
-        return self._pidfd is not None and not _wait_until_ended([self._pidfd], 0.0)
+        return self._pidfd is not None and not has_ended(self._pidfd)
 
     def owns(self, pid: int) -> bool:
         """True if this process has a mark of the job."""
@@ -110,6 +110,10 @@ class RunningProcess:
         if self._leaf is not None:
             kill_leaf(self._leaf)
         self.signal(signal.SIGKILL)
+        if (
+            self._pidfd is not None
+        ):  # Most jobs have no more processes: one pass over /proc then finds that none is left.
+            _wait_until_ended([self._pidfd], _KILL_ROUND_SECONDS)
         deadline = time.monotonic() + self.kill_deadline_seconds
         # Repeated: a process may fork between the scan and the kill.
         while members := self._lineage.members():
@@ -156,15 +160,16 @@ def _reap(pidfd: int) -> int | None:
     return _SIGNAL_EXIT_BASE + result.si_status
 
 
-def _wait_until_ended(pidfds: Iterable[int], timeout_seconds: float) -> list[tuple[int, int]]:
-    poll = select.poll()
-    for pidfd in pidfds:
-        poll.register(pidfd, select.POLLIN)
-    return poll.poll(timeout_seconds * 1000)
+def _wait_until_ended(pidfds: Iterable[int], timeout_seconds: float) -> None:
+    """Wait until all of these have ended, but not longer."""
+    deadline = time.monotonic() + timeout_seconds
+    with pause():
+        for pidfd in pidfds:
+            has_ended(pidfd, max(0.0, deadline - time.monotonic()))
 
 
 def _kill_and_wait(pids: Iterable[int], lineage: Lineage) -> None:
-    """Kill these processes and wait briefly for one to end; PIDs are checked after their pidfds are open, since PIDs are reused."""
+    """Kill these processes and wait briefly for their ends; PIDs are checked after their pidfds are open, since PIDs are reused."""
     with contextlib.ExitStack() as stack:
         pidfds = []
         for pid in pids:
@@ -174,8 +179,7 @@ def _kill_and_wait(pids: Iterable[int], lineage: Lineage) -> None:
                 if lineage.owns(pid):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     pidfds.append(pidfd)
-        if pidfds:
-            _wait_until_ended(pidfds, _KILL_ROUND_SECONDS)
+        _wait_until_ended(pidfds, _KILL_ROUND_SECONDS)
 
 
 def open_process(holder: ProcessHolder) -> int | None:
