@@ -18,6 +18,7 @@ from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.enforcement.limit_file import explaining
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, RequestError
@@ -75,7 +76,10 @@ class FileGpus:
 
 
 class FileEnforcer:
-    """Makes a directory for each slice, and reports what the job writes there."""
+    """Makes a directory for each slice, and reports what the job writes there.
+
+    A slice that another process removes meanwhile is an `EnforcementError`, as with the real one.
+    """
 
     name = "fake"
     does_not_cover = "anything"
@@ -113,13 +117,15 @@ class FileEnforcer:
 
     def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
         directory = self._slices / lease.job_id
-        with (directory / f"hold-{gpu_uuid}").open("a+") as file:
+        with explaining(directory), (directory / f"hold-{gpu_uuid}").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             word = self._word(directory, gpu_uuid).with_hold(hold, is_held=is_held)
             write_atomically(directory / f"held-{gpu_uuid}", str(word.holds.value).encode(), 0o600)
 
     def words(self, lease: Lease) -> Sequence[ComputeWord]:
-        return [self._word(self._slices / lease.job_id, part.gpu_uuid) for part in lease.slices]
+        directory = self._slices / lease.job_id
+        with explaining(directory):
+            return [self._word(directory, part.gpu_uuid) for part in lease.slices]
 
     @staticmethod
     def _word(directory: Path, gpu_uuid: str) -> ComputeWord:
@@ -130,9 +136,12 @@ class FileEnforcer:
     def boards(self, lease: Lease) -> Sequence[BoardGpu]:
         """A job's file `board`: when it last needed its first GPU, and since when it is busy, in nanoseconds; its launches."""
         path = self._slices / lease.job_id / "board"
+        if (self._slices.parent / "has-bug").exists():
+            raise ZeroDivisionError("a bug in a policy")
         if not path.exists():
             return ()
-        wanted_ns, busy_since_ns, *more = json.loads(path.read_text())
+        with explaining(path):
+            wanted_ns, busy_since_ns, *more = json.loads(path.read_text())
         launches = more[0] if more else 0
         return [BoardGpu(ComputeWord(), wanted_ns, busy_since_ns, wanted_ns, 0, 0, 0, launches, 0, busy_since_ns)]
 
@@ -143,10 +152,12 @@ class FileEnforcer:
         path = self._slices / lease.job_id / "used"
         if not path.exists():
             return []
-        used, uuid = int(path.read_text() or 0), lease.slices[0].gpu_uuid
+        uuid = lease.slices[0].gpu_uuid
         overhead = path.with_name(f"overhead-{uuid}")
-        if used and overhead.exists():
-            used += int(overhead.read_text())
+        with explaining(path.parent):
+            used = int(path.read_text() or 0)
+            if used and overhead.exists():
+                used += int(overhead.read_text())
         resident = None if lease.slices[0].resident_bytes is None else 0
         return [SliceUse(uuid, used, used, 0, resident_bytes=resident)]
 

@@ -235,6 +235,18 @@ def test_random_kills_of_agents_and_jobs_lose_nothing_and_never_grant_too_much(m
     assert machine.client.gpus()[0].granted_bytes == 0
 
 
+def test_an_exception_in_a_policy_of_a_job_ends_neither_the_job_nor_its_supervision(machine: World) -> None:
+    command = ("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3")
+    job = machine.until_running(machine.submit(command, oversubscribes=True))
+    agent = machine.until_supervised(job)
+    (machine.root / "has-bug").touch()
+    until(lambda: "ZeroDivisionError" in machine.words_of(job))
+    (machine.root / "go").touch()
+    ended, stdout, _ = machine.attach(job)
+    assert (ended.exit_code, ended.error, stdout) == (3, None, b"out\n")
+    assert is_alive(agent)
+
+
 def test_an_end_that_cannot_be_written_yet_is_written_later(machine: World) -> None:
     job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; exit 3"))
     machine.until_running(job)

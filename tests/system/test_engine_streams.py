@@ -1,6 +1,7 @@
 """Slow, dead and late clients: none loses output that it holds the job back for, none stops the job."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,9 @@ def test_a_client_that_talks_nonsense_is_hung_up_on(desk: Desk) -> None:
     connection.close()
 
 
-def test_a_monitor_that_was_killed_and_still_has_its_lock_is_replaced(directory: Path) -> None:
+@contextmanager
+def killed_monitor(directory: Path) -> Iterator[tuple[Carrier, EventLoop, int]]:
+    """Give the carrier of a job whose monitor and main process were killed, its loop, and the lock that is still held."""
     # The kernel closes the files of a killed process in any order.
     places = JobPaths(directory / "jobs" / "0123456789ab", directory / "live")
     places.make()
@@ -183,16 +186,34 @@ def test_a_monitor_that_was_killed_and_still_has_its_lock_is_replaced(directory:
     carrier = Carrier(loop, "0123456789ab", JobSpec((), "process"), places, 1 << 30)
     carrier.reopen()
     carrier.started()
-    ended: list[int] = []
-    loop.watch(carrier.end_event, READABLE, ended.append)
-    release = threading.Thread(target=os.close, args=[lock])
-    release.start()
-    loop.run_until(lambda: bool(ended))
-    release.join()
+    yield carrier, loop, lock
     assert has_monitor(places.monitor_lock)
     loop.forget(carrier.end_event)
     carrier.finish()
     carrier.close()
+
+
+def test_a_monitor_that_was_killed_and_still_has_its_lock_is_replaced(directory: Path) -> None:
+    with killed_monitor(directory) as (carrier, loop, lock):
+        ended: list[int] = []
+        loop.watch(carrier.end_event, READABLE, ended.append)
+        release = threading.Thread(target=os.close, args=[lock])
+        release.start()
+        loop.run_until(lambda: bool(ended))
+        release.join()
+
+
+def test_a_monitor_that_cannot_be_replaced_for_want_of_descriptors_is_replaced_later(directory: Path) -> None:
+    with killed_monitor(directory) as (_, loop, lock):
+        os.close(lock)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            loop.turn()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not has_monitor(directory / "live" / "monitor.lock")
+        loop.run_until(lambda: has_monitor(directory / "live" / "monitor.lock"))
 
 
 def test_the_jobs_input_ends_when_the_client_that_brings_it_goes(directory: Path) -> None:

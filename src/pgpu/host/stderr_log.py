@@ -82,7 +82,17 @@ class Complaints:
 
     def say(self, words: object) -> None:
         """Log a warning, unless one of its kind was logged."""
-        kind = re.sub(r"\d+", "0", str(words))
-        if kind not in self._kinds and len(self._kinds) < _MAX_KINDS:
-            self._kinds.add(kind)
+        if self._is_new(str(words)):
             _LOG.warning("%s", words)
+
+    def say_traceback(self, exc: Exception) -> None:
+        """Log the traceback of the exception that is being handled, unless one of its kind was logged."""
+        if self._is_new(repr(exc)):
+            say_traceback()
+
+    def _is_new(self, words: str) -> bool:
+        kind = re.sub(r"\d+", "0", words)
+        if kind in self._kinds or len(self._kinds) >= _MAX_KINDS:
+            return False
+        self._kinds.add(kind)
+        return True

@@ -21,6 +21,7 @@ from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.host.process_identity import identify_unreaped, open_pidfd
+from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
 from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
@@ -40,6 +41,7 @@ _BACKLOG = 128
 _RETIREMENT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
 _ORDER_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
 class Carrier:
@@ -306,35 +308,48 @@ class Carrier:
             self._loop.forget(self._done)
             os.close(self._done)
             self._done = None
-        if self._end_record() is not None:
-            os.eventfd_write(self.end_event, 1)
-        else:
-            self._replace_monitor()
+        self._follow_monitor()
 
-    def _replace_monitor(self) -> None:
-        """Start a monitor for the streams of a job whose monitor was killed, and watch its main process here."""
-        if self._is_finished:
-            return
+    def _follow_monitor(self) -> None:
+        """Report the end that a monitor recorded, or replace one that was killed and watch the job's main process here.
+
+        Repeated every second while the kernel creates no process or descriptor: that must not end the job.
+        """
+        try:
+            if self._end_record() is not None:
+                os.eventfd_write(self.end_event, 1)
+            elif not self._is_finished:
+                self._watch_main()
+                self._start_next_monitor()
+        except (OSError, NodeError) as exc:
+            say(f"the monitor of job {self._job_id} cannot be replaced yet: {exc}")
+            self._loop.call_later(_RETRY_SECONDS, self._follow_monitor)
+
+    def _start_next_monitor(self) -> None:
         self._reap_monitor()
         if self._lock is None:
             self._take_lock()
-            self._bind()
-            self._make_streams()
+            try:
+                self._bind()
+                self._make_streams()
+            except OSError:
+                self._release_lock()
+                raise
         if self._streams is not None:
             self._streams.close_job_ends()
             with contextlib.suppress(FileNotFoundError):  # another process made the job final and removed its files
                 self._watch_done()
             self._start_monitor(None, None, None)
-        self._watch_main()
 
     def _watch_main(self) -> None:
         """Watch the job's main process, whose parent may be another process than its monitor; has an effect once."""
         if self._main is not None:
             return
-        record = self._last_record()
+        record, main = self._last_record(), None
         with contextlib.suppress(NodeError):
-            self._main = None if record is None else read_record(record).holder
-        self._main_pidfd = None if self._main is None else open_pidfd(self._main)
+            main = None if record is None else read_record(record).holder
+        self._main_pidfd = None if main is None else open_pidfd(main)
+        self._main = main
         if self._main_pidfd is None:
             self._await_reaping()
         else:

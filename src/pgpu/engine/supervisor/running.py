@@ -92,7 +92,7 @@ class Running:
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._check_clients_now)
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        self._loop.run_until(lambda: self._has_ended)
+        self._run_until_ended()
         self._loop.forget(descriptor)
         self._arbiter.close()
         self._leaving.close()
@@ -101,6 +101,15 @@ class Running:
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
+
+    def _run_until_ended(self) -> None:
+        while not self._has_ended:
+            try:
+                self._loop.run_until(lambda: self._has_ended)
+            except PgpuError:
+                raise  # the ledger is gone, or the job's streams cannot be carried any more
+            except Exception as exc:  # noqa: BLE001 - a bug in a policy (turns, trials, MPS) must not end the job; ticks repeat it
+                self._log(exc)
 
     @property
     def suspension(self) -> Suspension:
@@ -135,9 +144,9 @@ class Running:
     def _check_end(self, descriptor: int) -> None:
         try:
             self._has_ended = not self._running.is_alive()
-        except PgpuError as exc:
+        except Exception as exc:  # noqa: BLE001 - the descriptor stays readable, and the loop would call this again at once
             # While a container engine is unreachable, its containers may still run.
-            self._complaints.say(exc)
+            self._log(exc)
             self._loop.forget(descriptor)
             self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
 
@@ -187,6 +196,7 @@ class Running:
             self._kill_timer = self._loop.call_later(_KILL_AGAIN_SECONDS, self._kill)
 
     def _tick(self) -> None:
+        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._ticks += 1
         had_violation = self._watch.violation
         with self._errors_logged():
@@ -201,15 +211,20 @@ class Running:
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_SHARES == 0:
             self.on_wake()
-        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     @contextmanager
     def _errors_logged(self) -> Iterator[None]:
-        """Log an error of the block; the next tick repeats what failed."""
+        """Log an error or a bug of the block: the job continues, and the next tick repeats what failed."""
         try:
             yield
-        except PgpuError as exc:
+        except Exception as exc:  # noqa: BLE001 - a bug in one policy must neither end the job nor skip the others
+            self._log(exc)
+
+    def _log(self, exc: Exception) -> None:
+        if isinstance(exc, PgpuError):
             self._complaints.say(exc)
+        else:
+            self._complaints.say_traceback(exc)
 
     def _suspend(self) -> None:
         self._suspend_timer = None
