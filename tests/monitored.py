@@ -42,11 +42,10 @@ class Monitored:
         self._stack = contextlib.ExitStack()
         # Short: a socket's path has 107 bytes at most.
         sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self.attach_path, self.control_path, self.hint_path = (sockets / name for name in ("attach", "control", "hint"))
+        self.attach_path, self.control_path = (sockets / name for name in ("attach", "control"))
         self.listener = self._bound(socket.SOCK_STREAM, self.attach_path)
         self.listener.listen(200)
         self.control = self._bound(socket.SOCK_DGRAM, self.control_path)
-        self.hints = self._bound(socket.SOCK_DGRAM, self.hint_path)
 
     def _bound(self, kind: int, path: Path) -> socket.socket:
         made = self._stack.enter_context(socket.socket(socket.AF_UNIX, kind))
@@ -119,7 +118,6 @@ class Monitored:
             log=self.log,
             log_cap_bytes=self.cap_bytes,
             patience_seconds=30.0,
-            hint=self.hint_path,
             has_terminal=tty,
             wants_stdin=stdin,
             launcher_words=words,

@@ -28,7 +28,6 @@ struct follower {
 };
 
 struct followers {
-    struct follower all[MOST_FOLLOWERS];
     int count;
     int places; /* of `all` that were ever used: the others take no memory */
     int spare;  /* a descriptor given up to accept a client when the process has no other */
@@ -36,6 +35,7 @@ struct followers {
     struct streams *streams;
     uint64_t patience_ms;
     bool has_ended;
+    struct follower all[MOST_FOLLOWERS]; /* last: without clients, no page of it is touched */
 };
 
 void followers_init(struct followers *followers, struct job_log *log, struct streams *streams,

@@ -1,10 +1,12 @@
 #include "guard.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -17,7 +19,7 @@ enum { FIRST_PAUSE_MS = 100, MOST_PAUSE_MS = 10000, LONG_LIFE_MS = 10000 };
 enum { MOST_REAPED = 64 /* in one round */, NOT_EXECUTED = 127 };
 
 struct guard {
-    int lock;
+    int lock, signals;
     const char *spool;
     char **command;
     char name[16];  /* of this program's processes, monitors included */
@@ -28,7 +30,7 @@ struct guard {
 };
 
 static void report(const char *subject) {
-    dprintf(STDERR_FILENO, "pgpu-monitor: guard: %s: %s\n", subject, strerror(errno));
+    dprintf(STDERR_FILENO, "pgpu-monitor: guard: %s: errno %d\n", subject, errno);
 }
 
 /* An agent that fails at once, each time, must not take a core. */
@@ -95,16 +97,22 @@ static bool reap(struct guard *guard) {
     return true;
 }
 
-/* Waits for the end of a child, for SIGTERM or for the time of the next start. */
-static void wait_for_event(struct guard *guard, const sigset_t *events) {
-    const bool is_pausing = guard->agent == 0 && guard->is_needed;
-    const uint64_t now = now_ms();
-    const uint64_t rest_ms = is_pausing && guard->starts_at_ms > now ? guard->starts_at_ms - now : 0;
-    const struct timespec rest = {(time_t)(rest_ms / 1000), (long)(rest_ms % 1000) * 1000000};
-    if (sigtimedwait(events, NULL, is_pausing ? &rest : NULL) != SIGTERM) return;
+static void terminate(struct guard *guard) {
     if (guard->agent == 0) _exit(0);
     guard->is_terminated = true;
     kill(guard->agent, SIGTERM); /* not reaped yet, so the PID is the agent's */
+}
+
+/* Waits for the end of a child, for SIGTERM or for the time of the next start. */
+static void wait_for_event(struct guard *guard) {
+    const bool is_pausing = guard->agent == 0 && guard->is_needed;
+    const uint64_t now = now_ms();
+    const int rest_ms = guard->starts_at_ms > now ? (int)(guard->starts_at_ms - now) : 0;
+    struct pollfd ready = {.fd = guard->signals, .events = POLLIN};
+    poll(&ready, 1, is_pausing ? rest_ms : -1);
+    struct signalfd_siginfo signal;
+    while (read(guard->signals, &signal, sizeof signal) == sizeof signal)
+        if (signal.ssi_signo == SIGTERM) terminate(guard);
 }
 
 _Noreturn void guard(int lock, const char *spool, char **command) {
@@ -115,6 +123,8 @@ _Noreturn void guard(int lock, const char *spool, char **command) {
     sigemptyset(&events);
     sigaddset(&events, SIGCHLD);
     sigaddset(&events, SIGTERM);
+    guard.signals = signalfd(-1, &events, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (guard.signals < 0) report("signals");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_GET_NAME, guard.name);
     if (chdir("/") != 0) report("/");
@@ -124,6 +134,6 @@ _Noreturn void guard(int lock, const char *spool, char **command) {
         if (guard.agent == 0 && guard.is_needed && now_ms() >= guard.starts_at_ms)
             start_agent(&guard);
         else
-            wait_for_event(&guard, &events);
+            wait_for_event(&guard);
     }
 }

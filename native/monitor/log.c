@@ -125,14 +125,14 @@ static void keep_in_memory(struct job_log *log) {
     log->tried_at_ns = now_ns();
 }
 
-void log_open(struct job_log *log, const char *path, uint64_t cap) {
-    const char *slash = strrchr(path, '/');
-    char parent[4096] = ".";
-    if (slash != NULL) snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+void log_open(struct job_log *log, char *path, uint64_t cap) {
+    char *slash = strrchr(path, '/');
     snprintf(log->name, sizeof log->name, "%s", slash != NULL ? slash + 1 : path);
     snprintf(log->older_name, sizeof log->older_name, "%s.1", log->name);
     log->half = cap / 2 > FILE_HEADER ? cap / 2 : FILE_HEADER + 1;
-    log->directory = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (slash != NULL) *slash = '\0'; /* in place: a copy would cost every monitor a page of stack */
+    log->directory = open(slash != NULL ? path : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (slash != NULL) *slash = '/';
     log->older = file_open(log->directory, log->older_name);
     log->file = file_open(log->directory, log->name);
     if (log->file.fd < 0)

@@ -30,7 +30,8 @@ struct job_log {
     uint64_t end;
 };
 
-void log_open(struct job_log *log, const char *path, uint64_t cap);
+/* `path` is unchanged afterwards. */
+void log_open(struct job_log *log, char *path, uint64_t cap);
 void log_append(struct job_log *log, int stream, const void *data, size_t length);
 size_t log_take(struct job_log *log, int stream, int pipe, size_t most);
 void log_save(struct job_log *log);

@@ -9,13 +9,14 @@
  *
  * runs COMMAND, with LOCK_FD as one more word, and restarts it when it fails: guard.h. The directory and the
  * command are absolute paths. */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "digits.h"
 #include "guard.h"
 #include "monitor.h"
 
@@ -35,18 +36,19 @@ static _Noreturn void run(int socket) {
 int main(int count, char **arguments) {
     const bool is_run = count == 3 && strcmp(arguments[1], "run") == 0;
     const bool is_guard = count >= 6 && strcmp(arguments[1], "guard") == 0 && strcmp(arguments[4], "--") == 0;
-    const int fd = is_run || is_guard ? atoi(arguments[2]) : -1;
-    if (fd < 3) {
-        fprintf(stderr, "usage: pgpu-monitor run FD\n"
-                        "       pgpu-monitor guard LOCK_FD SPOOL_DIRECTORY -- COMMAND WORDS...\n");
+    unsigned long fd = 0;
+    if (is_run || is_guard) read_digits(arguments[2], 10, &fd);
+    if (fd < 3 || fd > INT_MAX) {
+        dprintf(STDERR_FILENO, "usage: pgpu-monitor run FD\n"
+                               "       pgpu-monitor guard LOCK_FD SPOOL_DIRECTORY -- COMMAND WORDS...\n");
         return 2;
     }
     close_all_but((unsigned)fd);
     setsid();
     signal(SIGCHLD, SIG_DFL); /* where it is ignored, which is inherited, the kernel discards exit statuses */
-    if (is_run) run(fd);
+    if (is_run) run((int)fd);
     /* The command's words move over the "--", so that there is room for the lock behind them. */
     memmove(arguments + 4, arguments + 5, (size_t)(count - 5) * sizeof *arguments);
     arguments[count - 1] = arguments[2];
-    guard(fd, arguments[3], arguments + 4);
+    guard((int)fd, arguments[3], arguments + 4);
 }

@@ -12,8 +12,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -21,13 +19,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "control.h"
 #include "followers.h"
 #include "record.h"
+#include "seccomp.h"
 
 #define LINGER_MS 30000 /* how long clients of a job that ended may take */
 enum { REFUSED = 125, LOOK_MS = 500, ABANDONED_LOOK_MS = 60000, FIRST_FOLLOWER = 6 };
@@ -38,11 +37,11 @@ struct job {
     struct record record;
     struct job_log log;
     struct streams streams;
-    struct followers followers;
     pid_t main; /* the launcher, later the job's command */
     int signals;
     bool has_ended, is_finished, has_quit;
     uint64_t ended_at_ms;
+    struct followers followers;
 };
 
 static struct job job; /* static: a process has one, and the clients' table is large */
@@ -51,20 +50,6 @@ static struct job job; /* static: a process has one, and the clients' table is l
 static _Noreturn void refuse(const char *stage, const char *detail) {
     dprintf(job.order->fds[ORDER_REPORT], "%d\t%s\t%s\n", errno, stage, detail);
     _exit(REFUSED);
-}
-
-/* A datagram may be lost: the spool is what counts. */
-static void hint(const char *word) {
-    if (job.order->hint == NULL) return;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(job.order->hint) >= sizeof address.sun_path) return;
-    strcpy(address.sun_path, job.order->hint);
-    char text[100];
-    const int length = snprintf(text, sizeof text, "%s %s", word, job.order->job);
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return;
-    sendto(fd, text, (size_t)length, MSG_NOSIGNAL, (struct sockaddr *)&address, sizeof address);
-    close(fd);
 }
 
 static void move_up(int *fd) {
@@ -93,19 +78,39 @@ static _Noreturn void become_launcher(void) {
     _exit(REFUSED);
 }
 
+/* What a monitor may do that outlives an attack on it: end its own job. */
+static void drop_capabilities(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2] = {{0}};
+    if (syscall(SYS_capget, &header, data) != 0) return;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t kept = i == 0 ? data[i].permitted & (1u << CAP_KILL) : 0;
+        data[i].effective = data[i].permitted = kept;
+        data[i].inheritable = 0;
+    }
+    syscall(SYS_capset, &header, data);
+}
+
+/* From here on, no input of another process can make this one do more than its loop needs. */
+static bool confine(void) {
+    drop_capabilities();
+    return restrict_calls(job.main);
+}
+
 static void start(void) {
-    const int *fds = job.order->fds;
     job.main = fork();
     if (job.main == 0) become_launcher();
-    if (job.main < 0 || !record_start(&job.record, job.main)) {
+    if (job.main < 0) refuse("process", "fork");
+    const char *stage = !record_start(&job.record, job.main) ? "record" : confine() ? NULL : "seccomp";
+    if (stage != NULL) {
         const int error = errno;
-        if (job.main > 0) kill(job.main, SIGKILL);
+        kill(job.main, SIGKILL); /* it has not been let go, so the command never ran */
         record_remove(&job.record);
         errno = error;
-        refuse(job.main < 0 ? "process" : "record", job.record.started);
+        refuse(stage, job.record.started);
     }
     /* Before the launcher's own words, since it waits for its environment. */
-    dprintf(fds[ORDER_REPORT], "started\t%d\n", (int)job.main);
+    dprintf(job.order->fds[ORDER_REPORT], "started\t%d\n", (int)job.main);
 }
 
 /* With the job's ends open here, its end would not be seen as the end of its output and its report. */
@@ -124,19 +129,6 @@ static void hold_pipes(void) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", job.streams.outputs[i]);
         if (open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) < 0) refuse("streams", "hold");
     }
-}
-
-/* What a monitor may do that outlives an attack on it: end its own job. */
-static void drop_capabilities(void) {
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct data[2] = {{0}};
-    if (syscall(SYS_capget, &header, data) != 0) return;
-    for (int i = 0; i < 2; i++) {
-        const uint32_t kept = i == 0 ? data[i].permitted & (1u << CAP_KILL) : 0;
-        data[i].effective = data[i].permitted = kept;
-        data[i].inheritable = 0;
-    }
-    syscall(SYS_capset, &header, data);
 }
 
 /* As much as waits now, never until the end: what the job left behind may hold its pipes for ever. A
@@ -162,30 +154,37 @@ static void end(void) {
     followers_output_grew(&job.followers);
 }
 
-static void execute(const char *word) {
-    unsigned number, columns, rows;
-    if (sscanf(word, "signal %u", &number) == 1 && number < NSIG) {
-        /* Not reaped yet, so the PID is the job's. */
-        if (!job.has_ended && job.main > 0) kill(job.main, (int)number);
-    } else if (sscanf(word, "window %u %u", &columns, &rows) == 2 && columns <= 0xffff && rows <= 0xffff) {
-        streams_set_window(&job.streams, (unsigned short)columns, (unsigned short)rows);
-    } else if (strcmp(word, "end") == 0 && job.main == 0 && !job.has_ended) {
-        end();
-    } else if (strcmp(word, "finish") == 0) {
+static void execute(const struct control *control) {
+    const unsigned long *numbers = control->numbers;
+    switch (control->kind) {
+    case CONTROL_SIGNAL: /* not reaped yet, so the PID is the job's */
+        if (!job.has_ended && job.main > 0) kill(job.main, (int)numbers[0]);
+        break;
+    case CONTROL_WINDOW:
+        streams_set_window(&job.streams, (unsigned short)numbers[0], (unsigned short)numbers[1]);
+        break;
+    case CONTROL_END:
+        if (job.main == 0 && !job.has_ended) end();
+        break;
+    case CONTROL_FINISH:
         job.is_finished = true;
         log_save(&job.log); /* the ledger was written, so a disk that was full has room */
-    } else if (strcmp(word, "quit") == 0) {
+        break;
+    case CONTROL_QUIT:
         job.has_quit = true;
+        break;
+    case NO_CONTROL:
+        break;
     }
 }
 
 /* One word a round, so that a storm of words does not keep the job's output waiting. */
 static void read_control(void) {
-    char word[64];
-    const ssize_t got = recv(job.order->fds[ORDER_CONTROL], word, sizeof word - 1, MSG_DONTWAIT);
+    char word[MOST_CONTROL];
+    const ssize_t got = recv(job.order->fds[ORDER_CONTROL], word, sizeof word, MSG_DONTWAIT);
     if (got < 0) return;
-    word[got] = '\0';
-    execute(word);
+    const struct control control = parse_control(word, (size_t)got);
+    execute(&control);
 }
 
 static void main_ended(const siginfo_t *status, const struct rusage *usage) {
@@ -193,7 +192,6 @@ static void main_ended(const siginfo_t *status, const struct rusage *usage) {
     /* Its parent gets the exit status then. */
     if (!record_end(&job.record, status, usage, job.log.dropped)) _exit(1);
     close(job.order->fds[ORDER_DONE]);
-    hint("ended");
 }
 
 /* The one place that reaps: the job's main process, and orphans of the job as their subreaper. */
@@ -285,7 +283,7 @@ _Noreturn void monitor(const struct order *order) {
     job.signals = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
     if (job.signals < 0) refuse("signals", "signalfd");
     const bool has_launcher = order->launcher != NULL;
-    if (has_launcher && !record_create(&job.record, order->fds[ORDER_SPOOL], order->job, order->try))
+    if (has_launcher && !record_create(&job.record, order->fds[ORDER_SPOOL], order->job, order->start))
         refuse("spool", "record");
     log_open(&job.log, order->log, order->cap);
     job.streams = (struct streams){.outputs = {order->fds[ORDER_STDOUT], order->fds[ORDER_STDERR]},
@@ -296,13 +294,13 @@ _Noreturn void monitor(const struct order *order) {
     for (int i = ORDER_STDOUT; i <= ORDER_INPUT; i++)
         fcntl(order->fds[i], F_SETFL, O_NONBLOCK);
     followers_init(&job.followers, &job.log, &job.streams, order->patience_ms);
-    if (has_launcher)
+    if (has_launcher) {
         start();
-    else if (!order->has_terminal)
-        hold_pipes();
+    } else {
+        if (!order->has_terminal) hold_pipes();
+        if (!confine()) refuse("seccomp", "filter");
+    }
     close_job_ends();
-    drop_capabilities();
-    if (has_launcher) hint("started");
     while (!is_over())
         one_round();
     followers_hang_up(&job.followers);

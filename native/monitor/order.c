@@ -1,12 +1,13 @@
 #include "order.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "digits.h"
 
 #define VERSION    "pgpu-monitor 1"
 #define MOST_WORDS ((off_t)16 << 20) /* several times what the kernel accepts as arguments */
@@ -16,20 +17,23 @@ static bool is_name(const char *text) {
     return length > 0 && length <= 64 && strspn(text, "0123456789abcdefghijklmnopqrstuvwxyz") == length;
 }
 
+static bool read_number(const char *text, unsigned long *number) {
+    const char *behind = read_digits(text, 10, number);
+    return behind != NULL && *behind == '\0';
+}
+
 static bool read_option(struct order *order, const char *word, char *value) {
     if (value == NULL) return false;
     if (strcmp(word, "--job") == 0)
         order->job = value;
     else if (strcmp(word, "--try") == 0)
-        order->try = value;
+        order->start = value;
     else if (strcmp(word, "--log") == 0)
         order->log = value;
-    else if (strcmp(word, "--hint") == 0)
-        order->hint = value;
     else if (strcmp(word, "--patience") == 0)
-        order->patience_ms = strtoull(value, NULL, 10);
+        return read_number(value, &order->patience_ms);
     else if (strcmp(word, "--cap") == 0)
-        order->cap = strtoull(value, NULL, 10);
+        return read_number(value, &order->cap);
     else
         return false;
     return true;
@@ -47,10 +51,10 @@ static bool read_words(struct order *order, char **word) {
         else
             return false;
     }
-    if (order->job == NULL || order->try == NULL || order->log == NULL) return false;
+    if (order->job == NULL || order->start == NULL || order->log == NULL) return false;
     if (*word != NULL && word[1] == NULL) return false;
     if (*word != NULL) order->launcher = word + 1;
-    return is_name(order->job) && is_name(order->try);
+    return is_name(order->job) && is_name(order->start);
 }
 
 /* The words stay mapped: the order points into them. */
@@ -59,16 +63,17 @@ static bool parse(struct order *order) {
     const int fd = order->fds[ORDER_WORDS];
     if (fstat(fd, &status) != 0 || status.st_size <= 0 || status.st_size > MOST_WORDS) return false;
     const size_t size = (size_t)status.st_size;
-    /* Read, not mapped: the sender could change a mapping later. */
-    char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* Read, not mapped: the sender could change a mapping later. Behind it, room for as many words as there
+     * could be, of which only touched pages take memory. */
+    const size_t aligned = (size + sizeof(char *) - 1) / sizeof(char *) * sizeof(char *);
+    char *text = mmap(NULL, aligned + (size + 1) * sizeof(char *), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (text == MAP_FAILED || pread(fd, text, size, 0) != (ssize_t)size || text[size - 1] != '\0')
         return false;
+    char **words = (char **)(text + aligned);
     size_t count = 0;
     for (size_t i = 0; i < size; i++)
         count += text[i] == '\0';
-    char **words =
-        mmap(NULL, (count + 1) * sizeof *words, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (words == MAP_FAILED) return false;
     for (size_t i = 0; i < count; i++, text += strlen(text) + 1)
         words[i] = text;
     return read_words(order, words);

@@ -4,7 +4,6 @@
  * and passes them to no other process: locks of GPUs, which must outlast a killed agent while a job runs. */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 
 /* The descriptors of an order, in this sequence. Those that an order does not need are of /dev/null. */
 enum order_fd {
@@ -29,13 +28,11 @@ enum { MOST_HELD = 64 };
 
 struct order {
     int fds[ORDER_FDS];
-    const char *job; /* its id */
-    const char *try
-        ;                 /* number of the start, in digits */
-    const char *log;      /* path */
-    const char *hint;     /* path of a datagram socket that is woken at start and end; NULL: none */
-    uint64_t cap;         /* most bytes of the log */
-    uint64_t patience_ms; /* how long a client that reads nothing holds the job back */
+    const char *job;           /* its id */
+    const char *start;         /* number of the start, in digits */
+    char *log;                 /* path */
+    unsigned long cap;         /* most bytes of the log */
+    unsigned long patience_ms; /* how long a client that reads nothing holds the job back */
     bool has_terminal, wants_stdin;
     char **launcher; /* argv, ended by NULL; NULL: the job runs elsewhere, only its streams are carried */
 };

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "digits.h"
+
 static const char FIRST_LINE[] = "pgpu-record 1 -\n"; /* the dash is the mark */
 
 static bool add(struct record *record, const char *text, int length) {
@@ -27,8 +29,8 @@ static bool add(struct record *record, const char *text, int length) {
 }
 
 bool record_create(struct record *record, int spool, const char *job, const char *try) {
-    char first[100];
-    snprintf(first, sizeof first, ".%s.%s", job, try);
+    char *first = record->first;
+    snprintf(first, sizeof record->first, ".%s.%s", job, try);
     snprintf(record->started, sizeof record->started, "started-%s.%s", job, try);
     snprintf(record->ended, sizeof record->ended, "ended-%s.%s", job, try);
     record->spool = spool;
@@ -47,7 +49,21 @@ bool record_create(struct record *record, int spool, const char *job, const char
     return false;
 }
 
-/* The name of /proc/PID/stat is in parentheses and may hold any of them too; the start time is field 22. */
+bool parse_process(const char *text, pid_t pid, struct process *process) {
+    enum { FIRST_FIELD = 2 /* behind the name */, START_FIELD = 22 };
+    const char *name = strchr(text, '('), *behind = strrchr(text, ')');
+    if (name == NULL || behind == NULL || behind < name) return false;
+    *process = (struct process){.pid = pid};
+    const size_t length = (size_t)(behind - name - 1);
+    if (length >= sizeof process->name) return false;
+    memcpy(process->name, name + 1, length);
+    for (int field = FIRST_FIELD; field < START_FIELD; field++) {
+        behind = strchr(behind + 1, ' ');
+        if (behind == NULL) return false;
+    }
+    return read_digits(behind + 1, 10, &process->start_ticks) != NULL;
+}
+
 bool identify(pid_t pid, struct process *process) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -57,13 +73,7 @@ bool identify(pid_t pid, struct process *process) {
     close(fd);
     if (got <= 0) return false;
     text[got] = '\0';
-    const char *name = strchr(text, '('), *behind = strrchr(text, ')');
-    if (name == NULL || behind == NULL) return false;
-    *process = (struct process){.pid = pid};
-    snprintf(process->name, sizeof process->name, "%.*s", (int)(behind - name - 1), name + 1);
-    return sscanf(behind + 1,
-                  " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                  &process->start_ticks) == 1;
+    return parse_process(text, pid, process);
 }
 
 static bool add_identity(struct record *record, const struct process *process) {
@@ -74,53 +84,49 @@ static bool add_identity(struct record *record, const struct process *process) {
         close(fd);
         if (got > 0) boot[strcspn(boot, "\n")] = '\0';
     }
-    const int length = snprintf(text, sizeof text, "pid=%d\nstart=%llu\nboot=%s\n", (int)process->pid,
+    const int length = snprintf(text, sizeof text, "pid=%d\nstart=%lu\nboot=%s\n", (int)process->pid,
                                 process->start_ticks, boot);
     return add(record, text, length);
 }
 
 bool record_start(struct record *record, pid_t main) {
-    char text[32], first[100];
+    char text[32];
     struct process process = {.pid = main};
     identify(main, &process);
     const int length = snprintf(text, sizeof text, "monitor=%d\n", (int)getpid());
-    snprintf(first, sizeof first, ".%s", record->started + sizeof "started-" - 1);
     if (!add_identity(record, &process) || !add(record, text, length)) return false;
     /* One of two monitors of the same try gets the name. The page cache is durable enough within one boot. */
-    if (linkat(record->spool, first, record->spool, record->started, 0) != 0) return false;
-    unlinkat(record->spool, first, 0);
-    return true;
+    record->has_started = linkat(record->spool, record->first, record->spool, record->started, 0) == 0;
+    if (record->has_started) unlinkat(record->spool, record->first, 0);
+    return record->has_started;
 }
 
 static bool add_end(struct record *record, const siginfo_t *end) {
     char text[64];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    const int length = snprintf(text, sizeof text, "%s=%d\nended_ns=%lld%09ld\n",
-                                end->si_code == CLD_EXITED ? "code" : "signal", end->si_status,
-                                (long long)now.tv_sec, now.tv_nsec);
+    const int length =
+        snprintf(text, sizeof text, "%s=%d\nended_ns=%ld\n", end->si_code == CLD_EXITED ? "code" : "signal",
+                 end->si_status, (long)now.tv_sec * 1000000000 + now.tv_nsec);
     return add(record, text, length);
 }
 
-static unsigned long long microseconds(struct timeval time) {
-    return (unsigned long long)time.tv_sec * 1000000u + (unsigned long long)time.tv_usec;
+static long microseconds(struct timeval time) {
+    return (long)time.tv_sec * 1000000 + (long)time.tv_usec;
 }
 
 bool record_end(struct record *record, const siginfo_t *end, const struct rusage *usage, uint64_t dropped) {
     char text[160];
-    const int length =
-        snprintf(text, sizeof text, "user_us=%llu\nsystem_us=%llu\npeak_kib=%ld\ndropped=%llu\n",
-                 microseconds(usage->ru_utime), microseconds(usage->ru_stime), usage->ru_maxrss,
-                 (unsigned long long)dropped);
+    const int length = snprintf(text, sizeof text, "user_us=%ld\nsystem_us=%ld\npeak_kib=%ld\ndropped=%lu\n",
+                                microseconds(usage->ru_utime), microseconds(usage->ru_stime),
+                                usage->ru_maxrss, (unsigned long)dropped);
     /* In this order: a name of an end never stands beside a record without one. */
     return add_end(record, end) && add(record, text, length) && fdatasync(record->fd) == 0 &&
            renameat(record->spool, record->started, record->spool, record->ended) == 0;
 }
 
 void record_remove(const struct record *record) {
-    char first[100];
-    snprintf(first, sizeof first, ".%s", record->started + sizeof "started-" - 1);
-    unlinkat(record->spool, first, 0);
+    unlinkat(record->spool, record->has_started ? record->started : record->first, 0);
 }
 
 bool record_reaped(const char *directory, const struct process *process, const siginfo_t *end) {

@@ -15,7 +15,8 @@ enum { RECORD_SIZE = 4096, MARK = 14 };
 
 struct record {
     int fd, spool;
-    char started[96], ended[96];
+    char first[96], started[96], ended[96]; /* its names, one after the other */
+    bool has_started;
     off_t length;
 };
 
@@ -28,14 +29,18 @@ bool record_start(struct record *record, pid_t main);
 /* Writes how the main process ended and makes it durable; false if that failed. */
 bool record_end(struct record *record, const siginfo_t *end, const struct rusage *usage, uint64_t dropped);
 
-/* Removes the record of a start that did not happen. */
+/* Removes the record of a start that did not happen: this one, never one of the same name that was there
+ * before. */
 void record_remove(const struct record *record);
 
 struct process {
     pid_t pid;
     char name[16]; /* as in /proc/PID/comm */
-    unsigned long long start_ticks;
+    unsigned long start_ticks;
 };
+
+/* Parses /proc/PID/stat; the process chose its name, which is in parentheses and may hold any of them too. */
+bool parse_process(const char *text, pid_t pid, struct process *process);
 
 /* Also of a process that is not reaped yet. False if there is none, or /proc does not show it. */
 bool identify(pid_t pid, struct process *process);

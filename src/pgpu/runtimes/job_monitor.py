@@ -39,9 +39,6 @@ class MonitorOrder(Struct, frozen=True):
     patience_seconds: float
     """How long a client that reads nothing holds the job back."""
 
-    hint: Path | None
-    """Datagram socket that is woken when the job started and ended."""
-
     has_terminal: bool
     wants_stdin: bool
     launcher_words: tuple[str, ...] | None
@@ -136,7 +133,6 @@ def start_monitor(order: MonitorOrder) -> int:
         str(order.log_cap_bytes),
         "--patience",
         str(round(order.patience_seconds * 1000)),
-        *(["--hint", str(order.hint)] if order.hint is not None else []),
     ]
     words += [*(["--tty"] if order.has_terminal else []), *(["--stdin"] if order.wants_stdin else [])]
     if order.launcher_words is not None:

@@ -208,4 +208,9 @@ def failure_of(line: str) -> PgpuError:
         return CommandNotExecutableError(f"{detail}: {reason}")
     if stage == "directory":
         return RequestError(f"working directory {detail}: {reason}", hint="name a directory that exists")
+    if stage == "seccomp":
+        return RuntimeUnavailableError(
+            f"the kernel refuses the monitor's seccomp filter: {reason}",
+            hint="a container's seccomp profile must allow prctl(PR_SET_SECCOMP)",
+        )
     return RuntimeUnavailableError(f"the job's view cannot be made ({stage}, {detail}): {reason}")

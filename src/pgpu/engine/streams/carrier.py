@@ -244,7 +244,6 @@ class Carrier:
                 log=self._places.log,
                 log_cap_bytes=self._log_cap_bytes,
                 patience_seconds=self._patience_seconds,
-                hint=None,
                 has_terminal=streams.terminal is not None,
                 wants_stdin=streams.stdin is not None,
                 launcher_words=words,
