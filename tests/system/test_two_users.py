@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from tests.system.user_world import SUBMITTERS, Answer, User, UserWorld, opened_world
 
+from pgpu.engine.streams.frames import Hello, encode_hello
+
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[UserWorld]:
@@ -207,6 +209,69 @@ def test_a_monitor_of_root_can_do_nothing_but_kill(pair: Pair) -> None:
     status = Path(f"/proc/{ancestors_of(pair.pid)['monitor']}/status").read_text("utf-8")
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     assert (fields["CapEff"], fields["CapPrm"]) == ("0000000000000020", "0000000000000020")  # CAP_KILL
+    assert (fields["Seccomp"], fields["NoNewPrivs"]) == ("2", "1")
+
+
+_SEND = """
+import socket, sys
+kind, path, data = sys.argv[1:4]
+with socket.socket(socket.AF_UNIX, getattr(socket, kind)) as end:
+    end.connect(path)
+    end.sendall(bytes.fromhex(data))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "data"),
+    [("SOCK_DGRAM", "control.sock", b"signal 9"), ("SOCK_STREAM", "attach.sock", b"\x01\x00\x00\x00\x02{}")],
+)
+def test_no_user_reaches_the_sockets_of_a_monitor_not_even_of_their_own_job(
+    world: UserWorld, pair: Pair, kind: str, name: str, data: bytes
+) -> None:
+    found = [path for path in (world.place.path / "run").rglob(name) if path.parent.name == pair.job]
+    assert len(found) == 1
+    for user in (pair.alice, pair.bob):
+        done = user.run("/usr/bin/python3", "-c", _SEND, kind, str(found[0]), data.hex())
+        assert "PermissionError" in done.stderr
+    assert pair.alice.job(pair.job)["state"] == "running"
+
+
+_SEND_FRAMES = """
+import socket, sys
+path, route, data = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
+lines = [f"GET {route} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
+with socket.socket(socket.AF_UNIX) as end:
+    end.connect(path)
+    end.sendall("\\r\\n".join(lines).encode())
+    while b"\\r\\n\\r\\n" not in end.recv(4096):
+        pass
+    # One masked binary message, with zeroes as its mask.
+    end.sendall(bytes([0x82, 0xFE]) + len(data).to_bytes(2, "big") + bytes(4) + data)
+    while end.recv(65536):
+        pass
+"""
+"""Sends bytes as a client of a job's streams, and returns once the server has closed the connection."""
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"\x09" + b"\xff" * 200,
+        b"\x02\xff\xff\xff\xff" + b"x" * 200,
+        b"\x03\x00\x00\x00\x01x" + b"\x00" * 200,
+        encode_hello(Hello(0, holds_back=True, owns_stdin=True)) + b"\x05" * 200,
+    ],
+)
+def test_bad_frames_of_its_owner_stop_neither_a_job_nor_its_monitor(pair: Pair, frames: bytes) -> None:
+    before = ancestors_of(pair.pid)["monitor"]
+    data = encode_hello(Hello(0, holds_back=False, owns_stdin=False)) + frames
+    words = (str(pair.alice.socket), f"/v1/jobs/{pair.job}/attach", data.hex())
+    done = pair.alice.run("/usr/bin/python3", "-c", _SEND_FRAMES, *words)
+    assert done.returncode == 0, done.stderr
+    assert pair.alice.job(pair.job)["state"] == "running"
+    assert ancestors_of(pair.pid)["monitor"] == before
+    assert pair.alice.secret in pair.alice.logs(pair.job).text
 
 
 def test_a_job_cannot_forge_the_record_of_its_end(world: UserWorld, pair: Pair) -> None:
@@ -228,7 +293,8 @@ def test_state_and_runtime_directory_are_roots_alone(world: UserWorld, pair: Pai
     state = world.place.path / "state"
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert stat.S_IMODE((state / "ledger.db").stat().st_mode) == 0o600
-    for path in (state / "ledger.db", state / "jobs" / pair.job / "log", world.place.path / "run"):
+    assert stat.S_IMODE((state / "spool").stat().st_mode) == 0o700
+    for path in (state / "spool", state / "ledger.db", state / "jobs" / pair.job / "log", world.place.path / "run"):
         assert pair.bob.run("ls", str(path)).returncode != 0
 
 
