@@ -71,11 +71,11 @@ static void allow_if(int call, const struct condition *conditions, int count) {
 }
 
 static const int CALLS[] = {
-    SYS_ppoll,     SYS_read,       SYS_write,    SYS_pread64,   SYS_pwrite64,      SYS_splice,
-    SYS_recvfrom,  SYS_accept4,    SYS_shutdown, SYS_close,     SYS_fstat,         SYS_openat,
-    SYS_renameat,  SYS_ftruncate,  SYS_munmap,   SYS_fdatasync, SYS_clock_gettime, SYS_waitid,
-    SYS_getpid,    SYS_exit_group,
-    SYS_restart_syscall, /* by the kernel: a poll with a time limit, continued after SIGCONT */
+    SYS_ppoll,    SYS_read,       SYS_write,           SYS_pread64,   SYS_pwrite64,      SYS_splice,
+    SYS_recvfrom, SYS_accept4,    SYS_shutdown,        SYS_close,     SYS_fstat,         SYS_openat,
+    SYS_renameat, SYS_ftruncate,  SYS_munmap,          SYS_fdatasync, SYS_clock_gettime, SYS_waitid,
+    SYS_getpid,   SYS_exit_group, SYS_restart_syscall, /* by the kernel: a poll with a time limit, continued
+                                                          after SIGCONT */
 };
 
 static void write_program(pid_t main) {
