@@ -2,6 +2,7 @@
 
 import io
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,6 +177,27 @@ def test_an_array_is_found_as_one(client: Client) -> None:
     array_id = jobs[0].place.array_id
     assert array_id is not None
     assert [report.job.id for report in client.members(array_id)] == [job.id for job in jobs]
+
+
+def test_the_ends_of_several_jobs_come_in_the_order_of_their_ids(client: Client) -> None:
+    jobs = [submit(client, ("sh", "-c", f"exit {code}")) for code in (5, 6)]
+    ended = list(client.wait_all([job.id for job in reversed(jobs)]))
+    assert [job.id for job in ended] == [job.id for job in reversed(jobs)]
+    assert all(job.state is JobState.EXITED and job.exit_code for job in ended)
+    with pytest.raises(JobNotFoundError):
+        list(client.wait_all([jobs[0].id, "nobody"]))
+
+
+def test_more_jobs_than_a_page_has_are_waited_for_while_one_of_them_runs(client: Client) -> None:
+    spec = JobSpec(LONG, "process", working_directory="/")
+    jobs = client.submit_all([Submission(spec, Request(20 * GIB), array=Array(tuple(range(120))))])
+    ended: list[Job] = []
+    waiting = threading.Thread(target=lambda: ended.extend(client.wait_all([job.id for job in jobs])))
+    waiting.start()
+    client.cancel([job.id for job in reversed(jobs)], grace_seconds=0)
+    waiting.join()
+    assert [job.id for job in ended] == [job.id for job in jobs]
+    assert all(job.state.is_final for job in ended)
 
 
 def test_the_last_lines_are_read_and_followed(client: Client) -> None:

@@ -1,13 +1,14 @@
 """The ledger's bulletin: what changes is told in order, whoever changed it."""
 
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.ledger_entries import add, waiting
 
 from pgpu.errors import RequestError
-from pgpu.ledger import Ledger
+from pgpu.ledger import ChangeWatch, Ledger
 from pgpu.model import JobState
 from pgpu.structs import replace
 
@@ -60,17 +61,43 @@ def test_the_oldest_are_forgotten(ledger: Ledger) -> None:
     assert ledger.events.after(0, 1)[0].sequence == 51
 
 
-def test_the_stamp_of_a_ledger_stays_until_the_next_write_and_is_unknown_just_after_it(ledger: Ledger) -> None:
-    def settled() -> tuple[int, ...]:
-        deadline_seconds = time.monotonic() + 30
-        while (stamp := ledger.events.stamp()) is None:
-            assert time.monotonic() < deadline_seconds
-        return stamp
-
+def test_a_watch_reports_what_another_process_commits_and_no_transaction_that_changes_nothing(ledger: Ledger) -> None:
     add(ledger, waiting())
-    first = settled()
-    ledger.events.after(0, 10)
-    assert settled() == first
-    ledger.facts.put("key", "value")
-    assert ledger.events.stamp() != first
-    assert settled() != first
+    with ChangeWatch(ledger.path) as watch:
+        watch.clear()
+        with ledger.decision():
+            ledger.events.after(0, 10)
+        assert not watch.wait(0.0)
+        program = (
+            "import sys, pathlib, pgpu.ledger as it; it.Ledger(pathlib.Path(sys.argv[1])).facts.put('key', 'value')"
+        )
+        subprocess.run([sys.executable, "-c", program, str(ledger.path)], check=True)
+        assert watch.wait(0.0)
+        watch.clear()
+        assert not watch.wait(0.0)
+
+
+def test_a_watch_follows_a_ledger_that_was_replaced(ledger: Ledger) -> None:
+    add(ledger, waiting())
+    with ChangeWatch(ledger.path) as watch:
+        watch.clear()
+        for path in ledger.path.parent.glob(f"{ledger.path.name}*"):
+            path.unlink()
+        add(ledger, waiting())
+        watch.clear()
+        assert not watch.wait(0.0)
+        ledger.facts.put("key", "value")
+        assert watch.wait(0.0)
+
+
+def test_without_inotify_a_watch_reports_a_possible_change_all_the_time(tmp_path: Path) -> None:
+    program = """
+import resource, sys, pathlib
+from pgpu.ledger import ChangeWatch
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+with ChangeWatch(pathlib.Path(sys.argv[1])) as watch:
+    watch.clear()
+    assert watch.descriptor is None
+    assert watch.wait(60.0)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "ledger")], check=True)

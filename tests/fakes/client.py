@@ -166,6 +166,9 @@ class FakeClient(Client):
         self.stored[job.id] = job
         return job
 
+    def wait_all(self, job_ids: Sequence[str]) -> Iterator[Job]:
+        return map(self.wait, job_ids)
+
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         self._find(id_or_name)
         lines = self.outcome.stdout.splitlines(keepends=True)

@@ -1,5 +1,6 @@
 """The client with the engine in its own process: there is no daemon, and such processes coordinate through the ledger."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
@@ -11,12 +12,20 @@ from pgpu.client.protocol import Client
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.sharing_advice import check_calibration, keep_constants
+from pgpu.engine.leases.recovery import recover
+from pgpu.ledger import ChangeWatch
 from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
 from pgpu.services.messages import Ask, JobReport
 from pgpu.services.output_log import last_lines
+
+_PAGE = 100
+"""Jobs that are read at a time while the first of them runs: a millisecond's work."""
+
+_PAUSE_SECONDS = 0.02
+_RECOVER_SECONDS = 1.0
 
 
 class EmbeddedClient(JobService, Client):
@@ -73,6 +82,32 @@ class EmbeddedClient(JobService, Client):
         for _ in Follower(self._engine, job.id, offset=FROM_NOW_ON).records():
             pass
         return self.ledger.job(job.id)
+
+    def wait_all(self, job_ids: Sequence[str]) -> Iterator[Job]:
+        """Wait for the ends of jobs; see `Client.wait_all`."""
+        if len(job_ids) == 1:  # its monitor reports its end, so that commits on other jobs wake nothing here
+            yield self.wait(job_ids[0])
+            return
+        with ChangeWatch(self.ledger.path) as watch:
+            for begin in range(0, len(job_ids), _PAGE):
+                yield from self._wait_for_page(list(job_ids[begin : begin + _PAGE]), watch)
+
+    def _wait_for_page(self, left: list[str], watch: ChangeWatch) -> Iterator[Job]:
+        """Read the jobs that are left after each change of the ledger, but not more often than `_PAUSE_SECONDS`."""
+        recover_at_seconds = 0.0
+        while True:
+            watch.clear()
+            ended, change_seconds = self.ended(left)
+            yield from ended
+            del left[: len(ended)]
+            if not left:
+                return
+            if time.monotonic() >= recover_at_seconds:
+                recover(self._engine)  # after a crash, nothing else may be there that ends or starts a job
+                recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
+            time_seconds = min(change_seconds, recover_at_seconds - time.monotonic())
+            if watch.wait(max(0.0, time_seconds)):
+                threading.Event().wait(_PAUSE_SECONDS)
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""

@@ -22,7 +22,7 @@ from pgpu.engine.submitter import this_process
 from pgpu.errors import NodeError, PgpuError, RequestError, ServerUnavailableError
 from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire
-from pgpu.services.messages import END_HEADER, Ask, Cancel, JobReport, Signal, Stop, Window
+from pgpu.services.messages import END_HEADER, MOST_WAITED, Ask, Cancel, JobReport, Signal, Stop, Wait, Window
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
 from pgpu.structs import Struct
 
@@ -117,6 +117,15 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
             if job.state.is_final:
                 return job
             id_or_name = job.id  # As above for names.
+
+    def wait_all(self, job_ids: Sequence[str]) -> Iterator[Job]:
+        """Wait for the ends of jobs; see `Client.wait_all`."""
+        left = list(job_ids)
+        while left:
+            asked = Wait(tuple(left[:MOST_WAITED]), _WAIT_SECONDS)
+            ended = wire.decode(tuple[Job, ...], self._transport.ask("POST", f"{JOB_ROOT}/wait", asked))
+            yield from ended
+            del left[: len(ended)]
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""

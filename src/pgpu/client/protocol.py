@@ -97,7 +97,8 @@ class Client(Protocol):
         """
         found = self.request_cancel(ids_or_names, grace_seconds)
         # A cancelled job never started: it has nothing that ends.
-        return [job if job.state is JobState.CANCELLED else self.wait(job.id) for job in found]
+        ended = iter(self.wait_all([job.id for job in found if job.state is not JobState.CANCELLED]))
+        return [job if job.state is JobState.CANCELLED else next(ended) for job in found]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, without a wait for their ends."""
@@ -113,6 +114,14 @@ class Client(Protocol):
 
     def wait(self, id_or_name: str) -> Job:
         """Block until a job is final and return it."""
+        ...
+
+    def wait_all(self, job_ids: Sequence[str]) -> Iterator[Job]:
+        """Yield jobs in the order of their ids, each once it and those before it are final; reads them in pages.
+
+        Raises:
+            JobNotFoundError: One of them does not exist any more.
+        """
         ...
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:

@@ -13,6 +13,9 @@ from pgpu.scheduling.gpu_turns import TurnRules
 from pgpu.structs import Struct, field
 from pgpu.units import MIB
 
+MOST_END_DELAY_SECONDS = 0.5
+"""Longest time that an ended job's clients wait because its memory is still held: by processes that it left behind."""
+
 
 class EngineSettings(Struct, frozen=True):
     """Settings of one engine."""

@@ -3,6 +3,7 @@
 Each decision of the engine is one write transaction. The ledger stores and finds; policy is in other rooms.
 """
 
+from pgpu.ledger.change_watch import ChangeWatch
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.history import Call
@@ -16,6 +17,7 @@ __all__ = [
     "ALL_GPUS",
     "LEDGER_VERSION",
     "Call",
+    "ChangeWatch",
     "ClaimRecord",
     "Decision",
     "Entry",

@@ -80,10 +80,6 @@ class Events:
             row = connection.execute("SELECT max(sequence) FROM events").fetchone()
         return int(row[0] or 0)
 
-    def stamp(self) -> tuple[int, ...] | None:
-        """Return a value that differs after each write to the ledger, for microseconds; None while it cannot be known."""
-        return self._connections.stamp()
-
     def after(self, sequence: int, most: int) -> list[Event]:
         """Return up to `most` events after a number, oldest first.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
 from pgpu.host.thread_turns import pause
+from pgpu.ledger.change_watch import announce_change
 from pgpu.structs import Struct
 from pgpu.units import escape_undecodable
 
@@ -22,9 +23,6 @@ from pgpu.units import escape_undecodable
 BUSY_TIMEOUT_SECONDS = 30.0
 
 _PAUSES_SECONDS = (0.0005, 0.004)
-
-# Times of change of files advance with the kernel's timer, every 10 ms at the slowest (CONFIG_HZ=100).
-_TICK_NS = 20_000_000
 
 # Held while the file is created, so that no thread connects before its descriptor is closed (see `_make_private_file`).
 _while_creating = threading.Lock()
@@ -120,9 +118,13 @@ class Connections:
                 raise LedgerError(f"the ledger {self._path} cannot be used: it is locked", hint=_HINTS["SQLITE_BUSY"])
             try:
                 with self._transaction("BEGIN IMMEDIATE") as connection:
+                    before = connection.total_changes
                     yield connection
+                    has_changed = connection.total_changes != before
             finally:
                 self._writer.release()
+        if has_changed:
+            announce_change(self._path)
 
     def refuse_to_make(self) -> None:
         """Never create the database from now on; fail if it does not exist."""
@@ -140,19 +142,6 @@ class Connections:
             raise LedgerGoneError(
                 f"the ledger {self._path} is gone", hint="stop all jobs before you remove or move a state directory"
             )
-
-    def stamp(self) -> tuple[int, ...] | None:
-        """Return a value that differs after each commit, without a transaction; None while it cannot be known.
-
-        It is made of the journal's status. Two writes within one tick of the kernel's clock leave the same time of change, so a
-        journal that was written just now has no stamp.
-        """
-        try:
-            found = self._path.with_name(f"{self._path.name}-wal").stat()
-        except OSError:
-            return None
-        is_settled = abs(time.time_ns() - found.st_mtime_ns) > _TICK_NS
-        return (found.st_ino, found.st_size, found.st_mtime_ns) if is_settled else None
 
     def close(self) -> None:
         """Close every connection; one in use is closed when its transaction ends."""

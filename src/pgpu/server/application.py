@@ -19,6 +19,7 @@ from pgpu.server.stream_routes import StreamRelay
 from pgpu.services.access import AccessRules
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionStore
+from pgpu.services.messages import Wait
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROUTES
 
 
@@ -58,7 +59,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_exception_handler(HTTPException, _answer_http_error)
     rows = (*JOB_ROUTES, *GPU_ROUTES, *ADMIN_ROUTES, *FUNCTION_ROUTES)
-    add_body_schemas(app, [body for row in rows if (body := row.body or row.value) is not None])
+    add_body_schemas(app, [Wait, *(body for row in rows if (body := row.body or row.value) is not None)])
     return app
 
 

@@ -1,25 +1,23 @@
 """One reader or one computation for many concurrent requests: the broadcast of events, and single-flight.
 
 The events of the ledger have one reader task in this process, however many subscribers there are. Other processes change the
-ledger as well, so the reader polls it, but only while there is a subscriber, and opens a transaction only if the ledger's
-journal has changed. Both classes are used from one event loop.
+ledger as well: the reader sleeps until one of them has committed, and ends then if no subscriber is left. Both classes are used
+from one event loop.
 """
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
 from pgpu.errors import NodeError
-from pgpu.ledger import Ledger
+from pgpu.ledger import ChangeWatch, Ledger
 from pgpu.model import Event
 
-_POLL_SECONDS = 0.05
-_READ_SECONDS = 1.0
-"""A journal that looks unchanged is read after this time nevertheless: the clock may have been set back."""
+_PAUSE_SECONDS = 0.05
+"""Between two reads of a ledger that changes all the time."""
 
 _MOST_AT_ONCE = 500
 
@@ -29,7 +27,7 @@ class EventBroadcast:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._subscribers: set[_Subscriber] = set()
+        self._subscribers: set[Subscriber] = set()
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -50,68 +48,93 @@ class EventBroadcast:
             after: Begin behind the event of this number.
             pause_seconds: Interval of empty batches.
         """
-        with self._subscribe() as subscriber:
-            seen = after
+        with self.subscription() as subscriber:
+            seen, is_due = after, True
             while not self._is_closed:
                 # Cleared before the read: an event written between the two sets it again.
                 subscriber.changed.clear()
-                found = await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
+                found = await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE) if is_due else []
                 if found:
                     seen = found[-1].sequence
                     yield found
-                elif not await subscriber.wait(pause_seconds):
-                    yield ()
+                else:
+                    is_due = await subscriber.wait(pause_seconds)
+                    if not is_due:
+                        yield ()
 
     async def until_changed(self, job_id: str, most_seconds: float) -> None:
         """Wait for an event of a job, or for a timeout; an event before the call may be missed."""
-        with self._subscribe(job_id) as subscriber:
+        with self.subscription(job_id) as subscriber:
             await subscriber.wait(most_seconds)
 
     @contextlib.contextmanager
-    def _subscribe(self, job_id: str | None = None) -> Iterator["_Subscriber"]:
-        subscriber = _Subscriber(job_id)
+    def subscription(self, job_id: str | None = None) -> "Iterator[Subscriber]":
+        """Set the flag of the subscriber after each commit to the ledger, or only after those with an event of one job."""
+        subscriber = Subscriber(job_id)
         self._subscribers.add(subscriber)
         if self._reader is None:
             self._reader = asyncio.create_task(self._read())
         try:
             yield subscriber
         finally:
-            self._subscribers.discard(subscriber)
+            self._subscribers.discard(subscriber)  # the reader ends at the next commit if there is no other one then
 
     async def _read(self) -> None:
-        seen: int | None = None
-        read_stamp: tuple[int, ...] | None = None
-        read_at_seconds = 0.0
+        changed = asyncio.Event()
         try:
-            while self._subscribers:
-                # Taken before the read: a write between the two changes it, and is read again.
-                stamp, now_seconds = self._ledger.events.stamp(), time.monotonic()
-                if stamp is None or stamp != read_stamp or now_seconds - read_at_seconds > _READ_SECONDS:
+            with ChangeWatch(self._ledger.path) as watch, _readable(watch, changed):
+                seen: int | None = None
+                while self._subscribers:
+                    changed.clear()
                     with contextlib.suppress(
                         NodeError
                     ):  # Subscribers of `events` read the ledger themselves and get it.
-                        before, seen = seen, await self._poll(seen)
-                        # A poll reads a limited number of events: only one without any has read all of the journal.
-                        read_stamp, read_at_seconds = stamp if seen == before else None, now_seconds
-                await asyncio.sleep(_POLL_SECONDS)
+                        seen = await self._wake_subscribers(seen)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    if watch.descriptor is not None:
+                        await changed.wait()
         finally:
             # No await since the last check for subscribers, so none is left without a reader: a later one starts another.
             self._reader = None
 
-    async def _poll(self, seen: int | None) -> int:
-        newest = await run_in_threadpool(self._ledger.events.newest)
-        if newest == seen:
-            return newest
-        found = [] if seen is None else await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
-        # The first poll has no starting point: it wakes every subscriber, which then reads for itself.
-        changed = {event.job_id for event in found}
+    async def _wake_subscribers(self, seen: int | None) -> int:
+        """Set the flags of those for which something has changed, and return the number of the newest event."""
+        changed: set[str | None] = {None}
+        if seen is None:
+            # The first read has no starting point: it wakes every subscriber, which then reads for itself.
+            seen = await run_in_threadpool(self._ledger.events.newest)
+            changed |= {subscriber.job_id for subscriber in self._subscribers}
+        else:
+            while found := await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE):
+                changed |= {event.job_id for event in found}
+                seen = found[-1].sequence
         for subscriber in self._subscribers:
-            if seen is None or subscriber.job_id is None or subscriber.job_id in changed:
+            if subscriber.job_id in changed:
                 subscriber.changed.set()
-        return found[-1].sequence if found else newest
+        return seen
 
 
-class _Subscriber:
+@contextlib.contextmanager
+def _readable(watch: ChangeWatch, changed: asyncio.Event) -> Iterator[None]:
+    """Set an event after each commit that a watch reports."""
+
+    def note() -> None:
+        watch.clear()
+        changed.set()
+
+    watch.clear()
+    if watch.descriptor is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_reader(watch.descriptor, note)
+    try:
+        yield
+    finally:
+        loop.remove_reader(watch.descriptor)
+
+
+class Subscriber:
     """A flag for the events of one job, or of all."""
 
     def __init__(self, job_id: str | None) -> None:

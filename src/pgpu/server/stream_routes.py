@@ -8,7 +8,7 @@ stores no position: a client that reconnects sends its offset in the greeting.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Annotated, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, WebSocket
@@ -29,11 +29,13 @@ from pgpu.engine.streams.frames import (
 )
 from pgpu.engine.streams.log import stored
 from pgpu.engine.unix_sockets import connect
+from pgpu.errors import RequestError
 from pgpu.model import Job, JobState
 from pgpu.server.fan_out import EventBroadcast
-from pgpu.server.responses import JsonResponse, described
+from pgpu.server.responses import JsonResponse, body_schema, described, parse_body
 from pgpu.server.routes import HangUpDep, JobServiceDep
-from pgpu.services.messages import END_HEADER
+from pgpu.services.job_service import JobService
+from pgpu.services.messages import END_HEADER, MOST_WAITED, Wait
 from pgpu.services.route_table import JOB_ROOT
 
 T = TypeVar("T")
@@ -108,11 +110,25 @@ class StreamRelay:
                     pass
         return await run_in_threadpool(self._engine.ledger.job, job_id)
 
+    async def until_some_ended(self, service: JobService, job_ids: Sequence[str]) -> Sequence[Job]:
+        """Wait until the first of these jobs has ended, and return it with those behind it that have ended too."""
+        with self._broadcast.subscription() as changes:
+            while True:
+                changes.changed.clear()
+                ended, change_seconds = await run_in_threadpool(service.ended, job_ids)
+                if ended:
+                    return ended
+                await changes.wait(min(change_seconds, _POLL_SECONDS))
+
     async def until_granted(self, job_id: str) -> Job:
         """Wait until a job is granted or ended, and return it."""
-        while (job := await run_in_threadpool(self._engine.ledger.job, job_id)).state is JobState.WAITING:
-            await self._broadcast.until_changed(job_id, _POLL_SECONDS)
-        return job
+        with self._broadcast.subscription(job_id) as changes:
+            while True:
+                changes.changed.clear()
+                job = await run_in_threadpool(self._engine.ledger.job, job_id)
+                if job.state is not JobState.WAITING:
+                    return job
+                await changes.wait(_POLL_SECONDS)
 
     async def join(self, job_id: str, hello: Hello) -> socket.socket | None:
         """Wait until a job's monitor accepts a connection; None if the job is final and only its stored log is left."""
@@ -170,6 +186,21 @@ async def wait(
     job_id = (await run_in_threadpool(service.find, job)).job.id
     ended = await relay.run_while_connected(relay.until_final(job_id), timeout_seconds, has_hung_up)
     return JsonResponse(ended or await run_in_threadpool(service.ledger.job, job_id))
+
+
+@routes.post("/wait", response_model=described(tuple[Job, ...]), openapi_extra=body_schema(Wait), tags=["jobs"])
+async def wait_for_several(
+    service: JobServiceDep,
+    relay: RelayDep,
+    body: Annotated[Wait, Depends(parse_body(Wait))],
+    *,
+    has_hung_up: HangUpDep,
+) -> Response:
+    """Wait until the first of several jobs is final, or for so long; return it with those behind it that are final too."""
+    if not 1 <= len(body.jobs) <= MOST_WAITED or not 0 <= body.timeout_seconds <= _MOST_WAIT_SECONDS:
+        raise RequestError(f"one request waits for 1 to {MOST_WAITED} jobs, 0 to {_MOST_WAIT_SECONDS:.0f} seconds")
+    waiting = relay.until_some_ended(service, body.jobs)
+    return JsonResponse(await relay.run_while_connected(waiting, body.timeout_seconds, has_hung_up) or ())
 
 
 @routes.get("/{job}/granted", response_model=described(Job), tags=["jobs"])

@@ -7,6 +7,7 @@ Every method blocks on the ledger or on GPUs, so a server runs it in a thread. N
 import hashlib
 import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count, islice
@@ -21,7 +22,7 @@ from pgpu.engine.job_submission import check_count, new_job_id
 from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.settings import EngineSettings
+from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
 from pgpu.engine.watch.turn_arbiter import read_turns
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
@@ -148,6 +149,31 @@ class JobService:
         for entry in entries:
             self.caller.check_sees(entry.job)
         return [report_job(self.engines.own, each) for each in add_wait_reasons(entries, self.engines.outlook_of)]
+
+    def ended(self, job_ids: Sequence[str]) -> tuple[Sequence[Job], float]:
+        """Return the ended jobs at the beginning of a list of ids; all in one transaction.
+
+        Returns:
+            The jobs up to the first that has not ended, and the time in seconds after which that one counts as ended, though
+            its memory is still held; infinity while it is not final.
+
+        Raises:
+            JobNotFoundError: One of the jobs up to there is none of the caller's.
+        """
+        entries = {entry.job.id: entry for entry in self.ledger.entries_of(job_ids)}
+        found: list[Job] = []
+        for job_id in job_ids:
+            if job_id not in entries:
+                raise JobNotFoundError(f"no job {job_id}")
+            job = entries[job_id].job
+            self.caller.check_sees(job)
+            if not job.state.is_final:
+                return found, math.inf
+            since_seconds = max(0.0, time.time() - (job.finished_at_seconds or 0.0))
+            if entries[job_id].is_lease_held and since_seconds < MOST_END_DELAY_SECONDS:
+                return found, MOST_END_DELAY_SECONDS - since_seconds
+            found.append(job)
+        return found, 0.0
 
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         """List the caller's waiting jobs in the order of admission, the held ones last."""

@@ -12,6 +12,9 @@ from pgpu.structs import Struct
 END_HEADER = "Pgpu-Log-Offset"
 """Header of an answer with the last lines of a log: the offset at which they end, from which a client can follow."""
 
+MOST_WAITED = 100
+"""Jobs whose ends are waited for in one request."""
+
 
 class Ask(Struct, frozen=True):
     """A submission of jobs, all or none."""
@@ -37,6 +40,16 @@ class Cancel(Struct, frozen=True):
     jobs: tuple[str, ...]
     grace_seconds: float
     """Between SIGTERM and SIGKILL for those that run."""
+
+
+class Wait(Struct, frozen=True):
+    """Jobs whose ends are waited for."""
+
+    jobs: tuple[str, ...]
+    """Ids, at most `MOST_WAITED`."""
+
+    timeout_seconds: float
+    """0 to 60."""
 
 
 class Stop(Struct, frozen=True):

@@ -235,10 +235,10 @@ def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_j
     """
     settings = invocation.settings(stop_grace=grace)
     client = invocation.make_client(settings)
-    # Each call waits for the job's end, so the ids appear as the jobs end.
-    return _for_each(
-        _expand_arrays(client, jobs),
-        lambda job: client.stop(job, grace_seconds=settings.stop_grace),
+    return _print_ends(
+        client,
+        jobs,
+        lambda word: [job.id for job in client.request_cancel([word], settings.stop_grace)],
         lambda job: job.id,
         as_json=as_json,
     )
@@ -278,7 +278,13 @@ def cancel(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as
 def wait(invocation: Invocation, *, jobs: Sequence[str], as_json: bool) -> int:
     """Wait for jobs to end and print their exit codes."""
     client = invocation.client()
-    return _for_each(_expand_arrays(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
+    return _print_ends(
+        client,
+        jobs,
+        lambda word: [report.job.id for report in client.members(word)],
+        lambda job: str(exits.of_job(job)),
+        as_json=as_json,
+    )
 
 
 @takes(
@@ -322,31 +328,35 @@ def resize(
         print(changed.id)
 
 
-def _expand_arrays(client: Client, words: Sequence[str]) -> list[str]:
-    """Replace an array by its jobs; a word that names no job stays, and `_for_each` reports it."""
-    found: list[str] = []
-    for word in words:
-        try:
-            found += [report.job.id for report in client.members(word)]
-        except JobNotFoundError:
-            found.append(word)
-    return list(dict.fromkeys(found))
+def _print_ends(
+    client: Client,
+    words: Sequence[str],
+    find: Callable[[str], Sequence[str]],
+    describe: Callable[[Job], str],
+    *,
+    as_json: bool,
+) -> int:
+    """Wait for the jobs that words stand for, and print a line for each as it ends.
 
-
-def _for_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool) -> int:
-    """Act on each job; as in Docker, a failure does not end the loop, and the last one sets the exit code."""
+    As in Docker, a failure does not end the loop, and the last one sets the exit code.
+    """
+    job_ids: dict[str, None] = {}
     done: list[Job] = []
     exit_code = exits.OK
-    for name in names:
+    for word in words:
         try:
-            job = act(name)
+            job_ids |= dict.fromkeys(find(word))
         except PgpuError as exc:
             console.print_error(exc, as_json=as_json)
             exit_code = exits.of_error(exc)
-            continue
-        done.append(job)
-        if not as_json:
-            print(describe(job), flush=True)
+    try:
+        for job in client.wait_all(list(job_ids)):
+            done.append(job)
+            if not as_json:
+                print(describe(job), flush=True)
+    except PgpuError as exc:
+        console.print_error(exc, as_json=as_json)
+        exit_code = exits.of_error(exc)
     if as_json:
         console.print_json(documents.of_jobs(JobReport(job, ()) for job in done))
     return exit_code

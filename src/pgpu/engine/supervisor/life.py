@@ -18,6 +18,7 @@ from pgpu.engine.history.retry_policy import EndedRun, NextTry, begin_metrics, m
 from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
+from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.streams.carrier import Carrier, NoStreams
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
@@ -47,9 +48,6 @@ LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
 
 CHECKS_PER_HOLD_UPDATE = 20
 """One of so many checks, about one a second, also updates the holds on the processes that are left."""
-
-MOST_END_DELAY_SECONDS = 0.5
-"""Longest delay of the end of the output for clients while the memory of an ended job is still held."""
 
 PLACE_PAUSE_SECONDS = 0.05
 """Polling interval while a granted job waits for suspended or evicted jobs to leave its place."""
