@@ -21,10 +21,14 @@ from pgpu.services.job_service import JobService
 from pgpu.services.messages import Ask, JobReport
 from pgpu.services.output_log import last_lines
 
-_PAGE = 100
-"""Jobs that are read at a time while the first of them runs: a millisecond's work."""
+_PAGE = 256
+"""Jobs that are read at a time while all of them have ended; after each change of the ledger the first one is read alone."""
 
-_PAUSE_SECONDS = 0.02
+_PAGE_GROWTH = 4
+
+_PAUSE_SECONDS = 0.05
+"""Between two reads of a ledger that changes all the time."""
+
 _RECOVER_SECONDS = 1.0
 
 
@@ -88,26 +92,23 @@ class EmbeddedClient(JobService, Client):
         if len(job_ids) == 1:  # its monitor reports its end, so that commits on other jobs wake nothing here
             yield self.wait(job_ids[0])
             return
+        left, count, recover_at_seconds = list(job_ids), 1, 0.0
         with ChangeWatch(self.ledger.path) as watch:
-            for begin in range(0, len(job_ids), _PAGE):
-                yield from self._wait_for_page(list(job_ids[begin : begin + _PAGE]), watch)
-
-    def _wait_for_page(self, left: list[str], watch: ChangeWatch) -> Iterator[Job]:
-        """Read the jobs that are left after each change of the ledger, but not more often than `_PAUSE_SECONDS`."""
-        recover_at_seconds = 0.0
-        while True:
-            watch.clear()
-            ended, change_seconds = self.ended(left)
-            yield from ended
-            del left[: len(ended)]
-            if not left:
-                return
-            if time.monotonic() >= recover_at_seconds:
-                recover(self._engine)  # after a crash, nothing else may be there that ends or starts a job
-                recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
-            time_seconds = min(change_seconds, recover_at_seconds - time.monotonic())
-            if watch.wait(max(0.0, time_seconds)):
-                threading.Event().wait(_PAUSE_SECONDS)
+            while left:
+                watch.clear()
+                page = left[:count]
+                ended, change_seconds = self.ended(page)
+                yield from ended
+                del left[: len(ended)]
+                if len(ended) == len(page):  # the next page is longer: those behind it may all have ended meanwhile
+                    count = min(_PAGE_GROWTH * count, _PAGE)
+                    continue
+                count = 1
+                if time.monotonic() >= recover_at_seconds:
+                    recover(self._engine)  # after a crash, nothing else may be there that ends or starts a job
+                    recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
+                if watch.wait(max(0.0, min(change_seconds, recover_at_seconds - time.monotonic()))):
+                    threading.Event().wait(_PAUSE_SECONDS)
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""
