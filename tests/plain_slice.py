@@ -13,7 +13,7 @@ from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, held
 from tests.waiting import DEADLINE_SECONDS
 
-from pgpu.enforcement.limit_file import LimitFile, LimitGpu, write_limit
+from pgpu.enforcement.limit_file import LimitFile, LimitGpu, read_limit, write_limit
 from pgpu.enforcement.meter import read_use
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML
 
@@ -83,10 +83,10 @@ class PlainSlice:
         return held(self.usage, *gpu_and_bytes)
 
     def used_bytes(self) -> list[int]:
-        return [use.used_bytes for use in read_use(self.limit, self.usage)]
+        return [use.used_bytes for use in read_use(read_limit(self.limit), self.usage)]
 
     def peak_bytes(self) -> list[int]:
-        return [use.peak_bytes for use in read_use(self.limit, self.usage)]
+        return [use.peak_bytes for use in read_use(read_limit(self.limit), self.usage)]
 
     def _deliver(self, name: str) -> Path:
         target = self.directory / name

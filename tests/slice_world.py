@@ -91,7 +91,7 @@ class SliceWorld:
         limit_file.write_limit(self.limit, limit)
 
     def use(self, index: int = 0) -> SliceUse:
-        return meter.read_use(self.limit, self.usage)[index]
+        return meter.read_use(limit_file.read_limit(self.limit), self.usage)[index]
 
     def device_bytes(self, gpu: int = 0) -> int:
         """What the simulated device counts for all processes together."""

@@ -172,7 +172,7 @@ def test_a_gpu_that_is_not_in_the_lease_cannot_be_set(tmp_path: Path) -> None:
 def test_an_unused_slice_holds_nothing(tmp_path: Path) -> None:
     limit_file.write_limit(tmp_path / "limit", LIMIT)
     (tmp_path / "usage").touch()
-    uses = meter.read_use(tmp_path / "limit", tmp_path / "usage")
+    uses = meter.read_use(limit_file.read_limit(tmp_path / "limit"), tmp_path / "usage")
     assert [(use.gpu_uuid, use.used_bytes, use.peak_bytes, use.refusals) for use in uses] == [
         (uuid, 0, 0, 0) for uuid in UUIDS
     ]
@@ -186,7 +186,7 @@ def test_memory_of_the_dead_does_not_count_and_of_the_living_does(tmp_path: Path
     with usage.open("r+b") as file:
         lock = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, meter.LOCK_ALIVE + 1, 1, 0)
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-        assert meter.read_use(tmp_path / "limit", usage)[0].used_bytes == 200
+        assert meter.read_use(limit_file.read_limit(tmp_path / "limit"), usage)[0].used_bytes == 200
         [slot] = meter.held_slots(usage)
     assert (slot.pid, slot.is_alive, slot.used_bytes[0]) == (4001, True, 200)
     assert meter.held_slots(usage) == []
@@ -197,7 +197,7 @@ def test_a_spoilt_usage_file_is_an_error_and_no_more(tmp_path: Path, data: bytes
     limit_file.write_limit(tmp_path / "limit", LIMIT)
     (tmp_path / "usage").write_bytes(data)
     with pytest.raises(EnforcementError):
-        meter.read_use(tmp_path / "limit", tmp_path / "usage")
+        meter.read_use(limit_file.read_limit(tmp_path / "limit"), tmp_path / "usage")
 
 
 def test_more_slots_than_there_are_bytes_are_not_believed(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_more_slots_than_there_are_bytes_are_not_believed(tmp_path: Path) -> Non
     data = bytearray(_usage(total_bytes=300, slots=[300]))
     struct.pack_into("<I", data, 12, 0xFFFFFFFF)
     (tmp_path / "usage").write_bytes(data)
-    assert meter.read_use(tmp_path / "limit", tmp_path / "usage")[0].used_bytes == 0
+    assert meter.read_use(limit_file.read_limit(tmp_path / "limit"), tmp_path / "usage")[0].used_bytes == 0
 
 
 def _usage(total_bytes: int, slots: list[int]) -> bytes:

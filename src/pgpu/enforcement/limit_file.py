@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from pgpu.enforcement.compute_word import NOT_SHARED, ComputeWord, Hold
@@ -98,10 +99,19 @@ def read_limit(path: Path) -> LimitFile:
         data = path.read_bytes()
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
+    limit = _parse_limit(data)
+    if limit is None:
+        raise EnforcementError(f"{path} is no limit file of this version")
+    return limit
+
+
+@lru_cache(maxsize=512)
+def _parse_limit(data: bytes) -> LimitFile | None:
+    # Cached by the content, since each round reads the files of all jobs, and a file seldom changes.
     magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
     # The header is written once, before the file has its name; a mismatch is another version, never a write in progress.
     if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:
-        raise EnforcementError(f"{path} is no limit file of this version")
+        return None
     return LimitFile(
         job_id=_text(job_id),
         gpus=tuple(_limit_gpu(data, index) for index in range(count)),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
-from pgpu.enforcement.limit_file import ABI, MAX_GPUS, OLDEST_ABI, OVERSUBSCRIBES, LimitGpu, explaining, read_limit
+from pgpu.enforcement.limit_file import ABI, MAX_GPUS, OLDEST_ABI, OVERSUBSCRIBES, LimitFile, LimitGpu, explaining
 from pgpu.errors import EnforcementError
 from pgpu.structs import Struct, replace
 
@@ -62,13 +62,12 @@ class UsedSlot(Struct, frozen=True):
     """True if the process has had memory that drivers cannot checkpoint."""
 
 
-def read_use(limit_path: Path, usage_path: Path) -> Sequence[SliceUse]:
+def read_use(limit: LimitFile, usage_path: Path) -> Sequence[SliceUse]:
     """Read the use of each GPU's slice, in the limit file's order.
 
     Raises:
-        EnforcementError: A file cannot be read, or the usage file is corrupt.
+        EnforcementError: The usage file cannot be read, or is corrupt.
     """
-    limit = read_limit(limit_path)
     with _opened(usage_path) as descriptor:
         totals = _totals(descriptor, usage_path)
         slots = list(_slots(descriptor))
@@ -149,8 +148,8 @@ def _totals(descriptor: int, path: Path) -> list[_Totals]:
     magic, abi, _ = USAGE_HEADER.unpack_from(data)
     if magic != USAGE_MAGIC or not OLDEST_ABI <= abi <= ABI:
         raise EnforcementError(f"{path} is no usage file of this version")
-    found = (USAGE_GPU.unpack_from(data, USAGE_HEADER.size + index * USAGE_GPU.size) for index in range(MAX_GPUS))
-    return [(total, peak, refusals, attempted) for total, _, peak, refusals, _, attempted in found]
+    entries = USAGE_GPU.iter_unpack(data[USAGE_HEADER.size : USAGE_HEADER.size + MAX_GPUS * USAGE_GPU.size])
+    return [(total, peak, refusals, attempted) for total, _, peak, refusals, _, attempted in entries]
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:

@@ -7,6 +7,7 @@ written by the job, so its figures are bounds-checked and capped.
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse, limit_file, meter, trace
@@ -65,7 +66,7 @@ class ShimEnforcer:
 
     def files(self, job_id: str) -> SliceFiles:
         """Return the paths of one slice, existing or not."""
-        return SliceFiles(self._slices / job_id)
+        return _slice_files(self._slices, job_id)
 
     def files_of(self, delivery: Delivery) -> SliceFiles:
         """Return the paths of the slice of a delivery."""
@@ -300,16 +301,21 @@ def shims_id(find: Callable[[str], Path] = library_path) -> str:
     return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 
 
+@lru_cache(maxsize=1024)
+def _slice_files(slices: Path, job_id: str) -> SliceFiles:
+    # Cached with the paths in it, which are used many times a second for each job.
+    return SliceFiles(slices / job_id)
+
+
 def _is_there(files: SliceFiles) -> bool:
     return files.usage.exists() and files.limit.exists()
 
 
 def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
-    if not _is_there(files):
-        return ()
-    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit_file.read_limit(files.limit).gpus}
+    limit = limit_file.read_limit(files.limit)
+    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit.gpus}
     try:
-        uses = meter.read_use(files.limit, files.usage)
+        uses = meter.read_use(limit, files.usage)
     except EnforcementError:
         # A corrupt file, which its own job wrote: the slice counts as full, so that a job cannot hide its use.
         if not _is_there(files):
@@ -317,10 +323,13 @@ def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
         return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
     capped = []
     for use in uses:
-        # After a shrink, memory that was allocated under an earlier limit is real use and must not be cut off.
-        largest_bytes = max(largest[use.gpu_uuid], files.largest_limit_bytes())
-        used_bytes, peak_bytes = min(use.used_bytes, largest_bytes), min(use.peak_bytes, largest_bytes)
-        capped.append(replace(use, used_bytes=used_bytes, peak_bytes=peak_bytes))
+        largest_bytes = largest[use.gpu_uuid]
+        if max(use.used_bytes, use.peak_bytes) > largest_bytes:
+            # After a shrink, memory that was allocated under an earlier limit is real use and must not be cut off.
+            largest_bytes = max(largest_bytes, files.largest_limit_bytes())
+            used_bytes, peak_bytes = min(use.used_bytes, largest_bytes), min(use.peak_bytes, largest_bytes)
+            use = replace(use, used_bytes=used_bytes, peak_bytes=peak_bytes)  # noqa: PLW2901 - the same use, capped
+        capped.append(use)
     return capped
 
 

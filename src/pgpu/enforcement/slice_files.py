@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from pgpu import tmpfs
@@ -39,40 +39,40 @@ _LIBRARY_MODE = 0o555
 _USAGE_MODE = 0o666
 
 
-class SliceFiles(Struct, frozen=True):
+class SliceFiles(Struct, frozen=True, dict=True):
     """Paths of one slice. `home` is closed to other users; the parts that a job sees are below it."""
 
     home: Path
 
-    @property
+    @cached_property
     def view(self) -> Path:
         """Mounted as `/.pgpu`."""
         return self.home / "view"
 
-    @property
+    @cached_property
     def limit(self) -> Path:
         return self.view / "limit"
 
-    @property
+    @cached_property
     def meter(self) -> Path:
         """Directory of the usage file, on a file system of limited size, since the job can write to it."""
         return self.home / "meter"
 
-    @property
+    @cached_property
     def usage(self) -> Path:
         return self.meter / "usage"
 
-    @property
+    @cached_property
     def time(self) -> Path:
         """The job's report of its GPU time."""
         return self.meter / tmpfs.TIME
 
-    @property
+    @cached_property
     def board(self) -> Path:
         """Directory with the reports of all jobs of this machine."""
         return self._runtime_directory / tmpfs.BOARD
 
-    @property
+    @cached_property
     def _runtime_directory(self) -> Path:
         return self.home.parent.parent
 
@@ -156,7 +156,7 @@ class SliceFiles(Struct, frozen=True):
         except FileNotFoundError:
             return None
 
-    @property
+    @cached_property
     def _largest(self) -> Path:
         return self.home / "largest-limit"
 
@@ -167,6 +167,8 @@ class SliceFiles(Struct, frozen=True):
             EnforcementError: It cannot be removed.
         """
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
+            if not os.path.lexists(self.home):
+                return
             tmpfs.leave_board(str(self._runtime_directory), str(self.meter))
             unmount(self.meter)  # a mount point cannot be removed (EBUSY)
             shutil.rmtree(self.home)
