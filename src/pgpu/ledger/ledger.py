@@ -117,9 +117,7 @@ class Ledger:
 
     def waits(self, job_id: str) -> bool:
         """Whether this job exists and waits."""
-        with self._connections.reading() as connection:
-            statement = "SELECT 1 FROM jobs WHERE id = ? AND state = 'waiting'"
-            return connection.execute(statement, (job_id,)).fetchone() is not None
+        return bool(self._connections.rows("SELECT 1 FROM jobs WHERE id = ? AND state = 'waiting'", (job_id,)))
 
     def find(self, id_or_name: str, owner_uid: int | None = None) -> Entry:
         """Return the job with this id, else the newest with this name, else the one with an id that begins with it.
@@ -176,17 +174,15 @@ class Ledger:
 
     def inherited(self, job_id: str) -> str | None:
         """Return the `inherited` of a job; None for a job that an older pgpu added."""
-        with self._connections.reading() as connection:
-            row = connection.execute("SELECT inherited FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        return None if row is None else row["inherited"]
+        found = self._connections.rows("SELECT inherited FROM jobs WHERE id = ?", (job_id,))
+        return found[0]["inherited"] if found else None
 
     def close(self) -> None:
         """Close the connections of this process; the next use opens new ones."""
         self._connections.close()
 
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
-        with self._connections.reading() as connection:
-            return [entry_of(row) for row in connection.execute(f"{SELECT} {clause}", arguments)]
+        return [entry_of(row) for row in self._connections.rows(f"{SELECT} {clause}", arguments)]
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -9,9 +9,10 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
 from pgpu.host.thread_turns import pause
@@ -104,6 +105,18 @@ class Connections:
             self._retry_while_busy(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
             yield connection
 
+    def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Return all rows of one query; a single statement sees one snapshot without a transaction around it.
+
+        Raises:
+            LedgerError: SQLite failed.
+            RequestError: A string is not UTF-8.
+        """
+        found: list[sqlite3.Row] = []
+        with self._explained(), self._borrow() as connection:
+            self._retry_while_busy(lambda: found.extend(connection.execute(statement, arguments).fetchall()))
+        return found
+
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Write, excluding all other writers of the machine. Commits when the block is left, rolls back if an error leaves it.
@@ -152,16 +165,20 @@ class Connections:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._explained(), self._borrow() as connection:
+            self._retry_while_busy(lambda: connection.execute(begin))
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                # Ctrl-C between BEGIN and COMMIT, too: an open transaction would block every other writer.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            with self._borrow() as connection:
-                self._retry_while_busy(lambda: connection.execute(begin))
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    # Ctrl-C between BEGIN and COMMIT, too: an open transaction would block every other writer.
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+            yield
         except sqlite3.Error as exc:
             raise explain_error(exc, self._path) from exc
         except UnicodeEncodeError as exc:  # Columns that may hold undecodable bytes are JSON, so this is a look-up.

@@ -188,10 +188,21 @@ class LedgerView:
 
     def holding(self) -> list[Entry]:
         """Return every job with a lease that is not released, oldest first."""
-        where = "WHERE jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) ORDER BY sequence"
+        return self._holding("TRUE")
+
+    def paced(self) -> list[Entry]:
+        """Return those of `holding` with a share of compute or a priority: only beside these, launches are paced."""
+        return self._holding("compute_share IS NOT NULL OR priority != 0")
+
+    def off_their_gpus(self) -> list[Entry]:
+        """Return those of `holding` that are suspended or parked, or were asked to leave."""
+        return self._holding("suspended_by IS NOT NULL OR parked_at IS NOT NULL OR reclaimed_at IS NOT NULL")
+
+    def _holding(self, condition: str) -> list[Entry]:
+        where = f"jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) AND ({condition})"  # noqa: S608 - words of our own
         cursor = self._connection.cursor()
         cursor.row_factory = None
-        return [_cached_entry(row) for row in cursor.execute(f"{SELECT} {where}")]
+        return [_cached_entry(row) for row in cursor.execute(f"{SELECT} WHERE {where} ORDER BY sequence")]
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
