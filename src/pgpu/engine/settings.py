@@ -5,6 +5,7 @@ Values only: `app` reads the settings from files, environment and flags. Every p
 
 import os
 import shutil
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -94,7 +95,7 @@ class EngineSettings(Struct, frozen=True):
         return self.state_directory / "spool"
 
 
-class JobPaths(Struct, frozen=True):
+class JobPaths(Struct, frozen=True, dict=True):
     """The two directories of one job."""
 
     kept: Path
@@ -103,57 +104,57 @@ class JobPaths(Struct, frozen=True):
     live: Path
     """In the runtime directory: files that are needed only while the job lives."""
 
-    @property
+    @cached_property
     def log(self) -> Path:
         """The job's output; the older half is beside it with the suffix `.1`."""
         return self.kept / "log"
 
-    @property
+    @cached_property
     def supervisor_log(self) -> Path:
         """What its agent logs about it; missing unless something went wrong."""
         return self.kept / "supervisor.log"
 
-    @property
+    @cached_property
     def trace(self) -> Path:
         """The compressed trace log of a profiled job; exists once it has ended."""
         return self.kept / "trace"
 
-    @property
+    @cached_property
     def wake_socket(self) -> Path:
         """Datagram socket of its thread of the agent: wake-ups and control messages."""
         return self.live / "wake.sock"
 
-    @property
+    @cached_property
     def attach_socket(self) -> Path:
         """Stream socket on which its monitor serves the job's output."""
         return self.live / "attach.sock"
 
-    @property
+    @cached_property
     def time_samples(self) -> Path:
         """Samples of its GPU time over the last minute."""
         return self.live / "time"
 
-    @property
+    @cached_property
     def parking(self) -> Path:
         """State of its move to the host while it is suspended."""
         return self.live / "parking"
 
-    @property
+    @cached_property
     def control_socket(self) -> Path:
         """Datagram socket of its monitor's control words."""
         return self.live / "control.sock"
 
-    @property
+    @cached_property
     def monitor_lock(self) -> Path:
         """Locked as long as its monitor lives."""
         return self.live / "monitor.lock"
 
-    @property
+    @cached_property
     def done(self) -> Path:
         """Named pipe that its monitor holds open until it has recorded the job's end."""
         return self.live / "done"
 
-    @property
+    @cached_property
     def spool(self) -> Path:
         """See `EngineSettings.spool`."""
         return self.kept.parent.with_name("spool")
@@ -201,7 +202,13 @@ class JobPaths(Struct, frozen=True):
 
 def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:
     """Return the paths of one job."""
-    return JobPaths(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)
+    return _job_paths(settings.state_directory, settings.runtime_directory, job_id)
+
+
+@lru_cache(maxsize=1024)
+def _job_paths(state_directory: Path, runtime_directory: Path, job_id: str) -> JobPaths:
+    # Cached with the paths in it: an agent uses them for each message to a job.
+    return JobPaths(state_directory / "jobs" / job_id, runtime_directory / "jobs" / job_id)
 
 
 class AgentPaths(Struct, frozen=True):

@@ -72,7 +72,13 @@ def identify_unreaped(pid: int) -> ProcessHolder | None:
 
 def myself() -> ProcessHolder:
     """Return the identity of this process."""
-    found = identify_running(os.getpid())
+    return _identify_own(os.getpid())
+
+
+@cache
+def _identify_own(pid: int) -> ProcessHolder:
+    # By the PID: a forked child must not take its parent's identity.
+    found = identify_running(pid)
     if found is None:
         raise LookupError("/proc does not show this process")
     return found
