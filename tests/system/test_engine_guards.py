@@ -24,7 +24,7 @@ from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import _finish, recover
 from pgpu.engine.supervisor import supervise
-from pgpu.engine.supervisor.starting import _announce, _mark_running
+from pgpu.engine.supervisor.starting import _announce, _bind_resize, _mark_running
 from pgpu.engine.unix_sockets import bind
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
@@ -123,21 +123,21 @@ def test_a_late_recovery_does_not_end_a_job_that_is_supervised_again(engine: Eng
 def test_a_replaced_supervisor_starts_no_job(engine: Engine) -> None:
     entry = granted(engine, supervisor=LATER)
     with pytest.raises(PgpuBug, match="another process supervises"):
-        _announce(engine, entry.job, DEAD)
+        _announce(engine, entry.job, DEAD, is_running=True)
     assert engine.ledger.job(entry.job.id).holder is None
 
 
 def test_a_job_that_was_stopped_meanwhile_is_not_started(engine: Engine) -> None:
     entry = granted(engine, supervisor=myself(), stop_grace_seconds=1.0)
     with pytest.raises(CancelledError):
-        _announce(engine, entry.job, DEAD)
+        _announce(engine, entry.job, DEAD, is_running=True)
     assert engine.ledger.job(entry.job.id).holder is None
 
 
 def test_slices_that_were_resized_while_a_job_was_being_started_keep_their_new_size(engine: Engine) -> None:
     entry = granted(engine, supervisor=myself())
     resize(make_engine(engine.gpus._root), entry.job.id, Resize(2 * GIB))  # type: ignore[attr-defined]
-    _announce(engine, entry.job, DEAD)
+    _announce(engine, entry.job, DEAD, is_running=True)
     lease = engine.ledger.job(entry.job.id).lease
     assert lease is not None
     assert [part.memory_bytes for part in lease.slices] == [2 * GIB]
@@ -160,7 +160,7 @@ def test_a_slice_that_was_resized_while_its_job_was_being_started_binds_once_it_
     engine.enforcer.prepare(entry.job, engine.gpus.gpus())
     resize(make_engine(engine.gpus._root), entry.job.id, Resize(GIB // 2))  # type: ignore[attr-defined]
     assert limit_bytes(engine, entry.job.id) == GIB
-    _mark_running(engine, entry.job)
+    _bind_resize(engine, entry.job, _mark_running(engine, entry.job))
     assert limit_bytes(engine, entry.job.id) == GIB // 2
 
 

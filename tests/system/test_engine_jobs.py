@@ -57,7 +57,7 @@ def test_a_job_killed_by_a_signal_exits_with_128_and_its_number(machine: World) 
 
 def test_a_command_that_is_not_there_fails_as_in_docker(machine: World) -> None:
     job, _, _ = machine.run(("no-such-command-anywhere",))
-    assert (job.state, job.exit_code) == (JobState.FAILED, 127)
+    assert (job.state, job.exit_code, job.started_at_seconds) == (JobState.FAILED, 127, None)
     assert job.error is not None
     assert "no-such-command-anywhere" in job.error
 

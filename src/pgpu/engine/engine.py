@@ -10,13 +10,13 @@ from pgpu.enforcement import Enforcer
 from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.job_submission import accept, new_job_id
-from pgpu.engine.leases.lease_resize import neighbours
+from pgpu.engine.leases.lease_resize import concerned
 from pgpu.engine.leases.mps_sharing import leave_mps
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
 from pgpu.gpu import GpuSource
-from pgpu.ledger import Ledger
+from pgpu.ledger import Decision, Entry, Ledger
 from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.runtimes import Runtime
 from pgpu.structs import replace
@@ -81,17 +81,31 @@ class Engine(EngineContext):
         submission = Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)
         return self.submit_all([submission], submitter, lambda: job_id or new_job_id())[0]
 
-    def release(self, job_id: str) -> None:
-        """Return a lease that holds no memory any more, and wake the queue and the jobs beside it."""
-        entry = self.ledger.entry(job_id)
+    def release(self, job: Job, ended: Callable[[Decision, Entry], Entry] | None = None) -> Job:
+        """Return a lease that holds no memory any more, and wake the queue and the jobs beside it.
+
+        Args:
+            job: With its lease.
+            ended: Makes the job final in the same transaction; None for a job that is.
+
+        Returns:
+            The job as it is in the ledger now.
+
+        Raises:
+            EnforcementError: The slice's files cannot be removed; the lease is kept.
+            LedgerError: The ledger cannot be written; the lease is kept.
+        """
         # The slice's files go first: a crash here leaves the lease in the ledger, and recovery releases it again.
-        if entry.job.lease is not None:
-            self.enforcer.release(entry.job.lease)
+        if job.lease is not None:
+            self.enforcer.release(job.lease)
         with self.deciding() as decision:
-            decision.put(replace(decision.entry(job_id), lease_released_at_seconds=time.time(), supervisor=None))
-            beside = neighbours(entry.job, decision.holding())
+            entry = decision.entry(job.id)
+            entry = entry if ended is None else ended(decision, entry)
+            decision.put(replace(entry, lease_released_at_seconds=time.time(), supervisor=None))
+            beside = concerned(entry.job, decision)
         self.wake(beside)
         leave_mps(self.mps, entry.job.lease)
+        return entry.job
 
     def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
         """Cancel a waiting job; for a running one, or processes that an ended one left, write a stop request."""

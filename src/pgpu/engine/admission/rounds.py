@@ -19,7 +19,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
 from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
-from pgpu.model import Job, JobState, Lease
+from pgpu.model import Job, JobState, Lease, ProcessHolder
 from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.capacity import with_host_part
 from pgpu.structs import Struct, field, replace
@@ -118,12 +118,13 @@ class Admissions:
             demand=lambda job_id: gpu_demand(read_samples(context.places(job_id).time_samples)),
         )
 
-    def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:
+    def step(self, gives_up: Collection[str] = (), supervisor: ProcessHolder | None = None) -> RoundOutcome:
         """Admit what fits now. While the GPUs cannot be read nothing is admitted, and all else goes on.
 
         Args:
             gives_up: Jobs past their deadline; cancelled if they cannot start now. The process that waits for a job
                 measures this: the ledger's deadline is wall time, which may be set.
+            supervisor: The agent, if it runs this round: it is written down as the supervisor of what it grants.
 
         Raises:
             LedgerError: The ledger cannot be used; nothing was changed.
@@ -140,9 +141,9 @@ class Admissions:
         with context.ledger.decision() as decision:
             # The write lock is held from here on. If another process has written since the view, the round is decided again.
             if not is_unsettled and decision.version() == version:
-                outcome = commit_round(decision, outcome, context.settings.gpu_model)
+                outcome = commit_round(decision, outcome, context.settings.gpu_model, supervisor)
             else:
-                outcome = self._settle_and_commit(decision, snapshot, gives_up)
+                outcome = self._settle_and_commit(decision, snapshot, gives_up, supervisor)
         # After the commit: threads read the ledger as soon as they are woken.
         context.wake(outcome.moved_ids)
         return outcome
@@ -249,10 +250,16 @@ class Admissions:
         situation = self.reader.situation(view, snapshot).with_expired_waits(gives_up, now_seconds)
         return RoundOutcome(situation, situation.decide(now_seconds))
 
-    def _settle_and_commit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
+    def _settle_and_commit(
+        self,
+        decision: Decision,
+        snapshot: Snapshot,
+        gives_up: Collection[str],
+        supervisor: ProcessHolder | None = None,
+    ) -> RoundOutcome:
         settle(decision, time.time(), gives_up)
         outcome = self._round(decision, snapshot, gives_up)
-        return commit_round(decision, outcome, self._context.settings.gpu_model)
+        return commit_round(decision, outcome, self._context.settings.gpu_model, supervisor)
 
 
 def add_wait_reasons(entries: Sequence[Entry], outlook_of: Callable[[Job], RoundOutcome]) -> list[Entry]:
@@ -276,20 +283,23 @@ def add_wait_reasons(entries: Sequence[Entry], outlook_of: Callable[[Job], Round
     return found
 
 
-def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | None) -> RoundOutcome:
+def commit_round(
+    decision: Decision, outcome: RoundOutcome, gpu_model: str | None, supervisor: ProcessHolder | None = None
+) -> RoundOutcome:
     """Write an outcome: grants, suspensions, evicted leases, expired waits; return it with the jobs to start.
 
     Args:
         decision: The transaction.
         outcome: Of a round in it, or of one since which nothing has changed.
         gpu_model: Of the queue; None for real GPUs.
+        supervisor: Of the granted jobs; None if an agent has yet to take them.
     """
     now_seconds = time.time()
     admission = outcome.admission or NO_CHANGE
     for grant in admission.grants:
         lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
         entry = decision.entry(grant.job_id)
-        decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease))
+        decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease, supervisor))
     for job_id, by in admission.suspended:
         # The victim keeps its lease; its thread moves it off the GPU, and the granted job waits for that.
         entry = decision.entry(job_id)
@@ -306,18 +316,19 @@ def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | Non
     if admission.expired:
         settle(decision, now_seconds)
     granted = [decision.entry(grant.job_id) for grant in admission.grants]
-    unattended = (each.job.id for each in granted if each.supervisor is None)
+    unattended = (each.job.id for each in granted if each.supervisor in {None, supervisor})
     return replace(outcome, granted=tuple(unattended))
 
 
-def _start(entry: Entry, lease: Lease) -> Entry:
+def _start(entry: Entry, lease: Lease, supervisor: ProcessHolder | None) -> Entry:
     # The request becomes what was granted: a job of unknown size was granted whatever was free.
     if entry.job.request.oversubscribes:
         parts = tuple(with_host_part(part, entry.job.request.memory_bytes) for part in lease.slices)
         lease = replace(lease, slices=parts)
     amount = lease.slices[0].memory_bytes if lease.slices else 0
     request = replace(entry.job.request, memory_bytes=amount)
-    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))
+    job = replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request)
+    return replace(entry, job=job, supervisor=supervisor)
 
 
 # What follows for waiting jobs from how other jobs ended, before memory counts.

@@ -203,7 +203,7 @@ class _Agent:
             self._admit_timer.cancel()
         began_at_seconds, due = now_seconds(), self._deadlines.due()
         self._engine.admissions.plan()
-        self._outcome = self._engine.admissions.step(due)
+        self._outcome = self._engine.admissions.step(due, myself())
         self._round_at_seconds = now_seconds()
         self._capacities = self._outcome.capacities
         for job_id in self._outcome.granted:

@@ -30,7 +30,7 @@ GROWN = 1.01
 """A peak that grew by a smaller factor is stable."""
 
 
-def compute_words(job: Job, holding: Sequence[Entry]) -> tuple[ComputeWord, ...]:
+def compute_words(job: Job, paced: Sequence[Entry]) -> tuple[ComputeWord, ...]:
     """Return the compute word of each of a job's GPUs in the order of its lease; empty without a lease.
 
     Launches are paced only in time slices, and only where this job or one beside it has a share or a priority: jobs without
@@ -38,23 +38,21 @@ def compute_words(job: Job, holding: Sequence[Entry]) -> tuple[ComputeWord, ...]
 
     Args:
         job: Any.
-        holding: Every job that holds a lease. The words must be written again whenever this changes.
+        paced: Every job that holds a lease and has a share or a priority; others change nothing. The words must be written
+            again whenever this changes.
     """
     if job.lease is None:
         return ()
     request = job.request
     is_sliced = job.lease.sharing is SharingMode.TIME_SLICE
-    others = [entry.job for entry in holding if entry.job.id != job.id]
+    others = [entry.job for entry in paced if entry.job.id != job.id]
     return tuple(
         ComputeWord(
             share=request.compute_share or 0.0,
             weight=weight_of(request.priority),
             is_measured=True,
             is_shared=is_sliced
-            and any(
-                each.request.compute_share is not None or each.request.priority != 0
-                for each in (job, *(other for other in others if _is_on(other, part.gpu_uuid)))
-            ),
+            and any(_is_paced(each) for each in (job, *(other for other in others if _is_on(other, part.gpu_uuid)))),
             is_strict=is_sliced and request.is_strict,
         )
         for part in job.lease.slices
@@ -65,6 +63,18 @@ def neighbours(job: Job, holding: Sequence[Entry]) -> list[str]:
     """Return the ids of the other jobs that hold a slice on one of a job's GPUs."""
     uuids = [] if job.lease is None else [part.gpu_uuid for part in job.lease.slices]
     return [each.job.id for each in holding if each.job.id != job.id and any(_is_on(each.job, uuid) for uuid in uuids)]
+
+
+def concerned(job: Job, view: LedgerView) -> list[str]:
+    """Return the ids of those neighbours of a job that act when it comes or goes.
+
+    All of them may be paced otherwise if it has a share or a priority. If not, it concerns those that are off the GPU alone.
+    """
+    return neighbours(job, view.holding() if _is_paced(job) else view.off_their_gpus())
+
+
+def _is_paced(job: Job) -> bool:
+    return job.request.compute_share is not None or job.request.priority != 0
 
 
 def _is_on(job: Job, gpu_uuid: str) -> bool:

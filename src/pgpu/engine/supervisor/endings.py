@@ -24,13 +24,19 @@ def warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], 
     return with_warning
 
 
-def failed(exc: PgpuError) -> Callable[[Job], Job]:
-    """Return a function that makes a job `failed` with this error, or `cancelled` for a CancelledError."""
+def failed(exc: PgpuError, *, has_run: bool = True) -> Callable[[Job], Job]:
+    """Return a function that makes a job `failed` with this error, or `cancelled` for a CancelledError.
+
+    Args:
+        exc: The error.
+        has_run: False for a job whose command was never executed: it has no time of start then.
+    """
     text = str(exc) if exc.hint is None else f"{exc} ({exc.hint})"
     codes = [code for kind, code in EXIT_CODES.items() if isinstance(exc, kind)]
 
     def final(job: Job) -> Job:
         now_seconds = time.time()
+        job = job if has_run else replace(job, started_at_seconds=None)
         if isinstance(exc, CancelledError):
             return replace(job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None)
         code = codes[0] if codes else None

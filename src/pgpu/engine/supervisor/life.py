@@ -38,7 +38,7 @@ from pgpu.errors import (
     PgpuError,
 )
 from pgpu.host.stderr_log import Complaints, say, say_traceback
-from pgpu.ledger import Entry
+from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
@@ -106,6 +106,9 @@ class _Supervisor:
         self._is_given_back = False
         """Whether the job lost its place, because a job there could not leave, and must be queued again."""
 
+        self._is_released = False
+        """Whether nothing holds its memory any more, and its lease, unless it is tried again, was given back."""
+
         self._standing = Standing(engine, self._loop, entry.job.id)
 
     def run(self) -> None:
@@ -130,7 +133,7 @@ class _Supervisor:
             self._is_given_back = True
             return
         except PgpuError as exc:
-            self._end(failed(exc))
+            self._end(failed(exc, has_run=self._running is not None or self._job.holder is not None))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
             say_traceback()
             self._kill_running()
@@ -168,8 +171,6 @@ class _Supervisor:
         self._places.remove_live()
 
     def _supervise(self) -> None:
-        if self._job.holder is None and self._job.request.gpu_count:
-            self._engine.hold_gpus()
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = self._start()
         if self._running is None and not self._job.state.is_final:
@@ -286,22 +287,31 @@ class _Supervisor:
             return None
 
     def _end(self, final: Callable[[Job], Job]) -> None:
-        """Write the job's final state; retries for as long as the ledger cannot be written."""
-        while True:
+        """Write the job's final state, and release its lease with it if nothing holds memory; retries until it is written."""
+
+        def ended(decision: Decision, entry: Entry) -> Entry:
+            if not entry.job.state.is_final:
+                entry = replace(entry, job=final(entry.job))
+                if self._ended_run is not None:
+                    self._ended_run.learn(decision, entry.job)
+            return entry
+
+        # The lease names its enforcer since the start of the job.
+        self._log_errors(self._read_job)
+        while self._next_try is not None or not self._try_release(ended):
             try:
                 with self._engine.ledger.decision() as decision:
-                    entry = decision.entry(self._job.id)
-                    if not entry.job.state.is_final:
-                        entry = replace(entry, job=final(entry.job))
-                        decision.put(entry)
-                        if self._ended_run is not None:
-                            self._ended_run.learn(decision, entry.job)
+                    entry = ended(decision, decision.entry(self._job.id))
+                    decision.put(entry)
             except LedgerError as exc:
                 self._log(exc)
                 self._pause(RETRY_SECONDS)
             else:
                 self._job = entry.job
                 return
+
+    def _read_job(self) -> None:
+        self._job = self._engine.ledger.job(self._job.id)
 
     def _linger(self) -> None:
         """Release the lease once no process holds its memory.
@@ -313,7 +323,7 @@ class _Supervisor:
         if self._next_try is None:  # else clients stay connected and follow the next try
             self._loop.call_later(MOST_END_DELAY_SECONDS, self._carrier.finish)
         checks, left = 0, LeftBehind(self._engine, self._suspension)
-        while not self._try_release():
+        while not (self._is_released or self._try_release()):
             if checks % CHECKS_PER_HOLD_UPDATE == CHECKS_PER_HOLD_UPDATE - 1:
                 self._log_errors(lambda: left.look(self._job.id))
             self._pause(LINGER_PAUSES_SECONDS[min(checks, len(LINGER_PAUSES_SECONDS) - 1)])
@@ -329,16 +339,18 @@ class _Supervisor:
         if running is not None:
             self._log_errors(running.close)
 
-    def _try_release(self) -> bool:
+    def _try_release(self, ended: Callable[[Decision, Entry], Entry] | None = None) -> bool:
+        """Release the lease if no process holds its memory; `ended` makes the job final in the same transaction."""
         try:
             if self._job.lease is not None and self._engine.enforcer.is_held(self._job.lease):
                 return False
             if self._next_try is None:
-                self._engine.release(self._job.id)
+                self._job = self._engine.release(self._job, ended)
         except PgpuError as exc:
             self._log(exc)
             self._pause(RETRY_SECONDS)
             return False
+        self._is_released = True
         return True
 
     def _stop_leftovers(self) -> None:

@@ -127,9 +127,9 @@ class Running:
             self._signal(self._signals.pop(0))
         with self._errors_logged():
             with self._engine.ledger.view() as view:
-                entry, granted = view.entry(self._id), view.holding()
+                entry, paced = view.entry(self._id), view.paced()
             with self._errors_logged():
-                self._time_share.follow(entry.job, granted)
+                self._time_share.follow(entry.job, paced)
             self._follow(entry)
 
     def _follow(self, entry: Entry) -> None:
@@ -163,7 +163,7 @@ class Running:
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         with self._errors_logged():
-            self._check_memory(self._engine.ledger.job(self._id))
+            self._watch.look_at_meters(self._engine.ledger.job(self._id))
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()

@@ -11,13 +11,12 @@ import time
 from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
-from pgpu.engine.leases.lease_resize import compute_words, neighbours
+from pgpu.engine.leases.lease_resize import compute_words, concerned
 from pgpu.engine.streams.carrier import Carrier, NoStreams
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
-from pgpu.ledger import Entry
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
@@ -33,20 +32,32 @@ def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
         PgpuError: The job cannot be started; nothing runs.
     """
     runtime = engine.runtime(job.spec.runtime)
-    gpus = _gpus_of(engine, _lease(job))
+    gpus = _hold_gpus(engine, _lease(job))
     enforcer = engine.enforcer.for_gpus(gpus).name
     is_advisory = bool(gpus) and runtime.is_advisory(job.spec)
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
-    engine.enforcer.set_compute(_lease(bound), compute_words(bound, _holding(engine)))
+    with engine.ledger.view() as view:
+        paced, beside = view.paced(), concerned(bound, view)
+    engine.enforcer.set_compute(_lease(bound), compute_words(bound, paced))
     stdio, submitter = carrier.open(), engine.submitter_of(job.id)
-    # A container engine takes its time; a process that starts is waited for in few places, which pause by themselves.
-    with contextlib.nullcontext() if runtime.name == "process" else pause():
-        running = runtime.start(bound, delivery, stdio, lambda holder: _announce(engine, bound, holder), submitter)
+    # A process runs as soon as it is announced, and is waited for in few places, which pause by themselves. A container
+    # engine takes its time before and after.
+    is_process = runtime.name == "process"
+    announced = bound
+
+    def announce(holder: Holder) -> None:
+        nonlocal announced
+        announced = _announce(engine, bound, holder, is_running=is_process)
+
+    with contextlib.nullcontext() if is_process else pause():
+        running = runtime.start(bound, delivery, stdio, announce, submitter)
     carrier.started()
-    _mark_running(engine, bound)
-    engine.wake(neighbours(bound, _holding(engine)))
+    if not is_process:
+        announced = _mark_running(engine, announced)
+    _bind_resize(engine, bound, announced)
+    engine.wake(beside)
     return running
 
 
@@ -57,11 +68,6 @@ def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob 
     if running is not None:
         _mark_running(engine, job)
     return running
-
-
-def _holding(engine: Engine) -> list[Entry]:
-    with engine.ledger.view() as view:
-        return view.holding()
 
 
 def _lease(job: Job) -> Lease:
@@ -102,46 +108,54 @@ def _decline_mps(engine: Engine, job: Job, why: PgpuError) -> None:
         decision.put(replace(entry, job=replace(entry.job, request=request)))
 
 
-def _gpus_of(engine: Engine, lease: Lease) -> list[Gpu]:
+def _hold_gpus(engine: Engine, lease: Lease) -> list[Gpu]:
+    """Return the GPUs of a lease, and hold the machine-wide locks of all of the engine's GPUs."""
     if not lease.slices:
         return []
-    known = {gpu.uuid: gpu for gpu in engine.gpus.gpus()}
+    gpus = engine.gpus.gpus()
+    engine.hold(gpus)
+    known = {gpu.uuid: gpu for gpu in gpus}
     try:
         return [known[part.gpu_uuid] for part in lease.slices]
     except KeyError as exc:
         raise NodeError(f"GPU {exc.args[0]} was granted and is no longer on this machine") from exc
 
 
-def _announce(engine: Engine, job: Job, holder: Holder) -> None:
+def _announce(engine: Engine, job: Job, holder: Holder, *, is_running: bool) -> Job:
     with engine.ledger.decision() as decision:
         entry = decision.entry(job.id)
         if entry.supervisor != myself():
             raise PgpuBug(f"another process supervises job {job.id}")
         if entry.stop_grace_seconds is not None:
             raise CancelledError(f"job {job.id} was stopped before it was started")
-        decision.put(replace(entry, job=replace(entry.job, holder=holder, lease=_same_slices(job, entry))))
+        # A resize may have changed the slices while the job was being started.
+        lease = replace(_lease(job), slices=_lease(entry.job).slices)
+        announced = replace(entry.job, holder=holder, lease=lease)
+        if is_running:
+            announced = _running(announced)
+        decision.put(replace(entry, job=announced))
+    return announced
 
 
-def _same_slices(job: Job, entry: Entry) -> Lease:
-    """A resize may have changed the slices while the job was being started."""
-    return replace(_lease(job), slices=_lease(entry.job).slices)
-
-
-def _mark_running(engine: Engine, job: Job) -> None:
+def _mark_running(engine: Engine, job: Job) -> Job:
     try:
-        running = _write_running(engine, job)
+        with engine.ledger.decision() as decision:
+            entry = decision.entry(job.id)
+            running = _running(entry.job)
+            decision.put(replace(entry, job=running))
     except LedgerError as exc:
         # The job runs and its holder is in the ledger, so it is not ended for this; it stays `starting` until its end.
         say(str(exc))
-        return
-    if running.lease is not None and running.lease.slices != _lease(job).slices:
+        return job
+    return running
+
+
+def _bind_resize(engine: Engine, bound: Job, running: Job) -> None:
+    """Bind a resize that was accepted while the job was being started; of a running job, the resize binds by itself."""
+    if running.lease is not None and running.lease.slices != _lease(bound).slices:
         engine.enforcer.resize(running.lease, running.request.memory_bytes)
 
 
-def _write_running(engine: Engine, job: Job) -> Job:
-    with engine.ledger.decision() as decision:
-        entry = decision.entry(job.id)
-        started_at_seconds = entry.job.started_at_seconds or time.time()
-        running = replace(entry.job, state=JobState.RUNNING, started_at_seconds=started_at_seconds, reason=None)
-        decision.put(replace(entry, job=running))
-    return running
+def _running(job: Job) -> Job:
+    started_at_seconds = job.started_at_seconds or time.time()
+    return replace(job, state=JobState.RUNNING, started_at_seconds=started_at_seconds, reason=None)

@@ -15,17 +15,17 @@ class TimeShare:
     def __init__(self, enforcer: Enforcer) -> None:
         self._enforcer = enforcer
 
-    def follow(self, job: Job, holding: Sequence[Entry]) -> None:
+    def follow(self, job: Job, paced: Sequence[Entry]) -> None:
         """Write the compute words again if they differ from the ledger.
 
         Args:
             job: Its current entry in the ledger.
-            holding: Every job that holds a lease.
+            paced: As for `compute_words`.
 
         Raises:
             PgpuError: The limit cannot be written.
         """
-        words = compute_words(job, holding)
+        words = compute_words(job, paced)
         if job.lease is not None and _without_holds(words) != _without_holds(self._enforcer.words(job.lease)):
             self._enforcer.set_compute(job.lease, words)
 

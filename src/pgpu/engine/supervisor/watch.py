@@ -57,6 +57,18 @@ class Watch(Struct):
             if driver_bytes is not None and driver_bytes > part.memory_bytes * TOLERANCE and self.violation is None:
                 self.violation = _violation(part, driver_bytes)
 
+    def look_at_meters(self, job: Job) -> None:
+        """Read the meters of a job that has ended: its last peak counts.
+
+        Raises:
+            PgpuError: One of them cannot be read.
+        """
+        if job.lease is not None:
+            counted = self._counted(job.lease)
+            for part in job.lease.slices:
+                if (use := counted.get(part.gpu_uuid)) is not None:
+                    self.observed = self.observed.with_more(use, part)
+
     def _counted(self, lease: Lease) -> dict[str, SliceUse]:
         """Read the meters: before and after the driver, so that an allocation in between is not taken for drift."""
         return {use.gpu_uuid: use for use in self.engine.enforcer.use(lease)}
