@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "heartbeat.h"
 #include "record.h"
 
 enum { FIRST_PAUSE_MS = 100, MOST_PAUSE_MS = 10000, LONG_LIFE_MS = 10000 };
@@ -27,6 +28,7 @@ struct guard {
     bool is_needed; /* the last agent failed, or there was none yet */
     bool is_terminated;
     uint64_t started_at_ms, starts_at_ms, pause_ms;
+    struct heartbeat heartbeat;
 };
 
 static void report(const char *subject) {
@@ -46,6 +48,7 @@ static void plan_restart(struct guard *guard) {
 
 static void start_agent(struct guard *guard) {
     guard->started_at_ms = now_ms();
+    heartbeat_begin(&guard->heartbeat, guard->lock);
     const pid_t agent = fork();
     if (agent == 0) {
         sigset_t none;
@@ -97,19 +100,27 @@ static bool reap(struct guard *guard) {
     return true;
 }
 
+/* A stopped or blocked agent starts no job; its successor finds the same state. */
+static void kill_silent_agent(struct guard *guard) {
+    if (guard->agent == 0 || !heartbeat_is_lost(&guard->heartbeat, guard->lock, guard->agent, now_ms()))
+        return;
+    dprintf(STDERR_FILENO, "pgpu-monitor: guard: the agent is silent, and is replaced\n");
+    kill(guard->agent, SIGKILL); /* not reaped yet, so the PID is the agent's */
+}
+
 static void terminate(struct guard *guard) {
     if (guard->agent == 0) _exit(0);
     guard->is_terminated = true;
-    kill(guard->agent, SIGTERM); /* not reaped yet, so the PID is the agent's */
+    kill(guard->agent, SIGTERM);
 }
 
-/* Waits for the end of a child, for SIGTERM or for the time of the next start. */
+/* Waits for the end of a child, for SIGTERM, or for the time of the next start or of a look at the agent. */
 static void wait_for_event(struct guard *guard) {
-    const bool is_pausing = guard->agent == 0 && guard->is_needed;
     const uint64_t now = now_ms();
-    const int rest_ms = guard->starts_at_ms > now ? (int)(guard->starts_at_ms - now) : 0;
+    const uint64_t at = guard->agent != 0 ? guard->heartbeat.looks_at_ms : guard->starts_at_ms;
+    const int rest_ms = at > now ? (int)(at - now) : 0;
     struct pollfd ready = {.fd = guard->signals, .events = POLLIN};
-    poll(&ready, 1, is_pausing ? rest_ms : -1);
+    poll(&ready, 1, guard->agent != 0 || guard->is_needed ? rest_ms : -1);
     struct signalfd_siginfo signal;
     while (read(guard->signals, &signal, sizeof signal) == sizeof signal)
         if (signal.ssi_signo == SIGTERM) terminate(guard);
@@ -130,6 +141,7 @@ _Noreturn void guard(int lock, const char *spool, char **command) {
     if (chdir("/") != 0) report("/");
     for (;;) {
         const bool has_children = reap(&guard);
+        kill_silent_agent(&guard);
         if (!has_children && !guard.is_needed) _exit(0);
         if (guard.agent == 0 && guard.is_needed && now_ms() >= guard.starts_at_ms)
             start_agent(&guard);

@@ -4,7 +4,9 @@
  * gets it. It is a subreaper: monitors of a killed agent and jobs of a killed monitor become its children.
  * Since only a parent gets an exit status, it writes one file `reaped-PID` for each of them but the monitors,
  * in the format of record.h. An agent that exits with 0 had no work left: its lock is closed, and the guard
- * exits once it has no other children. SIGTERM is passed to the agent, and the guard exits with it. */
+ * exits once it has no other children. SIGTERM is passed to the agent, and the guard exits with it.
+ *
+ * An agent that shows no life for 10 s is killed, and so restarted: heartbeat.h. */
 #pragma once
 
 /* `command` is the agent's argv: an absolute path first, the number of `lock` last. */

@@ -241,6 +241,48 @@ def test_a_caller_that_ignores_sigchld_has_a_guard_that_does_not(make: Make) -> 
     assert guarded.wait() == 0
 
 
+def beats(number: int | str) -> str:
+    """Return the command that sets the time of the lock's file as an agent does while jobs wait or run."""
+    return f"touch -d @$((1000000 + {number})) $1/lock"
+
+
+def test_a_silent_agent_is_replaced_and_no_other_one(make: Make) -> None:
+    others = [
+        make(f"n=0; while :; do n=$((n + 1)); {beats('n')}; sleep 0.5; done"),
+        make(f"{beats(1)}; while :; do :; done"),  # a long round
+        make("exec sleep 600"),  # of a release without a heartbeat
+    ]
+    stopped = make(
+        f"n=0; while :; do n=$((n + 1)); {beats('n')}; echo $n >> $1/beats; echo 1 > $1/beaten; sleep 0.1; done"
+    )
+    stopped.number_in("beaten")
+    both = (stopped.pid, stopped.await_agent(1))
+    for pid in both:
+        os.kill(pid, signal.SIGSTOP)
+    for each in others:
+        each.await_agent(1)
+    silent = make(f"{ONCE}; {beats(1)}; exec sleep 600")
+    silent.await_agent(2)
+    assert "silent" in (silent.directory / "errors").read_text("ascii")
+    assert silent.is_locked()
+    for pid in reversed(both):
+        os.kill(pid, signal.SIGCONT)
+    before = len((stopped.directory / "beats").read_text("ascii").splitlines())
+    until(lambda: len((stopped.directory / "beats").read_text("ascii").splitlines()) > before + 20)
+    assert [len(each.agents()) for each in (*others, stopped)] == [1, 1, 1, 1]
+
+
+def test_an_agent_that_is_silent_before_its_first_beat_is_not_judged_by_the_last_ones(make: Make) -> None:
+    guarded = make(f"{beats(1)}; echo 1 > $1/beaten; exec sleep 600")
+    guarded.number_in("beaten")
+    os.kill(guarded.await_agent(1), signal.SIGKILL)
+    # The second agent sets the time that is set already, so to its guard it never beats.
+    other = make(f"{ONCE}; {beats(1)}; exec sleep 600")
+    guarded.await_agent(2)
+    other.await_agent(2)
+    assert len(guarded.agents()) == 2
+
+
 def test_records_of_orphans_are_removed_after_an_hour(tmp_path: Path) -> None:
     for name, age_seconds in (("reaped-1", 4000), ("reaped-2", 60), ("started-a.1", 4000)):
         (tmp_path / name).touch()

@@ -122,6 +122,37 @@ def test_a_job_that_runs_while_its_agent_becomes_a_guard_ends_under_the_next_age
     assert (ended.exit_code, stdout) == (3, b"out\n")
 
 
+def test_a_stopped_agent_is_replaced_and_costs_no_job_output_or_exit_code(machine: World) -> None:
+    script = f"echo begin; while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo end; exit 3"
+    jobs = [machine.submit(("sh", "-c", script), gib=4) for _ in range(4)]
+    machine.until_running(jobs[1])
+    machine.until_looked_at(jobs[3])
+    stopped = machine.until_kept()
+    os.kill(stopped.pid, signal.SIGSTOP)
+    (machine.root / "go").touch()  # the first two end while no agent looks
+    until(lambda: not is_alive(stopped))
+    for job in jobs:
+        ended, stdout, _ = machine.attach(job)
+        assert (ended.exit_code, stdout) == (3, b"begin\nend\n")
+    assert [machine.entry(job).is_live for job in jobs] == [False] * 4
+
+
+def test_an_agent_whose_main_loop_is_blocked_is_replaced_under_its_jobs(machine: World) -> None:
+    job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3"))
+    machine.until_running(job)
+    waiting = machine.submit(("true",), gib=10)
+    machine.until_looked_at(waiting)
+    blocked = machine.until_kept()
+    outsiders = machine.root / "outsiders-GPU-0"
+    os.mkfifo(outsiders)  # a GPU that does not answer: opening it waits for a writer
+    until(lambda: not is_alive(blocked))
+    outsiders.unlink()
+    (machine.root / "go").touch()
+    ended, stdout, _ = machine.attach(job)
+    assert (ended.exit_code, stdout) == (3, b"out\n")
+    assert machine.attach(waiting)[0].exit_code == 0
+
+
 def test_an_agent_of_code_that_was_upgraded_in_place_is_replaced_under_its_jobs(machine: World) -> None:
     job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo out; exit 3"))
     machine.until_running(job)

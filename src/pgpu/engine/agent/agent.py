@@ -18,6 +18,7 @@ from pgpu.engine.agent.attendants import Attendants
 from pgpu.engine.agent.containers import SubmissionTurn, container_home, find_unattended, is_left
 from pgpu.engine.agent.deadlines import Deadlines, now_seconds
 from pgpu.engine.agent.door import Door
+from pgpu.engine.agent.heartbeat import beat
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
 from pgpu.engine.leases.recovery import recover
@@ -150,6 +151,7 @@ class _Agent:
     def run(self) -> None:
         """Run until no job waits or runs and `LINGER_SECONDS` have passed, or until another agent must follow."""
         _allow_many_descriptors()
+        beat(self._loop, self._lock, lambda: not self._outcome.waiting_ids and not self._attendants.ids)
         self._recover_and_admit()
         self._check_containers()
         self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
