@@ -129,7 +129,8 @@ class _Round:
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._choice = GpuChoice(rooms)
         self._space = FreeCapacity.of(rooms)
-        self._most_free = max(self._space.free_bytes.values(), default=0)
+        self._most_free = self._most_yielding = 0
+        self._note_free()
         self._quotas = quotas
         self._rules = rules
         self._now_seconds = now_seconds
@@ -277,7 +278,7 @@ class _Round:
             return _CAUSES[limit]
         if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
-        if candidate.request.memory_bytes > self._most_free:
+        if candidate.request.memory_bytes > (self._most_yielding if candidate.uses_headroom else self._most_free):
             return Cause.MEMORY
         if self.waves and self.waves.holds_back(candidate):
             return Cause.WAVE
@@ -307,8 +308,14 @@ class _Round:
                     self.waves.take(moved)
                 self.grants[place] = replace(self.grants[place], slices=slices)
         if places:
-            self._most_free = max(self._space.free_bytes.values())
+            self._note_free()
         return self._may_move
+
+    def _note_free(self) -> None:
+        free = self._space.free_bytes
+        self._most_free = max(free.values(), default=0)
+        yielding = (free[uuid] + more for uuid, more in self._space.yielded_bytes.items() if uuid in free)
+        self._most_yielding = max(self._most_free, max(yielding, default=0))
 
     def _place(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
         """Choose GPUs for a candidate; one of unknown need gets all that is free there.
@@ -347,13 +354,16 @@ class _Round:
         return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
     def _fitting_gpus(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
-        return [
+        able = [
             room.gpu
             for room in self._rooms
-            if self._space.hosts(room.gpu, candidate)
+            if self._space.hosts(room.gpu, candidate, yields=True)
             and not (is_planned and self.planned.has_enough(room.gpu.uuid))
             and not (self.waves and not self.waves.admits(room.gpu.uuid, candidate, self._space))
         ]
+        # Headroom is used only if too few GPUs have room without it.
+        within = [gpu for gpu in able if self._space.hosts(gpu, candidate)] if candidate.uses_headroom else able
+        return within if len(within) >= candidate.request.gpu_count else able
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
         candidate = candidate.with_memory(slices[0].memory_bytes)
@@ -365,7 +375,7 @@ class _Round:
         self._space.take(self._held[-1], self._gpus)
         if self.waves:
             self.waves.take(self._held[-1])
-        self._most_free = max(self._space.free_bytes.values())
+        self._note_free()
         self._may_move = self._may_move and candidate.gpu_uuid is None
         self._allowances.note_grant(candidate, self._held[-1])
         self.turns.note_grant(candidate)
@@ -380,9 +390,13 @@ class _Round:
             return Cause.PLAN
         if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
-        if self.waves and any(self._space.hosts(room.gpu, candidate) for room in self._rooms):
+        if self.waves and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
             return Cause.WAVE
-        able = [room.gpu for room in self._rooms if candidate.can_use(room.gpu) and free[room.gpu.uuid] >= memory_bytes]
+        able = [
+            room.gpu
+            for room in self._rooms
+            if candidate.can_use(room.gpu) and self._space.bytes_for(room.gpu.uuid, candidate) >= memory_bytes
+        ]
         if len(able) < count:
             return Cause.MEMORY
         return Cause.COMPUTE if sum(self._space.admits(gpu, candidate) for gpu in able) >= count else Cause.SHARING
@@ -428,4 +442,5 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.duration_seconds,
         candidate.mode,
         candidate.batch,
+        uses_headroom=candidate.uses_headroom,
     )

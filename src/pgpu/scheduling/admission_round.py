@@ -38,6 +38,9 @@ class Candidate(Struct, frozen=True):
     batch: Batch | None = None
     """Starts in even waves with the other jobs of this batch; None for a job that starts wherever it fits."""
 
+    uses_headroom: bool = False
+    """Whether its slices may use headroom that yields: their size is declared, and their limit binds."""
+
     @property
     def mode(self) -> SharingMode:
         """The sharing mode in which it starts."""
@@ -92,6 +95,9 @@ class Held(Struct, frozen=True):
 
     demand: float | None = None
     """Share of its GPU's time that it needs, 0 to 1, as measured; None if it is not known."""
+
+    uses_headroom: bool = False
+    """As in a candidate; only of jobs that were granted in the same round."""
 
 
 class Quota(Struct, frozen=True):

@@ -95,14 +95,17 @@ def most_clients(gpu: Gpu) -> int:
 
 
 class Headroom(Struct, frozen=True):
-    """Memory of each GPU that is never granted: the larger of an amount and a fraction."""
+    """Memory of each GPU that is kept free of slices: the larger of an amount and a fraction."""
 
     least_bytes: int = 256 * MIB
     fraction: float = 0.03
     """Of the GPU's memory, 0 to below 1."""
 
+    yields: bool = False
+    """Whether slices of declared sizes may use it while the memory outside of slices is stable (`yielding_headroom`)."""
+
     def of(self, gpu: Gpu) -> int:
-        """Return the bytes of this GPU that are never granted; 0 for a MIG instance."""
+        """Return the bytes of this GPU that are kept free; 0 for a MIG instance."""
         return 0 if gpu.is_instance else max(self.least_bytes, math.ceil(gpu.memory_bytes * self.fraction))
 
 
@@ -122,17 +125,25 @@ class GpuRoom(Struct, frozen=True):
 
     tenancy: Tenancy = IDLE
 
+    yielded_bytes: int = 0
+    """The part of the headroom that slices of declared sizes may use now; 0 beside any other slice."""
+
     @property
     def capacity_bytes(self) -> int:
-        """What slices may sum to now; 0 for a MIG instance that outsiders use. Source: P1; pgpu admits only what fits."""
+        """What slices of any size may sum to now; 0 for a MIG instance that outsiders use. Source: P1; pgpu admits only what fits."""
         if self.gpu.is_instance:
             return self.gpu.memory_bytes if self.outsiders_bytes <= IDLE_INSTANCE_BYTES else 0
         return max(0, self.gpu.memory_bytes - self.headroom_bytes - self.outsiders_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """The largest slice that can be granted now."""
+        """The largest slice of any size that can be granted now."""
         return max(0, self.capacity_bytes - self.granted_bytes)
+
+    @property
+    def free_declared_bytes(self) -> int:
+        """The largest slice of a declared size that can be granted now."""
+        return max(0, self.capacity_bytes + self.yielded_bytes - self.granted_bytes)
 
     @property
     def free_compute(self) -> float:

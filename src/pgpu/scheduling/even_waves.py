@@ -157,9 +157,9 @@ class EvenWaves:
             for room in self._rooms:
                 uuid = room.gpu.uuid
                 fitting[uuid] = sum(each.batch == batch for each in self._there[uuid])
-                if space.hosts(room.gpu, candidate):
+                if space.hosts(room.gpu, candidate, yields=True):
                     # A MIG instance has one job, whatever its size.
-                    more = space.free_bytes[uuid] // candidate.request.memory_bytes
+                    more = space.bytes_for(uuid, candidate) // candidate.request.memory_bytes
                     fitting[uuid] += 1 if room.gpu.is_instance else more
             waves = Waves(batch.size, max(1, sum(fitting.values())))
             known = self._waves[batch] = waves, {uuid: waves.on_gpu(count) for uuid, count in fitting.items()}

@@ -295,6 +295,7 @@ class _Future:
                 lasts_seconds,
                 grant.mode,
                 candidate.batch,
+                uses_headroom=candidate.uses_headroom,
             )
             self.starts[grant.job_id] = self._now_seconds
             self.ends.append((self._now_seconds + lasts_seconds, started))
@@ -338,6 +339,11 @@ class _Future:
                 granted_bytes = room.granted_bytes + sign * taken_bytes(room.gpu, part.memory_bytes)
                 granted_compute = room.granted_compute + sign * held.compute_share
                 tenancy = room.tenancy.with_job(held.mode, held.owner_uid) if sign > 0 else room.tenancy.without_job()
+                yielded_bytes = room.yielded_bytes if held.uses_headroom or sign < 0 else 0
                 self._rooms[part.gpu_uuid] = replace(
-                    room, granted_bytes=granted_bytes, granted_compute=granted_compute, tenancy=tenancy
+                    room,
+                    granted_bytes=granted_bytes,
+                    granted_compute=granted_compute,
+                    tenancy=tenancy,
+                    yielded_bytes=yielded_bytes,
                 )

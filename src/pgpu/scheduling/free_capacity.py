@@ -32,10 +32,15 @@ class FreeCapacity(Struct):
     """Free capacity by GPU UUID; changed as jobs start and end."""
 
     free_bytes: dict[str, int]
+    """For slices of any size; negative while slices use headroom."""
+
     free_compute: dict[str, float]
     """Of its time, 0 to 1."""
 
     tenants: dict[str, Tenancy]
+    yielded_bytes: dict[str, int] = field(default_factory=dict)
+    """Further bytes for candidates that use headroom, of GPUs that have some."""
+
     _open: dict[tuple[SharingMode, int], bool] = field(default_factory=dict)
     """Cache: whether any GPU admits jobs of a user in a mode. Cleared on every change."""
 
@@ -43,19 +48,28 @@ class FreeCapacity(Struct):
     def of(cls, rooms: Sequence[GpuRoom]) -> "FreeCapacity":
         """Return what is free before a round."""
         return cls(
-            {room.gpu.uuid: room.free_bytes for room in rooms},
+            # Headroom in use is owed: a job that ends gives it back first.
+            {room.gpu.uuid: max(-room.headroom_bytes, room.capacity_bytes - room.granted_bytes) for room in rooms},
             {room.gpu.uuid: room.free_compute for room in rooms},
             {room.gpu.uuid: room.tenancy for room in rooms},
+            {room.gpu.uuid: room.yielded_bytes for room in rooms if room.yielded_bytes},
         )
 
     def copy(self) -> "FreeCapacity":
-        return FreeCapacity(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
+        return FreeCapacity(
+            dict(self.free_bytes), dict(self.free_compute), dict(self.tenants), dict(self.yielded_bytes)
+        )
 
-    def hosts(self, gpu: Gpu, candidate: Candidate) -> bool:
-        """Whether a slice of a candidate fits on a GPU now."""
+    def bytes_for(self, gpu_uuid: str, candidate: Candidate) -> int:
+        """Return the largest slice that a candidate could have on a GPU now, headroom that yields to it included."""
+        return self.free_bytes[gpu_uuid] + (self.yielded_bytes.get(gpu_uuid, 0) if candidate.uses_headroom else 0)
+
+    def hosts(self, gpu: Gpu, candidate: Candidate, *, yields: bool = False) -> bool:
+        """Whether a slice of a candidate fits on a GPU now; `yields` includes headroom."""
         request = candidate.request
+        free_bytes = self.bytes_for(gpu.uuid, candidate) if yields else self.free_bytes[gpu.uuid]
         return (
-            self.free_bytes[gpu.uuid] >= request.memory_bytes
+            free_bytes >= request.memory_bytes
             and candidate.can_use(gpu)
             and has_compute(self.free_compute[gpu.uuid], candidate.compute_share)
             and self.admits(gpu, candidate)
@@ -87,6 +101,8 @@ class FreeCapacity(Struct):
         """Subtract a job that starts, on the GPUs in `gpus` (by UUID)."""
         self._open.clear()
         for part in held.slices:
+            if not held.uses_headroom:
+                self.yielded_bytes.pop(part.gpu_uuid, None)
             if part.gpu_uuid in gpus:
                 self.free_bytes[part.gpu_uuid] -= taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
                 self.free_compute[part.gpu_uuid] -= held.compute_share
@@ -122,7 +138,7 @@ def explain_memory(
         free = f"{count or 'none'} of {len(known)} {'have' if count > 1 else 'has'} that much free"
     else:
         best = max(known, key=lambda room: free_bytes[room.gpu.uuid])
-        free = f"{format_memory(free_bytes[best.gpu.uuid])} free of {format_memory(best.capacity_bytes)}"
+        free = f"{format_memory(max(0, free_bytes[best.gpu.uuid]))} free of {format_memory(best.capacity_bytes)}"
         if len(known) > 1:
             free = f"at most {free} on any of {len(known)}"
         if best.outsiders_bytes:
@@ -191,7 +207,7 @@ def _with_memory(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapa
         for room in rooms
         if candidate.can_use(room.gpu)
         and supports_mode(room.gpu, candidate.request)
-        and space.free_bytes[room.gpu.uuid] >= candidate.request.memory_bytes
+        and space.bytes_for(room.gpu.uuid, candidate) >= candidate.request.memory_bytes
     ]
 
 
