@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, convert, field, to_builtins
 from msgspec.json import Decoder as JsonDecoder
+from msgspec.json import encode as encode_json
 from msgspec.structs import FieldInfo, asdict, fields
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "Struct",
     "asdict",
     "convert",
+    "encode_json",
     "field",
     "fields",
     "replace",

@@ -75,7 +75,12 @@ def test_a_bad_flag_is_its_asker_s(system_file: Path, environment: dict[str, str
 
 @pytest.mark.parametrize(
     ("text", "headroom"),
-    [("0", Headroom(0, 0.0)), ("5%", Headroom(0, 0.05)), ("512MiB", Headroom(512 * MIB, 0.0))],
+    [
+        ("0", Headroom(0, 0.0)),
+        ("5%", Headroom(0, 0.05)),
+        ("512MiB", Headroom(512 * MIB, 0.0)),
+        ("auto", Headroom(yields=True)),
+    ],
 )
 def test_headroom_is_nothing_a_share_or_an_amount(
     system_file: Path, environment: dict[str, str], text: str, headroom: Headroom

@@ -281,6 +281,7 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         gpu_model=simulated.name if simulated else None,
         headroom_least_bytes=settings.headroom.least_bytes,
         headroom_fraction=settings.headroom.fraction,
+        headroom_yields=settings.headroom.yields,
         on_violation=settings.on_violation,
         on_outsider=settings.on_outsider,
         objective=settings.objective,

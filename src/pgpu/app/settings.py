@@ -37,6 +37,8 @@ def _path(text: str) -> Path:
 
 
 def _headroom(text: str) -> Headroom:
+    if text == "auto":
+        return Headroom(yields=True)
     if text == "0":
         return Headroom(0, 0.0)
     if not text.endswith("%"):
@@ -46,7 +48,7 @@ def _headroom(text: str) -> Headroom:
     except ValueError:
         fraction = -1.0
     if not 0 <= fraction < 1:
-        raise RequestError(f"'{text}' is not a share of a GPU", hint="write 0, 3% or 512MiB")
+        raise RequestError(f"'{text}' is not a share of a GPU", hint="write auto, 0, 3% or 512MiB")
     return Headroom(0, fraction)
 
 
@@ -131,9 +133,10 @@ class Settings:
     """Most jobs without a GPU (`--gpus 0`) that run at a time, over all users; others wait. Default: 128, since
     each is a command and a monitor."""
 
-    headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
-    """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
-    256 MiB and 3 %, for memory that drivers and displays allocate themselves."""
+    headroom: Headroom = field(default=Headroom(yields=True), metadata={"read": _headroom})
+    """Memory of each GPU that is kept free of slices: `auto`, or always `0`, a share (`3%`) or an amount (`512MiB`).
+    Default: `auto`, the larger of 256 MiB and 3 %, for memory that drivers and displays allocate themselves; while
+    that did not grow for `stable_time`, jobs that declare their size may use all but 64 MiB of it."""
 
     on_violation: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
     """What happens to a job that holds over 5 % more than its slice according to the driver: `report` or `stop`.
@@ -200,8 +203,9 @@ class Settings:
     `ignore`, since the author of an image should not decide about this machine's GPUs."""
 
     stable_time: float = field(default=60.0, metadata={"read": parse_duration_seconds})
-    """How long the peak of a job of unknown size must be stable before its slice is shrunk to it. Default: `1m`,
-    longer than the first steps of a training. Seconds in the program."""
+    """How long memory must be stable: the peak of a job of unknown size before its slice is shrunk to it, and what
+    other programs hold of a GPU before `headroom` yields. Default: `1m`, longer than the first steps of a training.
+    Seconds in the program."""
 
 
 _READERS: dict[str, Callable[[str], Any]] = {each.name: each.metadata["read"] for each in dataclasses.fields(Settings)}

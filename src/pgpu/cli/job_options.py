@@ -188,7 +188,8 @@ class JobOptions:
         "--wait-for-memory",
         metavar="TIME",
         default="0s",
-        help="How long an allocation within the slice waits while the device is out of memory.",
+        help="How long an allocation within the slice waits while the device is out of memory; at least 10m where"
+        " headroom yields.",
     )
 
     def settings(self) -> Mapping[str, str | None]:

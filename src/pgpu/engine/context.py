@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
+from pgpu.engine.admission.outsider_peaks import OutsiderPeaks
 from pgpu.engine.admission.snapshot import BLIND, Snapshot, take_snapshot
 from pgpu.engine.agent.agents import Agents
 from pgpu.engine.history.run_history import RunHistory
@@ -21,10 +22,11 @@ from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
-from pgpu.model import Account, Gpu, Job, Request
+from pgpu.model import Account, Gpu, Job, JobSpec, Request
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.scheduling.capacity import check_can_page, check_can_preempt, taken_of_device
+from pgpu.structs import replace
 
 
 class EngineContext:
@@ -43,7 +45,9 @@ class EngineContext:
         self.ledger = ledger
         self.gpus = gpus
         self.enforcer = enforcer
-        self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
+        self.headroom = Headroom(
+            settings.headroom_least_bytes, settings.headroom_fraction, yields=settings.headroom_yields
+        )
         self.learning = RunHistory(settings.gpu_model, self.headroom)
         self.agents = Agents(settings, agent_command)
         self.mps: MpsSharing | None = None
@@ -53,6 +57,7 @@ class EngineContext:
         """Of the driver; set by `app` where jobs may be moved to the host."""
 
         self._runtimes = runtimes
+        self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._locks = GpuLocks(ledger.path)
 
     def places(self, job_id: str) -> JobPaths:
@@ -109,7 +114,14 @@ class EngineContext:
         leaving = [entry.job for entry in holding if entry.job.suspended_by is not None or entry.job.can_park]
         # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
-        return take_snapshot(self.gpus, self.enforcer, holding, away)
+        found = take_snapshot(self.gpus, self.enforcer, holding, away)
+        if not self.headroom.yields:
+            return found
+        return replace(found, stable_bytes=self._outsider_peaks.with_reading(found))
+
+    def limits_bind(self) -> bool:
+        """Whether every job that starts here keeps its limit; not where processes only preload the shim (`is_advisory`)."""
+        return not self.runtime("process").is_advisory(JobSpec((), "process"))
 
     def snapshot_or_blind(self) -> Snapshot:
         """Return `snapshot`, or one without GPUs while they cannot be read: nothing is admitted then.

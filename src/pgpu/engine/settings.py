@@ -32,11 +32,15 @@ class EngineSettings(Struct, frozen=True):
     The same ledger may hold jobs of other models, in queues of their own."""
 
     headroom_least_bytes: int = 256 * MIB
-    """Memory of each GPU that is never granted, in bytes, unless the share is more. Default: what drivers and displays
+    """Memory of each GPU that is kept free of slices, in bytes, unless the share is more. Default: what drivers and displays
     usually take."""
 
     headroom_fraction: float = 0.03
     """The same as a share of the GPU, 0 to below 1; the larger of both counts."""
+
+    headroom_yields: bool = True
+    """Whether slices of declared sizes may use it while the memory outside of slices is stable. Default: yes, since such slices
+    take no more than they were granted."""
 
     on_violation: Literal["report", "stop"] = "report"
     """What happens to a job that holds over 5 % more than its slice by the driver's figures. Default: report it, since a
@@ -73,8 +77,8 @@ class EngineSettings(Struct, frozen=True):
     """How much of each job's output is kept; the older half is removed first."""
 
     stable_seconds: float = 60.0
-    """How long the peak of a job of unknown size must not have grown before its slice is shrunk. Default: a minute,
-    in which a training run has done its first steps."""
+    """How long memory must not have grown: the peak of a job of unknown size before its slice is shrunk, and memory outside of
+    slices before headroom yields. Default: a minute, in which a training run has done its first steps."""
 
     stop_grace_seconds: float = 10.0
     """Time between SIGTERM and SIGKILL, unless the stop request has its own. Default: Docker's."""
@@ -88,6 +92,11 @@ class EngineSettings(Struct, frozen=True):
 
     kept_jobs: int = 1000
     """How many ended jobs of each user are kept, with their logs; the oldest are removed first. Default: months of ordinary use."""
+
+    @property
+    def outsider_peaks(self) -> Path:
+        """Record of the memory outside of slices on the GPUs of this engine."""
+        return self.runtime_directory / "watchdogs" / f"{self.gpu_model or 'gpus'}.peaks"
 
     @property
     def spool(self) -> Path:

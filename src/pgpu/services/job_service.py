@@ -293,7 +293,10 @@ class JobService:
                     gpu=gpu,
                     used_bytes=snapshot.used_bytes[gpu.uuid],
                     granted_bytes=room.granted_bytes,
-                    capacity_bytes=room.capacity_bytes,
+                    # Headroom counts as far as slices use it: a slice of an unknown size gets none of the rest.
+                    capacity_bytes=max(
+                        room.capacity_bytes, min(room.granted_bytes, room.capacity_bytes + room.yielded_bytes)
+                    ),
                     enforcer=enforcer.name,
                     does_not_cover=enforcer.does_not_cover,
                     utilisation_percent=engine.gpus.utilisation_percent(gpu.uuid),

@@ -115,6 +115,7 @@ class Admissions:
             self._auto_sharing,
             planned=lambda: read_plan(plan_path),
             can_leave=context.can_leave,
+            limits_bind=context.limits_bind,
             demand=lambda job_id: gpu_demand(read_samples(context.places(job_id).time_samples)),
         )
 

@@ -34,6 +34,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
+from pgpu.scheduling.yielding_headroom import has_declared_size
 from pgpu.structs import Struct, field, replace
 
 CLOSED = "waits until the administrator opens the GPUs to new jobs"
@@ -88,7 +89,7 @@ class Situation(Struct, frozen=True):
 
     def _admits_nothing(self) -> bool:
         """Whether no job of the queue can fit in any order and no wait ends."""
-        most_free = max((room.free_bytes for room in self.rooms), default=0)
+        most_free = max((room.free_declared_bytes for room in self.rooms), default=0)
         # Eviction or suspension could make room: what is free now decides nothing.
         if self.offers or (self.victims and any(each.request.preempts for each in self.queue)):
             return not self.queue
@@ -140,6 +141,9 @@ class SituationReader(Struct):
     can_leave: Callable[[Job], bool]
     """Whether all that a job holds of its GPU can be moved to the host while it is suspended."""
 
+    limits_bind: Callable[[], bool]
+    """Whether every job that starts here keeps its limit; called only where headroom would let one more start."""
+
     demand: Callable[[str], float | None]
     """Returns the share of its only GPU's time that a job needs, 0 to 1, by id; None if it is not known."""
 
@@ -176,6 +180,7 @@ class SituationReader(Struct):
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
         lasting = self.learning.durations(view, calls, snapshot.gpus)
+        open_rooms = self._with_headroom(open_rooms, waiting)
         waiting = self.auto_sharing.choose_modes(view, open_rooms, waiting, holding, lasting)
         hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
         if is_all_closed or (rooms and not open_rooms):
@@ -218,6 +223,13 @@ class SituationReader(Struct):
         lasting = self.learning.durations(view, calls, ())
         return [(self._candidate(each, lasting), unfinished.intersection(after[each.job_id])) for each in waiting]
 
+    def _with_headroom(self, rooms: tuple[GpuRoom, ...], waiting: Sequence[Waiting]) -> tuple[GpuRoom, ...]:
+        """Return the rooms with headroom that yields only if a job may need it and limits bind here."""
+        wanted_bytes = sum(each.request.memory_bytes for each in waiting)
+        if all(wanted_bytes <= room.free_bytes or not room.yielded_bytes for room in rooms) or self.limits_bind():
+            return rooms
+        return tuple(replace(room, yielded_bytes=0) for room in rooms)
+
     def _queue(
         self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
     ) -> tuple[Candidate, ...]:
@@ -246,6 +258,8 @@ class SituationReader(Struct):
             gpu_uuid=waiting.gpu_uuid,
             # A job whose wait is limited is never held back: its memory may be gone when the wait ends.
             batch=waiting.batch if waiting.wait_deadline_seconds is None else None,
+            # A parked job returns to a place that it lent.
+            uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 from pgpu.scheduling.capacity import IDLE, Tenancy
-from pgpu.structs import Struct, field
+from pgpu.scheduling.yielding_headroom import may_use_headroom, yielded_bytes
+from pgpu.structs import Struct, field, replace
 from pgpu.units import MIB
 
 KEPT_BYTES = 512 * MIB
@@ -41,6 +42,14 @@ class Snapshot(Struct, frozen=True):
     staying_bytes: HeldBytes = field(default_factory=dict)
     """Of `held_bytes`, what the driver cannot move to the host."""
 
+    stable_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Peak of the memory outside of slices over the last period, by UUID; missing where it is not known to be stable."""
+
+    def outsiders_bytes(self, gpu_uuid: str) -> int:
+        """Return the memory in use on a GPU that no meter counts: it is held from outside of all slices."""
+        metered_bytes = sum(held_bytes for (_, uuid), held_bytes in self.held_bytes.items() if uuid == gpu_uuid)
+        return max(0, self.used_bytes[gpu_uuid] - metered_bytes)
+
     def movable_bytes(self, job_id: str, part: Slice) -> int:
         """Return how much of a slice's device memory becomes free while its job is suspended."""
         if part.resident_bytes is None:
@@ -52,6 +61,7 @@ class Snapshot(Struct, frozen=True):
         granted: dict[str, int] = {}
         compute: dict[str, float] = {}
         tenancies: dict[str, Tenancy] = {}
+        undeclared: set[str] = set()
         for entry in entries:
             lease = entry.job.lease
             if lease is None or not entry.is_counted:
@@ -64,21 +74,23 @@ class Snapshot(Struct, frozen=True):
                 granted[uuid] = granted.get(uuid, 0) + amount
                 compute[uuid] = compute.get(uuid, 0.0) + compute_of(entry.job)
                 tenancies[uuid] = tenancies.get(uuid, IDLE).with_job(lease.sharing, entry.job.owner_uid)
-        metered: dict[str, int] = {}
-        for (_, uuid), held_bytes in self.held_bytes.items():
-            metered[uuid] = metered.get(uuid, 0) + held_bytes
-        return tuple(
-            GpuRoom(
+                if not may_use_headroom(entry.job, lease):
+                    undeclared.add(uuid)
+        rooms = []
+        for gpu in self.gpus:
+            uuid = gpu.uuid
+            room = GpuRoom(
                 gpu,
                 headroom.of(gpu),
-                # Memory in use that no meter counts is held from outside of all slices.
-                max(0, self.used_bytes[gpu.uuid] - metered.get(gpu.uuid, 0)),
-                taken_bytes(gpu, granted.get(gpu.uuid, 0)),
-                compute.get(gpu.uuid, 0.0),
-                tenancies.get(gpu.uuid, IDLE),
+                self.outsiders_bytes(uuid),
+                taken_bytes(gpu, granted.get(uuid, 0)),
+                compute.get(uuid, 0.0),
+                tenancies.get(uuid, IDLE),
             )
-            for gpu in self.gpus
-        )
+            if headroom.yields and uuid not in undeclared:
+                room = replace(room, yielded_bytes=yielded_bytes(room, self.stable_bytes.get(uuid)))
+            rooms.append(room)
+        return tuple(rooms)
 
 
 def compute_of(job: Job) -> float:

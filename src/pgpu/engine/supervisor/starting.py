@@ -19,7 +19,12 @@ from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
+from pgpu.scheduling.yielding_headroom import may_use_headroom
 from pgpu.structs import replace
+
+HEADROOM_WAIT_SECONDS = 600.0
+"""Where headroom yields, an allocation within a slice of a declared size waits at least so long for a device that is out of
+memory: another program took what headroom would have kept, and the job has it once that program or another job ends."""
 
 
 def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
@@ -36,6 +41,9 @@ def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
     enforcer = engine.enforcer.for_gpus(gpus).name
     is_advisory = bool(gpus) and runtime.is_advisory(job.spec)
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
+    if engine.headroom.yields and gpus and may_use_headroom(bound, _lease(bound)):
+        wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
+        bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
     with engine.ledger.view() as view:

@@ -2,7 +2,8 @@
 
 Jobs' threads, agents and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
 work. Memory of a job beyond its own slice is not reported here, but by the job's thread (`supervisor.watch`). Processes that
-only draw are ignored: headroom is for displays.
+only draw are ignored: headroom is for displays. The same process reads the memory outside of slices now and then, so that it is
+known to be stable when a job comes (`outsider_peaks`).
 """
 
 import contextlib
@@ -25,6 +26,9 @@ from pgpu.units import format_memory
 
 _FIRST_PID_NAMESPACE = 4026531836
 """Inode of the machine's initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
+
+READING_SECONDS = 10.0
+"""Time between two readings of the memory outside of slices, besides those of the rounds."""
 
 _Key = tuple[str, ProcessHolder]
 
@@ -100,6 +104,7 @@ class Watchdog:
         """At the last tick."""
 
         self._reported: dict[_Key, _Reported] = {}
+        self._read_at_seconds = -READING_SECONDS
         self._has_written = False
         """Whether the ledger's fact is from this process and not from an earlier watchdog."""
 
@@ -115,6 +120,9 @@ class Watchdog:
             self._lock = try_lock(_lock_path(settings))
         if self._lock is None:
             return
+        if self._context.headroom.yields and time.monotonic() - self._read_at_seconds >= READING_SECONDS:
+            self._read_at_seconds = time.monotonic()
+            self._context.snapshot()
         found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._owners)}
         before = set(self._reported)
         for key in before - set(found):

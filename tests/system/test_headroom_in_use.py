@@ -1,0 +1,112 @@
+"""Headroom that yields, with a real agent on the simulated GPU: P1's twenty run at once, and an outsider costs none of them a byte."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.conftest import Place, opened_place
+from tests.system.engine_worlds import LONG, world
+from tests.system.test_cli_queue import start_outsider
+from tests.system.test_learning import HOLDER, held_back
+
+from pgpu.model import JobState
+from pgpu.units import GIB, MIB
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+GPU_MIB, JOB_MIB, TWENTY = 24_265, 1_205, 20
+LATE_MIB = 940
+
+LATE = """
+import fcntl, sys
+from cuda.bindings import driver as cuda
+cuda.cuInit(0)
+context = cuda.cuDevicePrimaryCtxRetain(0)[1]
+cuda.cuCtxSetCurrent(context)
+print("begun", flush=True)
+fcntl.flock(open("go", "a"), fcntl.LOCK_SH)  # until nobody holds it back
+print("asks", flush=True)
+error = int(cuda.cuMemAlloc(int(sys.argv[1]) << 20)[0])
+print(f"got {error}", flush=True)
+if error:
+    sys.exit(9)
+fcntl.flock(open("held", "a"), fcntl.LOCK_SH)
+"""
+"""Takes so many MiB once nobody holds `go` back, and ends with 9 where it is refused."""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with opened_place() as made:
+        made.environment["PGPU_STABLE_TIME"] = "0.5s"
+        (made.path / "hold.py").write_text(HOLDER)
+        (made.path / "late.py").write_text(LATE)
+        # The probe of the first job is memory outside of slices, too.
+        assert made.run("run", "--memory", "1GiB", "--", "true").returncode == 0
+        yield made
+
+
+def submit(place: Place, *words: str, memory: str = f"{JOB_MIB}MiB") -> None:
+    done = place.run("submit", "--array", f"0-{TWENTY - 1}", "--memory", memory, "--", *words)
+    assert done.returncode == 0, done.stderr
+
+
+def states(place: Place) -> list[str]:
+    return [job["state"] for job in place.json("ps", "--all")["jobs"][1:]]
+
+
+def exit_codes(place: Place) -> list[int]:
+    return [job["exit_code"] for job in place.json("ps", "--all")["jobs"][1:]]
+
+
+def until_all_run(place: Place, eventually: Eventually) -> None:
+    eventually(lambda: states(place) == ["running"] * TWENTY)
+
+
+def test_p1s_twenty_run_together_and_all_get_their_memory(place: Place, eventually: Eventually) -> None:
+    held = held_back(place)
+    submit(place, sys.executable, "hold.py", "800")
+    until_all_run(place, eventually)
+    gpu = place.json("gpus")["gpus"][0]
+    assert gpu["granted_bytes"] == TWENTY * JOB_MIB * MIB <= gpu["capacity_bytes"] < GPU_MIB * MIB
+    held.close()
+    eventually(lambda: exit_codes(place) == [0] * TWENTY)
+
+
+def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_headroom(
+    place: Place, eventually: Eventually
+) -> None:
+    """It holds more than is left beside the twenty, so the last of them waits for another's end."""
+    go, held = held_back(place, "go"), held_back(place)
+    submit(place, sys.executable, "late.py", str(LATE_MIB))
+    until_all_run(place, eventually)
+    jobs = [job["id"] for job in place.json("ps")["jobs"]]
+
+    def count(word: str) -> int:
+        logs = [Path(place.environment["PGPU_STATE_DIR"]) / "jobs" / job / "log" for job in jobs]
+        return sum(word.encode() in log.read_bytes() for log in logs)
+
+    eventually(lambda: count("begun") == TWENTY)
+    outsider = start_outsider(place)
+    free_bytes = GPU_MIB * MIB - place.json("gpus")["gpus"][0]["used_bytes"]
+    fit = free_bytes // (LATE_MIB * MIB)
+    assert fit < TWENTY
+    go.close()
+    eventually(lambda: (count("asks"), count("got 0")) == (TWENTY, fit))
+    held.close()
+    eventually(lambda: set(states(place)) == {"exited"})
+    assert exit_codes(place) == [0] * TWENTY
+    outsider.kill()
+
+
+def test_jobs_that_could_drop_their_limits_use_no_headroom() -> None:
+    """The machine of files makes no private views. Any two of its readings make a stable period."""
+    with world(headroom_least_bytes=GIB, stable_seconds=0.0) as machine:
+        jobs = [machine.submit(LONG, gib=1) for _ in range(10)]
+        for job in jobs[:9]:
+            machine.until_running(job)
+        assert machine.engine.snapshot().stable_bytes == {"GPU-0": 0}
+        assert machine.engine.admissions.step().granted == ()
+        assert machine.state(jobs[9]) is JobState.WAITING
