@@ -39,6 +39,7 @@ from pgpu.lab.outcomes import OUT_OF_MEMORY, last_line, last_result
 from pgpu.lab.p1 import P1Plan
 from pgpu.libraries import SIMULATED_CUDA, library_path
 from pgpu.model import JobSpec, JobState, Request
+from pgpu.scheduling.yielding_headroom import KEPT_BYTES
 from pgpu.units import MIB
 
 MODEL = "RTX 3090"
@@ -49,9 +50,6 @@ LOOK_AGAIN_SECONDS = 0.1
 DEADLINE_SECONDS = 60.0
 BEAT_SECONDS = 0.1
 """Host time of a batch, waited."""
-
-HEADROOM_FRACTION = 0.03
-"""Memory that is never granted by default."""
 
 P1, MIXED = "P1's 25 jobs", "300 mixed jobs"
 FAILED, REFUSED = "failed", "saw_out_of_memory"
@@ -80,7 +78,7 @@ class Tally:
     complaints: dict[str, int] = field(default_factory=dict)
     samples: int = 0
     samples_past_headroom: int = 0
-    """Looks at a GPU that held more than slices may sum to."""
+    """Looks at a GPU that held more than slices may ever sum to; headroom may have yielded all but `KEPT_BYTES`."""
 
     most_used_share: float = 0.0
     most_together: int = 0
@@ -100,7 +98,7 @@ class Tally:
         """Add one look at all GPUs."""
         for used_bytes, memory_bytes in used_and_memory_bytes:
             self.samples += 1
-            self.samples_past_headroom += used_bytes > memory_bytes * (1 - HEADROOM_FRACTION)
+            self.samples_past_headroom += used_bytes > memory_bytes - KEPT_BYTES
             self.most_used_share = round(max(self.most_used_share, used_bytes / memory_bytes), 4)
 
 
