@@ -20,6 +20,7 @@ from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.limit_file import explaining
 from pgpu.engine.engine import Engine
+from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.gpu import MetricsWatch
@@ -33,6 +34,9 @@ from pgpu.runtimes.running_process import RunningProcess
 from pgpu.scheduling.gpu_turns import TurnRules
 from pgpu.structs import replace
 
+LOCKS = "locks"
+"""Directory of a machine whose GPUs are taken for real ones: there, two ledgers exclude each other."""
+
 
 class FileGpus:
     """GPUs with a file each for the memory that processes without a slice hold."""
@@ -41,8 +45,9 @@ class FileGpus:
         self._root = root
 
     def gpus(self) -> Sequence[Gpu]:
+        is_simulated = not (self._root / LOCKS).exists()
         return [
-            Gpu(f"GPU-{index}", "Fake", index, amount, "1.0", is_simulated=True)
+            Gpu(f"GPU-{index}", "Fake", index, amount, "1.0", is_simulated=is_simulated)
             for index, amount in enumerate(json.loads((self._root / "gpus.json").read_text()))
         ]
 
@@ -213,7 +218,7 @@ def make_engine(root: Path, **settings: object) -> Engine:
     stored: dict[str, object] = json.loads((root / "settings.json").read_text())
     if isinstance(rules := stored.get("turns"), Mapping):
         stored["turns"] = TurnRules(**rules)
-    return Engine(
+    engine = Engine(
         EngineSettings(root / "state", root / "run", gpu_model="fake", **{**stored, **settings}),  # type: ignore[arg-type]
         Ledger(root / "state" / "ledger.db"),
         FileGpus(root),
@@ -221,6 +226,8 @@ def make_engine(root: Path, **settings: object) -> Engine:
         {"process": DyingRuntime(root)},
         (sys.executable, str(Path(__file__).with_name("agent.py")), str(root)),
     )
+    engine._locks = GpuLocks(engine.ledger.path, [root / LOCKS])
+    return engine
 
 
 def make_machine(root: Path, gpus_bytes: Sequence[int], **settings: object) -> Engine:

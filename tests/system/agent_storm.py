@@ -1,4 +1,4 @@
-"""kill -9 of agents, guards, monitors and clients under load.
+"""kill -9 and SIGSTOP of agents, guards, monitors, jobs and clients under load.
 
 After each kill the ledger must add up; in the end every job that was accepted has run once, from beginning to end, or
 never and says so. The long form is benchmarks/kill_storm.
@@ -27,6 +27,11 @@ from pgpu.units import GIB
 CAPACITY_GIB = 10
 JOBS_OF_A_CLIENT = 3
 CLIENTS = 2
+STOP_SHARE = 0.15
+"""So many of the victims are stopped, not killed."""
+
+ROUNDS_STOPPED = 3
+"""A stopped process continues after so many others; an agent may be replaced before, by its guard."""
 
 CLIENT = """import os, secrets, sys
 sys.path.insert(0, sys.argv[1])
@@ -52,6 +57,12 @@ class Storm:
     chance: random.Random
     clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
     killed: dict[str, int] = field(default_factory=dict)
+    """Also how many were stopped, as `stopped agent` and so on."""
+
+    shot: set[ProcessHolder] = field(default_factory=set)
+    """Main processes of jobs that were killed."""
+
+    stopped: list[ProcessHolder] = field(default_factory=list)
 
     def rage(self, kills: int) -> None:
         """Kill so many processes, and look after each."""
@@ -65,6 +76,7 @@ class Storm:
 
     def calm(self) -> None:
         """Let everything end, and account for every job."""
+        self._continue(0)
         for client in self.clients:
             client.wait()
         until(self._is_over, lambda: str(self.machine.engine.ledger.entries(include_final=False)))
@@ -88,7 +100,10 @@ class Storm:
         job = self.machine.engine.ledger.job(job_id)
         path = self.machine.root / "fates" / dict(job.spec.environment)["FATE"]
         ran = path.read_text() if path.exists() else ""
-        if job.state is JobState.EXITED:
+        if job.holder in self.shot:
+            # It may have been the launcher still, or have ended by itself at that moment.
+            assert job.exit_code in {137, None} or (job.exit_code, ran) == (0, "begin\nend\n"), job
+        elif job.state is JobState.EXITED:
             assert (job.exit_code, ran) == (0, "begin\nend\n"), job
         else:
             assert (job.state, job.error) == (JobState.FAILED, LOST), job
@@ -110,15 +125,39 @@ class Storm:
             "agent": self._agent,
             "guard": self._guard,
             "monitor": self._monitor,
+            "job": self._job,
             "client": self._client,
         }
-        (kind,) = self.chance.choices(list(kinds), (4, 1, 4, 2))
+        (kind,) = self.chance.choices(list(kinds), (4, 2, 4, 1, 2))
         deadline = time.monotonic() + self.chance.uniform(0.0, 0.3)
         until(lambda: time.monotonic() > deadline)
         found = kinds[kind]()
-        if found is not None:
-            _kill(found)
-            self.killed[kind] = self.killed.get(kind, 0) + 1
+        if found is None or identify_running(found.pid) != found:
+            return
+        is_stop = self.chance.random() < STOP_SHARE
+        os.kill(
+            found.pid, signal.SIGSTOP if is_stop else signal.SIGKILL
+        )  # what happens in between is what is asked about
+        if is_stop:
+            self.stopped.append(found)
+        elif kind == "job":
+            self.shot.add(found)
+        name = f"stopped {kind}" if is_stop else kind
+        self.killed[name] = self.killed.get(name, 0) + 1
+        self._continue(ROUNDS_STOPPED)
+
+    def _continue(self, left: int) -> None:
+        """Let the processes that were stopped first continue, until so many are left."""
+        while len(self.stopped) > left:
+            found = self.stopped.pop(0)
+            if identify_running(found.pid) == found:
+                os.kill(found.pid, signal.SIGCONT)
+
+    def _job(self) -> ProcessHolder | None:
+        with self.machine.engine.ledger.view() as view:
+            found = [entry.job.holder for entry in view.holding() if entry.job.state is JobState.RUNNING]
+        holders = [holder for holder in found if isinstance(holder, ProcessHolder)]
+        return self.chance.choice(holders) if holders else None
 
     def _client(self) -> ProcessHolder | None:
         """One that has asked for something already: the others are only a start of Python."""
@@ -139,9 +178,3 @@ class Storm:
     def _monitor(self) -> ProcessHolder | None:
         found = [pid for path in (self.machine.root / "state" / "spool").glob("started-*") if (pid := monitor_of(path))]
         return identify_running(self.chance.choice(found)) if found else None
-
-
-def _kill(holder: ProcessHolder) -> None:
-    """Not waited for: what happens in between is what is asked about."""
-    if identify_running(holder.pid) == holder:
-        os.kill(holder.pid, signal.SIGKILL)

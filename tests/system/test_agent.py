@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.system.agent_storm import CAPACITY_GIB, Storm
 from tests.system.engine_worlds import World, another, world
+from tests.system.lock_storm import LockStorm
 from tests.waiting import until
 
 from pgpu.engine.agent.agents import TAKE_LOCK
@@ -208,3 +209,11 @@ def test_an_agent_ends_once_its_state_directory_is_removed_and_creates_no_file(m
 def test_a_storm_of_kills_loses_no_job_starts_none_twice_and_kills_none() -> None:
     with world((CAPACITY_GIB,)) as machine:
         Storm(machine, random.Random(7)).rage(kills=16)
+
+
+@pytest.mark.soak
+def test_while_agents_and_guards_are_killed_another_ledger_never_gets_the_gpu() -> None:
+    with world((CAPACITY_GIB,)) as machine:
+        storm = LockStorm(machine, random.Random(7))
+        storm.rage(kills=10)
+        assert storm.refused > 10

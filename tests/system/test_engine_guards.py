@@ -8,13 +8,13 @@ import fcntl
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.fakes.enforcers import HalfWay, Stuck
-from tests.fakes.machine import FileGpus, make_engine, make_machine
+from tests.fakes.machine import LOCKS, make_engine, make_machine
 from tests.system.engine_worlds import world
 from tests.waiting import until
 
@@ -29,7 +29,7 @@ from pgpu.engine.unix_sockets import bind
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request, Resize
+from pgpu.model import JobSpec, JobState, ProcessHolder, Request, Resize
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -173,18 +173,11 @@ def test_a_resize_that_cannot_bind_leaves_the_ledger_as_it_was(engine: Engine, m
     assert engine.ledger.entry(before.job.id) == before
 
 
-class RealGpus(FileGpus):
-    """The same numbers, taken for GPUs of the machine."""
-
-    def gpus(self) -> Sequence[Gpu]:
-        return [replace(gpu, is_simulated=False) for gpu in super().gpus()]
-
-
 @pytest.mark.parametrize("step", ["a job is submitted", "a supervisor begins"])
 def test_gpus_that_another_ledger_shares_out_are_refused(engine: Engine, tmp_path: Path, step: str) -> None:
-    theirs = GpuLocks(tmp_path / "theirs.db", [tmp_path / "locks"])
-    engine.gpus = RealGpus(engine.gpus._root)  # type: ignore[attr-defined]
-    engine._locks = GpuLocks(engine.ledger.path, [tmp_path / "locks"])
+    locks = engine.gpus._root / LOCKS  # type: ignore[attr-defined]
+    locks.mkdir()
+    theirs = GpuLocks(tmp_path / "theirs.db", [locks])
     theirs.hold(engine.gpus.gpus())
     with pytest.raises(NodeError, match=r"theirs\.db"):
         granted(engine) if step == "a job is submitted" else engine.hold_gpus()
