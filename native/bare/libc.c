@@ -420,6 +420,10 @@ void *memmove(void *to, const void *from, size_t length) {
     return to;
 }
 
+char *strcpy(char *restrict to, const char *restrict from) {
+    return memcpy(to, from, strlen(from) + 1);
+}
+
 char *stpcpy(char *restrict to, const char *restrict from) {
     const size_t length = strlen(from);
     memcpy(to, from, length + 1);

@@ -7,8 +7,8 @@
  *
  *     pgpu-monitor guard LOCK_FD SPOOL_DIRECTORY -- COMMAND WORDS...
  *
- * runs COMMAND, with LOCK_FD as one more word, and restarts it when it fails: guard.h. The directory and the
- * command are absolute paths. */
+ * runs COMMAND, with LOCK_FD and the number of a socket as two more words, and restarts it when it fails:
+ * guard.h. The directory and the command are absolute paths. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -47,8 +47,9 @@ int main(int count, char **arguments) {
     setsid();
     signal(SIGCHLD, SIG_DFL); /* where it is ignored, which is inherited, the kernel discards exit statuses */
     if (is_run) run((int)fd);
-    /* The command's words move over the "--", so that there is room for the lock behind them. */
-    memmove(arguments + 4, arguments + 5, (size_t)(count - 5) * sizeof *arguments);
-    arguments[count - 1] = arguments[2];
-    guard((int)fd, arguments[3], arguments + 4);
+    /* The command's words move over two of this program's, so that there is room for two behind them. */
+    const char *spool = arguments[3];
+    memmove(arguments + 3, arguments + 5, (size_t)(count - 5) * sizeof *arguments);
+    arguments[count - 2] = arguments[2];
+    guard((int)fd, spool, arguments + 3, &arguments[count - 1]);
 }

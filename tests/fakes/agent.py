@@ -1,4 +1,4 @@
-"""The agent of the fake machine: `agent.py ROOT MODEL LOCK`."""
+"""The agent of the fake machine: `agent.py ROOT MODEL LOCK [GUARD]`."""
 
 import os
 import select
@@ -20,6 +20,7 @@ def main() -> None:
     from pgpu.engine.agent.agents import TAKE_LOCK, take_lock  # noqa: PLC0415 - likewise
     from pgpu.engine.settings import EngineSettings  # noqa: PLC0415 - likewise
     from pgpu.runtimes.job_monitor import become_guard  # noqa: PLC0415 - likewise
+    from pgpu.runtimes.kept_descriptors import use_guard  # noqa: PLC0415 - likewise
 
     root, model = Path(sys.argv[1]), sys.argv[2]
     if not (root / "settings.json").exists():
@@ -30,6 +31,7 @@ def main() -> None:
     again, engine = (sys.executable, __file__, str(root), model), make_engine(root)
     if int(sys.argv[3]) == TAKE_LOCK:
         become_guard(lock, engine.settings.spool, again)
+    use_guard(int(sys.argv[4]))
     run_agent(engine, lambda _job_id: engine, attend_container, lock, again)
     os._exit(0)
 

@@ -20,7 +20,7 @@ from tests.waiting import until
 from pgpu.engine.leases.recovery import LOST, recover
 from pgpu.engine.streams.frames import Hello, encode_hello
 from pgpu.engine.unix_sockets import connect
-from pgpu.host.process_identity import is_alive
+from pgpu.host.process_identity import identify_running, is_alive, read_status
 from pgpu.ledger import Ledger
 from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.structs import replace
@@ -30,6 +30,11 @@ from pgpu.structs import replace
 def machine() -> Iterator[World]:
     with world() as made:
         yield made
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state: T for stopped, Z for not reaped."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
 
 
 def kill_job(machine: World, job_id: str) -> None:
@@ -418,3 +423,45 @@ def test_a_job_whose_monitor_and_then_agent_were_killed_ends_with_its_output_and
     kill(agent)
     until(lambda: machine.entry(job).supervisor not in {agent, None})
     release_and_expect_all(machine, job)
+
+
+def _kill_both_while_the_guard_is_stopped(machine: World, job: Job) -> ProcessHolder:
+    """Kill a job's monitor and its agent, of which the guard starts the next one once it goes on; return the guard."""
+    agent = machine.until_supervised(job)
+    (monitor,) = until(lambda: children_of(agent.pid))
+    status = read_status(agent.pid)
+    assert status is not None
+    guard = identify_running(status.parent_pid)
+    assert guard is not None
+    os.kill(guard.pid, signal.SIGSTOP)
+    until(lambda: state_of(guard.pid) == "T")
+    for pid in (agent.pid, monitor):
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: state_of(pid) == "Z")
+    return guard
+
+
+def test_what_is_in_the_pipes_survives_agent_and_monitor_killed_together(machine: World) -> None:
+    job = held_at_its_first_line(machine)
+    holder = machine.entry(job).job.holder
+    assert isinstance(holder, ProcessHolder)
+    guard = _kill_both_while_the_guard_is_stopped(machine, job)
+    (machine.root / "go").touch()
+    until(lambda: state_of(holder.pid) == "Z")  # no process but the guard has its pipes open
+    os.kill(guard.pid, signal.SIGCONT)
+    release_and_expect_all(machine, job)
+
+
+def test_a_terminal_survives_agent_and_monitor_killed_together(machine: World) -> None:
+    script = f"echo 0; while [ ! -e {machine.root}/go ]; do sleep 0.01; done; echo 1; read line; echo $line; exit 3"
+    job = machine.submit(("sh", "-c", script), wants_tty=True, wants_stdin=True)
+    machine.until_running(job)
+    until(lambda: output(machine, job) == b"0\r\n")
+    for _ in range(2):  # the second time, the agent has it from the guard
+        agent = machine.until_supervised(job)
+        guard = _kill_both_while_the_guard_is_stopped(machine, job)
+        os.kill(guard.pid, signal.SIGCONT)
+        until(lambda agent=agent: machine.entry(job).supervisor not in {agent, None})
+    (machine.root / "go").touch()
+    ended, stdout, _ = machine.attach(job, b"typed\n")
+    assert (ended.exit_code, stdout) == (3, b"0\r\n1\r\ntyped\r\ntyped\r\n")

@@ -1,4 +1,4 @@
-"""`python -m pgpu.app … agent MODEL LOCK`: the program of the agent of one queue.
+"""`python -m pgpu.app … agent MODEL LOCK [GUARD]`: the program of the agent of one queue.
 
 Not for users: errors go to the job's record or to a log in the state directory.
 """
@@ -32,21 +32,24 @@ def main() -> None:
     agent = verbs.add_parser("agent", aliases=["keep"])
     agent.add_argument("gpu_model", help="empty for real GPUs")
     agent.add_argument("lock", type=int, help="descriptor that holds the agent's lock; -1 for none")
+    # Without it under a guard of the release before this one.
+    agent.add_argument("guard", type=int, nargs="?", help="descriptor of a socket to the agent's guard")
     arguments = parser.parse_args()
     settings = load_settings({"state_dir": arguments.state_dir, "runtime_dir": arguments.runtime_dir})
     if arguments.verb == "supervise":
         supervise(settings, arguments.job_id)
     else:
-        run(settings, arguments.gpu_model or None, arguments.lock)
+        run(settings, arguments.gpu_model or None, arguments.lock, arguments.guard)
 
 
-def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
+def run(settings: Settings, gpu_model: str | None, lock: int, guard: int | None) -> None:
     """Be the agent of a queue until no job of it waits or runs.
 
     Args:
         settings: Settings of the process that started this one.
         gpu_model: Which queue; None for real GPUs.
         lock: See `take_lock`.
+        guard: Descriptor of a socket to this process's guard; None for none.
 
     Raises:
         PgpuError: This machine or its settings do not allow an engine.
@@ -56,6 +59,7 @@ def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
     from pgpu.engine.agent.agents import TAKE_LOCK, take_lock
     from pgpu.engine.settings import EngineSettings
     from pgpu.runtimes.job_monitor import become_guard
+    from pgpu.runtimes.kept_descriptors import use_guard
 
     try:
         open_ledger(settings).refuse_if_gone()  # before anything is created in its directory
@@ -74,6 +78,8 @@ def run(settings: Settings, gpu_model: str | None, lock: int) -> None:
     # each 5 ms (Python's default) wakes all threads that wait for it as often.
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    if guard is not None:
+        use_guard(guard)
     engine = make_engine(own)
     run_agent(engine, EnginesOfJobs(own, engine).engine_of, attend_container, held, again)
     # Without the interpreter's end, which would wait for a thread that an engine or driver blocks.

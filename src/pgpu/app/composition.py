@@ -135,7 +135,7 @@ def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
 
 
 def agent_command(settings: Settings) -> tuple[str, ...]:
-    """Return the command of an agent; its GPUs' model and its lock's descriptor are appended."""
+    """Return the command of an agent; its GPUs' model and the descriptors of its lock and of its guard are appended."""
     # -P: without it, a directory named `pgpu` in the caller's working directory would be imported instead.
     # Both directories may come from flags, which the new process would not have.
     words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]

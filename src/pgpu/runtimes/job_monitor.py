@@ -165,10 +165,11 @@ def start_guard(lock: int, spool: Path, command: Sequence[str], stderr: int) -> 
     processes whose parents were killed.
 
     Args:
-        lock: Locked by flock. The agent inherits it open across execve, and gets its number as its last argument.
+        lock: Locked by flock. The agent inherits it open across execve, and gets its number as its last argument but one.
         spool: Where those records go.
         command: The agent's, an absolute path first. It runs in a session of its own, in `/`, with this process's
-            environment, and with `/dev/null` as its standard input and output.
+            environment, and with `/dev/null` as its standard input and output. Its last argument is the number of its socket
+            to the guard (`kept_descriptors`).
         stderr: Of the guard and the agent.
 
     Raises:

@@ -73,8 +73,8 @@ def run_agent(
             engine, the id of its slice and its turn, submits its request in that turn, waits for the grant and supervises
             its job; called by many threads.
         lock: Descriptor that holds the agent's lock; unlocked at the end.
-        again: argv of another agent, for a job that came at the last moment or a guard that was killed; the lock's
-            descriptor is appended.
+        again: argv of another agent, for a job that came at the last moment or a guard that was killed; the descriptors of
+            the lock and of a socket to the guard are appended.
     """
     log_to_stderr()
     # The command that started this process may ignore or block signals; a job would inherit that.

@@ -74,8 +74,8 @@ class Agents:
 
         Args:
             settings: With the directories of the agents' files.
-            command: argv of an agent; the queue's GPU model (empty for real GPUs) and the number of the descriptor that
-                holds its lock are appended.
+            command: argv of an agent; the queue's GPU model (empty for real GPUs) and the numbers of the descriptor that
+                holds its lock and of a socket to its guard are appended.
         """
         self._settings = settings
         self._command = tuple(command)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.mps_sharing import leave_mps
+from pgpu.engine.streams.stdio import has_unread_output
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
@@ -58,8 +59,12 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
         return False
     if is_alive(holder) or context.enforcer.is_held(lease):
         return False
-    # A living monitor is about to record the end; a thread of the agent waits for that.
-    return entry.job.state.is_final or not has_monitor(context.places(entry.job.id).monitor_lock)
+    if entry.job.state.is_final:
+        return True
+    # A living monitor is about to record the end; a thread of the agent waits for that. Without one, an agent starts another
+    # for the output that no monitor has read.
+    places = context.places(entry.job.id)
+    return not has_monitor(places.monitor_lock) and not has_unread_output(entry.job.spec, places)
 
 
 def _finish(context: EngineContext, job_id: str) -> None:

@@ -2,7 +2,8 @@
 
 The agent makes the pipes and sockets and keeps its ends, so that the death of either process loses neither output nor the exit
 code: a monitor continues without an agent, and an agent replaces a monitor that was killed. The job of a killed monitor becomes
-a child of the agent's guard, which records its exit code.
+a child of the agent's guard, which records its exit code. The guard also keeps the read ends of the job's pipes, or its
+terminal, from which the next agent continues if both are killed together.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
+from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.engine.streams.stdio import JobStreams, open_streams
 from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import NodeError, RuntimeUnavailableError
@@ -33,6 +35,7 @@ from pgpu.runtimes.job_monitor import (
     reap_monitor,
     start_monitor,
 )
+from pgpu.runtimes.kept_descriptors import drop, keep, take
 
 PATIENCE_SECONDS = 30.0
 """A client that read nothing for this long counts as hung: the job continues without it."""
@@ -113,11 +116,12 @@ class Carrier:
         if self._lock is None:
             # Its monitor may be one that replaced the job's parent: it has no part in the job's end.
             self._is_carried = True
+            self._keep_pipes()
             self._watch_main()
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
             return Stdio(nothing, nothing, nothing, self)
-        stdio = self._make_streams()
+        stdio = self._make_streams(of_running_job=True)
         if self._end_record() is not None:
             os.eventfd_write(self.end_event, 1)
         else:
@@ -151,7 +155,12 @@ class Carrier:
     @property
     def knows_end(self) -> bool:
         """Whether the exit code is recorded, or will be by a running monitor that another agent started."""
-        return self._lock is None or self._end_record() is not None
+        if self._lock is None or self._end_record() is not None:
+            return True
+        start = self._last_record()
+        with contextlib.suppress(NodeError):
+            return start is not None and self.exit_code(read_record(start).holder) is not None
+        return False
 
     def exit_code(self, holder: ProcessHolder) -> int | None:
         """Return the exit code of the job's main process if its monitor, or the guard of a killed one, has recorded it."""
@@ -201,6 +210,8 @@ class Carrier:
                 os.close(descriptor)
         if self._streams is not None:
             self._streams.close()
+        if self._is_finished:
+            drop(self._job_id)
         for each in (self._listener, self._control):
             if each is not None:
                 each.close()
@@ -212,10 +223,20 @@ class Carrier:
         self._listener.listen(_BACKLOG)
         self._control = bind(socket.SOCK_DGRAM, self._places.control_socket)
 
-    def _make_streams(self) -> Stdio:
+    def _keep_pipes(self) -> None:
+        """Have the guard keep the pipes of a running job: it may be another guard than that of the agent that made them."""
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            paths = [] if self._spec.wants_tty else [self._places.pipe(stream) for stream in (STDOUT, STDERR)]
+            pipes = [stack.enter_context(_opened(path, os.O_RDONLY | os.O_NONBLOCK)) for path in paths]
+            if pipes:
+                keep(self._job_id, pipes)
+
+    def _make_streams(self, *, of_running_job: bool = False) -> Stdio:
         if self._streams is not None:
             self._streams.close()
-        self._streams = open_streams(self._spec, self._places)
+        kept = take(self._job_id) if of_running_job and self._spec.wants_tty else []
+        self._streams = open_streams(self._spec, self._places, *kept)
+        keep(self._job_id, list(self._streams.outputs))
         if self._window is not None:
             self._streams.set_window(*self._window)
         if self._streams.job_ends is None:
@@ -330,7 +351,7 @@ class Carrier:
             self._take_lock()
             try:
                 self._bind()
-                self._make_streams()
+                self._make_streams(of_running_job=True)
             except OSError:
                 self._release_lock()
                 raise

@@ -2,7 +2,7 @@
 
 Output comes through named pipes that the job itself holds open for reading too. So a job whose agent and monitor were killed
 gets no SIGPIPE, and its next agent opens the same pipes. A terminal has no name to open it by: its master side is open in the
-agent and in the monitor, and the job gets a SIGHUP once both are gone.
+agent, in the monitor and in the agent's guard, and the job gets a SIGHUP once all are gone.
 """
 
 import fcntl
@@ -58,13 +58,40 @@ class JobStreams(Struct):
         self.outputs, self.terminal = {}, None
 
 
-def open_streams(spec: JobSpec, places: JobPaths) -> JobStreams:
-    """Make the streams of a job that is about to start, or open the pipes of one that runs already."""
-    return _open_terminal(spec) if spec.wants_tty else _open_pipes(spec, places)
+def open_streams(spec: JobSpec, places: JobPaths, terminal: int | None = None) -> JobStreams:
+    """Make the streams of a job that is about to start, or open the pipes of one that runs already.
+
+    Args:
+        spec: Of the job.
+        places: Where its pipes are.
+        terminal: Master side of the terminal of a job that runs already; None makes a terminal.
+    """
+    return _open_terminal(spec, terminal) if spec.wants_tty else _open_pipes(spec, places)
 
 
-def _open_terminal(spec: JobSpec) -> JobStreams:
-    master, slave = os.openpty()
+def has_unread_output(spec: JobSpec, places: JobPaths) -> bool:
+    """Whether a job's pipes hold output; of a terminal, which has no name, whether it may."""
+    if spec.wants_tty:
+        return True
+    for stream in (STDOUT, STDERR):
+        try:
+            pipe = os.open(places.pipe(stream), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            (unread_bytes,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        finally:
+            os.close(pipe)
+        if unread_bytes:
+            return True
+    return False
+
+
+def _open_terminal(spec: JobSpec, master: int | None) -> JobStreams:
+    if master is None:
+        master, slave = os.openpty()
+    else:
+        slave = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the job has its ends
     os.set_blocking(master, False)
     job_ends = Stdio(slave, slave, slave)
     return JobStreams({master: STDOUT}, master if spec.wants_stdin else None, master, job_ends)
