@@ -19,17 +19,19 @@ _MOST_DESCRIPTORS = 2
 _INT = struct.Struct("i")
 
 _lock = threading.Lock()
-_guard: socket.socket | None = None
+_guards: list[socket.socket] = []
+"""The socket to the guard; empty in a process that is no agent."""
+
 _undelivered: list[str] = []
 """Jobs whose descriptors the guard did not drop yet, since its queue was full; they go first, so that none is kept for ever."""
 
 
 def use_guard(descriptor: int) -> None:
     """Use the socket that this process inherited from its guard; no program that it starts inherits it."""
-    global _guard
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only form
-    _guard = socket.socket(fileno=descriptor)
-    _guard.setblocking(False)  # noqa: FBT003 - its only form
+    guard = socket.socket(fileno=descriptor)
+    guard.setblocking(False)  # noqa: FBT003 - its only form
+    _guards.append(guard)
 
 
 def keep(job_id: str, descriptors: Sequence[int]) -> None:
@@ -76,10 +78,10 @@ def _deliver_drops() -> bool:
 
 def _send(request: str, descriptors: Sequence[int]) -> bool:
     """Send one request; True too if no guard could ever answer it."""
-    if _guard is None:
+    if not _guards:
         return True
     try:
-        socket.send_fds(_guard, [request.encode()], descriptors)
+        socket.send_fds(_guards[0], [request.encode()], descriptors)
     except BlockingIOError:
         return False
     except OSError:
