@@ -103,6 +103,9 @@ class World:
         assert supervisor is not None
         return supervisor
 
+    def until_supervised_by_another(self, job: Job, than: ProcessHolder) -> None:
+        until(lambda: self.entry(job).supervisor not in {than, None}, lambda: self.words_of(job))
+
     def kill_supervisor(self, job: Job) -> ProcessHolder:
         supervisor = self.until_supervised(job)
         kill(supervisor)

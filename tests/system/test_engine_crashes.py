@@ -437,7 +437,7 @@ def _kill_both_while_the_guard_is_stopped(machine: World, job: Job) -> ProcessHo
     until(lambda: state_of(guard.pid) == "T")
     for pid in (agent.pid, monitor):
         os.kill(pid, signal.SIGKILL)
-        until(lambda pid=pid: state_of(pid) == "Z")
+    until(lambda: state_of(agent.pid) == "Z" == state_of(monitor))
     return guard
 
 
@@ -461,7 +461,7 @@ def test_a_terminal_survives_agent_and_monitor_killed_together(machine: World) -
         agent = machine.until_supervised(job)
         guard = _kill_both_while_the_guard_is_stopped(machine, job)
         os.kill(guard.pid, signal.SIGCONT)
-        until(lambda agent=agent: machine.entry(job).supervisor not in {agent, None})
+        machine.until_supervised_by_another(job, agent)
     (machine.root / "go").touch()
     ended, stdout, _ = machine.attach(job, b"typed\n")
     assert (ended.exit_code, stdout) == (3, b"0\r\n1\r\ntyped\r\ntyped\r\n")
