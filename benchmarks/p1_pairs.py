@@ -2,8 +2,8 @@
 
 Both sides run the same programs on simulated GPUs of one model, from the submission of all of them to the last end, with the same
 clock and nothing that samples meanwhile. The sides of a pair follow each other directly and take turns in going first. *Warm*: an
-agent runs, for a job without a GPU. *Cold*: none does, as after ten seconds without a job. All settings are the defaults, so
-before the first pair the memory outside of slices is read twice, a stable time apart.
+agent runs, for a job without a GPU. *Cold*: none does, as after ten seconds without a job. All settings are the defaults, and the
+first pair waits until headroom yields.
 
 Then P1's batch of 25, with defaults: its jobs last as long as P1's table says for the number that runs (`p1_pace`), so 13 and 12
 would end after 17.97 s. *First* is the first batch of a new ledger, *second* the next one there.
@@ -30,6 +30,7 @@ from pgpu.app.settings import Settings
 from pgpu.host.file_lock import try_lock
 from pgpu.lab.p1 import P1_JOB_MIB, P1_TABLE, P1Plan
 from pgpu.lab.testbed import Testbed, open_testbed
+from pgpu.lab.trials import settle
 from pgpu.model import JobSpec, Request, Submission
 from pgpu.units import MIB
 
@@ -57,7 +58,7 @@ def main() -> int:
     counts = [int(word) for word in arguments.jobs.split(",") if word] if arguments.pairs else []
     if counts:
         with open_testbed(settings, "process", None, print) as bed:
-            settle(bed, settings.stable_time)
+            settle(bed)
             for is_warm in (True, False):
                 report["pairs"] += [paired(bed, count, arguments.pairs, is_warm=is_warm) for count in counts]
     if arguments.batches:
@@ -67,14 +68,6 @@ def main() -> int:
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(f"written to {path}")
     return int(any(row["median"] > row["bar"] for row in (*report["pairs"], *report["batches"])))
-
-
-def settle(bed: Testbed, stable_seconds: float) -> None:
-    """Run one job, which measures the GPU's contexts, and let the memory outside of slices become known to be stable."""
-    run_with(bed, bed.workload(P1Plan((1,), batches=1).words()), 1)
-    bed.client.gpus()
-    time.sleep(stable_seconds + 1)  # noqa: TID251 - the time itself is the condition
-    bed.client.gpus()
 
 
 def paired(bed: Testbed, count: int, pairs: int, *, is_warm: bool) -> dict[str, Any]:

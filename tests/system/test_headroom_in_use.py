@@ -1,5 +1,6 @@
 """Headroom that yields, with a real agent on the simulated GPU: P1's twenty run at once, and an outsider costs none of them a byte."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from tests.system.engine_worlds import LONG, world
 from tests.system.test_cli_queue import start_outsider
 from tests.system.test_learning import HOLDER, held_back
 
+from pgpu.app.settings import Settings
+from pgpu.lab import testbed
+from pgpu.lab.trials import SlicedJob, run_sliced, settle
 from pgpu.model import JobState
 from pgpu.units import GIB, MIB
 
@@ -99,6 +103,17 @@ def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_
     eventually(lambda: set(states(place)) == {"exited"})
     assert exit_codes(place) == [0] * TWENTY
     outsider.kill()
+
+
+def test_an_experiment_settles_first_so_that_p1s_twenty_are_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPU_STABLE_TIME", "8s")  # which the agent reads
+    settings = dataclasses.replace(Settings(), simulate="RTX 3090", stable_time=8.0)
+    with testbed.open_testbed(settings, "process", None, lambda _line: None) as bed:
+        settle(bed)
+        jobs = [SlicedJob(f"job-{number}", ("spin", "--launches", "1"), JOB_MIB * MIB) for number in range(TWENTY)]
+        found = run_sliced(bed, jobs)
+    assert found.failed == 0
+    assert len({job.granted_at_seconds for job in found.jobs}) == 1, "in one round"
 
 
 def test_jobs_that_could_drop_their_limits_use_no_headroom() -> None:

@@ -17,7 +17,7 @@ from pgpu.lab.outcomes import ExperimentTrial, mean_seconds, spread, whole_time
 from pgpu.lab.p1_cost import Comparison, compare, costs, is_free_of_failures
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
-from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced, settle
 from pgpu.structs import Struct, replace, to_builtins
 from pgpu.units import MIB
 
@@ -133,6 +133,8 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
     report.require_plotting()
     trials: list[ExperimentTrial] = []
     comparisons: list[Comparison] = []
+    if {True, False} <= {*plan.with_pgpu}:
+        settle(bed)
     for is_with, repetition, jobs in _arrivals(plan):
         if is_with:
             trials.append(run_sliced(bed, jobs, repetition=repetition))

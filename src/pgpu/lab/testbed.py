@@ -70,6 +70,9 @@ class Testbed(Struct, frozen=True):
     bare_additions: Mapping[str, str] = field(default_factory=dict)
     """Additional environment of programs without pgpu, such as the pipe directory of an MPS daemon."""
 
+    stable_seconds: float = 0.0
+    """How long the memory outside of slices must be stable before headroom yields; 0 where it is fixed."""
+
     progress: Callable[[str], None] = field(default=lambda _line: None)
     """Called with each line of progress."""
 
@@ -169,7 +172,8 @@ def open_testbed(
         try:
             bed = _make_testbed(client, _start_bare_device(settings, private), image, progress)
             bed = bed.in_containers() if runtime == "docker" else bed
-            yield replace(bed, environment=_environment_of(settings))
+            stable_seconds = settings.stable_time if settings.headroom.yields else 0.0
+            yield replace(bed, environment=_environment_of(settings), stable_seconds=stable_seconds)
         finally:
             # The agent outlives this process.
             for report in client.jobs(include_final=False):

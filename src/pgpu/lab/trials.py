@@ -21,6 +21,7 @@ from pgpu.lab.outcomes import ExperimentTrial, JobOutcome, Moment, Sample, last_
 from pgpu.lab.testbed import Testbed
 from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.structs import Struct
+from pgpu.units import GIB
 
 PERIOD_SECONDS = 0.1
 _FAILURES_IN_A_ROW = 10
@@ -161,6 +162,20 @@ class SlicedJob(Struct, frozen=True):
 
     oversubscribes: bool = False
     """Whether its memory may be moved to the host while others use the GPU."""
+
+
+def settle(bed: Testbed) -> None:
+    """Wait until headroom yields as on a GPU in use: a new testbed has no record of the memory outside of slices.
+
+    A first job measures the GPU's contexts, which is memory outside of slices, too. Does nothing where headroom is fixed.
+    """
+    if not bed.stable_seconds:
+        return
+    bed.progress(f"waits for {bed.stable_seconds:g} s in which the memory outside of slices is stable")
+    run_sliced(bed, [SlicedJob("first", ("spin", "--launches", "1"), GIB)])
+    bed.client.gpus()
+    time.sleep(bed.stable_seconds + 1)  # noqa: TID251 - the time itself is the condition
+    bed.client.gpus()
 
 
 def run_sliced(
