@@ -15,7 +15,7 @@ from pgpu import libraries
 from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, encode_frame, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import RecordDecoder
-from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, read_record, start_monitor
+from pgpu.runtimes.job_monitor import EndRecord, MonitorOrder, OfferedMonitor, read_record, start_monitor
 from pgpu.runtimes.launcher import Launch
 
 if "PGPU_NATIVE_DIR" in os.environ:  # a build with sanitizers
@@ -39,6 +39,7 @@ class Monitored:
         self.number = number
         self.cap_bytes = cap_bytes
         self.pid = 0
+        self.offered: OfferedMonitor | None = None
         self._stack = contextlib.ExitStack()
         # Short: a socket's path has 107 bytes at most.
         sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -132,7 +133,7 @@ class Monitored:
             done=lock,
             held=tuple(held),
         )
-        self.pid = start_monitor(order)
+        self.pid = start_monitor(order, self.offered).pid or 0
         for descriptor in {lock, spool, *(() if given else (*streams, *job_ends))}:
             os.close(descriptor)
 

@@ -2,8 +2,9 @@
  *
  *     pgpu-monitor run FD
  *
- * receives one order over the SOCK_SEQPACKET socket FD and monitors its job. It does not read its
- * environment.
+ * receives one order over the SOCK_SEQPACKET socket FD and monitors its job; it ends if the socket is closed
+ * before. It does not read its environment. The process that starts it need not be the one that sends the
+ * order: the job gets the control group, niceness, affinity and namespaces of the former.
  *
  *     pgpu-monitor guard LOCK_FD SPOOL_DIRECTORY -- COMMAND WORDS...
  *
@@ -28,6 +29,7 @@ static void close_all_but(unsigned kept) {
 
 static _Noreturn void run(int socket) {
     static struct order order;
+    if (chdir("/") != 0) _exit(2); /* not the directory of a command, which could not be unmounted */
     if (!receive_order(socket, &order)) _exit(2);
     close(socket);
     monitor(&order);

@@ -32,11 +32,22 @@
 enum { REFUSED = 125, LOOK_MS = 500, ABANDONED_LOOK_MS = 60000, FIRST_FOLLOWER = 6 };
 enum { MOST_REAPED = 64 /* in one round */, TERMINAL_BUFFER = 1 << 17 /* more than a pty keeps */ };
 
+/* What would keep this process from its duties: its files must be readable for the next process, and it needs
+ * a descriptor for each client. The launcher gets the values of the process that started this one. */
+static const int RAISED[] = {RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_CPU};
+enum { RAISED_LIMITS = sizeof RAISED / sizeof *RAISED };
+
+struct inheritance {
+    mode_t umask;
+    struct rlimit limits[RAISED_LIMITS];
+};
+
 struct job {
     const struct order *order;
     struct record record;
     struct job_log log;
     struct streams streams;
+    struct inheritance inheritance;
     pid_t main; /* the launcher, later the job's command */
     int signals;
     bool has_ended, is_finished, has_quit;
@@ -50,6 +61,21 @@ static struct job job; /* static: a process has one, and the clients' table is l
 static _Noreturn void refuse(const char *stage, const char *detail) {
     dprintf(job.order->fds[ORDER_REPORT], "%d\t%s\t%s\n", errno, stage, detail);
     _exit(REFUSED);
+}
+
+static void lift_inheritance(struct inheritance *inherited) {
+    inherited->umask = umask(0);
+    for (int i = 0; i < RAISED_LIMITS; i++) {
+        if (getrlimit(RAISED[i], &inherited->limits[i]) != 0) refuse("limits", "read");
+        const struct rlimit raised = {inherited->limits[i].rlim_max, inherited->limits[i].rlim_max};
+        if (setrlimit(RAISED[i], &raised) != 0) refuse("limits", "raise");
+    }
+}
+
+static void restore_inheritance(const struct inheritance *inherited) {
+    umask(inherited->umask);
+    for (int i = 0; i < RAISED_LIMITS; i++)
+        if (setrlimit(RAISED[i], &inherited->limits[i]) != 0) refuse("limits", "restore");
 }
 
 static void move_up(int *fd) {
@@ -69,6 +95,7 @@ static _Noreturn void become_launcher(void) {
     for (int i = 0; i < count; i++)
         if (dup2(fds[i], i) < 0) refuse("descriptors", "place");
     syscall(SYS_close_range, count, ~0u, 0);
+    restore_inheritance(&job.inheritance);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -282,6 +309,7 @@ _Noreturn void monitor(const struct order *order) {
     prctl(PR_SET_DUMPABLE, 0);
     job.signals = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
     if (job.signals < 0) refuse("signals", "signalfd");
+    lift_inheritance(&job.inheritance);
     const bool has_launcher = order->launcher != NULL;
     if (has_launcher && !record_create(&job.record, order->fds[ORDER_SPOOL], order->job, order->start))
         refuse("spool", "record");

@@ -408,7 +408,7 @@ def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
     """Run one job to its end; its output must not go to stdout, which is for the profile."""
     # A signal cancels the job while it waits, and is forwarded once it runs; the failed run then ends the series.
     with deferred_signals() as came:
-        [job] = plan.client.submit_all([submission])
+        job = plan.client.submit_attached(submission)
         if not plan.is_quiet:
             print_simulated(job)
         ended = attach(plan.client, job, came, as_json=False, is_quiet=plan.is_quiet, stdout=output)

@@ -1,5 +1,6 @@
 """The client with the engine in its own process: there is no daemon, and such processes coordinate through the ledger."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,11 +9,14 @@ from typing import BinaryIO
 from pgpu.advising.contention import Constants
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.job_stream import require_grant
+from pgpu.client.monitor_offer import MonitorOffer, may_offer
 from pgpu.client.protocol import Client
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.sharing_advice import check_calibration, keep_constants
 from pgpu.engine.leases.recovery import recover
+from pgpu.engine.submitter import inheritance
+from pgpu.host.process_identity import myself
 from pgpu.ledger import ChangeWatch
 from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
@@ -46,18 +50,34 @@ class EmbeddedClient(JobService, Client):
         JobService.__init__(self, EnginePool(engine, engine_of), Caller.this_process())
         self._engine = engine
         self._doorsteps: dict[str, Doorstep] = {}
+        self._offers: dict[str, MonitorOffer] = {}
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs, all or none; see `Client.submit_all`."""
         return self.submit_batch(Ask(tuple(submissions)))
+
+    def submit_attached(self, submission: Submission) -> Job:
+        """Accept one job and offer its agent a monitor that this process starts; see `Client.submit_attached`."""
+        if submission.spec.runtime != "process" or not may_offer():
+            return self.submit_all([submission])[0]
+        ask = Ask((submission,), environment=tuple(os.environ.items()), inherited=inheritance(starter=myself()))
+        [job] = self.submit_batch(ask)
+        offer = self._offers[job.id] = MonitorOffer(self._engine.agents, job.id, job.gpu_model)
+        offer.renew()
+        return job
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""
         from pgpu.client.terminal import attach  # noqa: PLC0415 - most commands attach to nothing
 
         spec = self.ledger.job(job_id).spec
-        stream, control = Follower(self._engine, job_id, holds_back=True), EngineHand(self._engine, job_id)
-        attach(stream, control, spec, stdin=stdin, stdout=stdout, stderr=stderr)
+        offer, control = self._offers.get(job_id), EngineHand(self._engine, job_id)
+        stream = Follower(self._engine, job_id, holds_back=True, offer=offer)
+        try:
+            attach(stream, control, spec, stdin=stdin, stdout=stdout, stderr=stderr)
+        finally:
+            if offer is not None:
+                self._offers.pop(job_id).close()
         return require_grant(self.ledger.job(job_id))
 
     def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
@@ -69,6 +89,8 @@ class EmbeddedClient(JobService, Client):
         deadline = time.monotonic() + timeout_seconds
         while (job := self.ledger.job(job_id)).state is JobState.WAITING:
             doorstep = self._doorsteps.setdefault(job_id, Doorstep(self._engine, job_id, job.gpu_model))
+            if job_id in self._offers:
+                doorstep.on_connected = self._offers[job_id].renew
             # The doorstep waits at the agent's socket; it is kept for the next call, which continues to wait at it.
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0:

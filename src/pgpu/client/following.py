@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pgpu.client.job_stream import JobStream
+from pgpu.client.monitor_offer import MonitorOffer
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
@@ -32,7 +33,15 @@ _CHUNK_BYTES = 1 << 18
 class Follower(JobStream):
     """Follows one job until it is final."""
 
-    def __init__(self, engine: Engine, job_id: str, *, offset: int = 0, holds_back: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        job_id: str,
+        *,
+        offset: int = 0,
+        holds_back: bool = False,
+        offer: MonitorOffer | None = None,
+    ) -> None:
         """Do not connect yet.
 
         Args:
@@ -40,10 +49,12 @@ class Follower(JobStream):
             job_id: The job.
             offset: As of `JobStream`.
             holds_back: Likewise.
+            offer: Renewed for each start of the job; None if this process does not offer its monitor.
         """
         super().__init__(offset, holds_back=holds_back)
         self._engine = engine
         self._job_id = job_id
+        self._offer = offer
 
     def records(self) -> Iterator[Record]:
         """Yield output until the job is final and all of it was yielded.
@@ -53,24 +64,30 @@ class Follower(JobStream):
         """
         recover_at_seconds = 0.0
         while True:
-            was_final = self._wait_for_grant().is_final
+            state = self._wait_for_grant()
+            if state is JobState.STARTING and self._offer is not None:
+                self._offer.renew()
             connection = self._connected()
             if connection is not None:
                 with connection:
                     if (yield from self.read_connection(partial(self._receive, connection))):
                         return
-            elif was_final:
+            elif state.is_final:
                 yield from self.stored_records()
                 return
             elif time.monotonic() > recover_at_seconds:
                 recover(self._engine)
                 recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
+            if self._offer is not None:
+                self._offer.expect_another_start()
             self.rest(_RECONNECT_SECONDS)
 
     def _wait_for_grant(self) -> JobState:
         """Return the first state after `waiting`."""
         job = self._engine.ledger.job(self._job_id)
         with Doorstep(self._engine, job.id, job.gpu_model) as doorstep:
+            if self._offer is not None:
+                doorstep.on_connected = self._offer.renew
             while job.state is JobState.WAITING:
                 doorstep.wake_descriptor, doorstep.on_wake = self.wake_descriptor, self.on_wake
                 doorstep.rest()

@@ -49,6 +49,17 @@ class Client(Protocol):
         """
         ...
 
+    def submit_attached(self, submission: Submission) -> Job:
+        """Accept one job, as `submit_all` does, that the caller attaches to next.
+
+        Where the engine is in this process, a process job becomes a descendant of this process: it keeps its control group,
+        niceness, affinity and namespaces, and outlives it.
+
+        Args:
+            submission: Of one job, without an array.
+        """
+        return self.submit_all([submission])[0]
+
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Carry streams, terminal size and signals between the caller and a job, from its first byte, until it ends.
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pgpu.model import Account
-from pgpu.structs import Struct
+from pgpu.model import Account, ProcessHolder
+from pgpu.structs import Struct, to_builtins
 
 _STATUS = Path("/proc/self/status")
 _NAMES = sorted(name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE")
@@ -38,13 +38,18 @@ def this_process() -> Submitter:
     return Submitter(os.getuid(), tuple(os.environ.items()), inheritance())
 
 
-def inheritance() -> str:
-    """Return this process's umask and limits as text for the ledger."""
+def inheritance(starter: ProcessHolder | None = None) -> str:
+    """Return this process's umask and limits as text for the ledger.
+
+    Args:
+        starter: As `Account.starter`.
+    """
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in _NAMES}
     # Not os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7.
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     umask = next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
-    return json.dumps({"umask": umask, "limits": limits})
+    named = {} if starter is None else {"starter": to_builtins(starter)}
+    return json.dumps({"umask": umask, "limits": limits, **named})
 
 
 def inheritance_of(account: Account) -> str:
@@ -78,7 +83,9 @@ def own_account(text: str | None, environment: Sequence[tuple[str, str]]) -> Acc
         return None
     fields = json.loads(text)
     limits = tuple(each for each in _limits_of(fields) if resource.getrlimit(getattr(resource, each[0])) != each[1:])
-    return Account(os.geteuid(), os.getegid(), tuple(os.getgroups()), fields["umask"], limits, tuple(environment))
+    starter = ProcessHolder(**fields["starter"]) if "starter" in fields else None
+    groups = tuple(os.getgroups())
+    return Account(os.geteuid(), os.getegid(), groups, fields["umask"], limits, tuple(environment), starter)
 
 
 def _limits_of(fields: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:

@@ -3,8 +3,10 @@
 Reads /proc only. `identify_running` and `identify_unreaped` differ in zombies: a process that has ended but was not reaped.
 """
 
+import fcntl
 import os
 import select
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +20,10 @@ _DEAD_STATES = {"Z", "X", "x"}
 
 _PF_KTHREAD = 0x00200000
 """Flag of threads of the kernel; Source: include/linux/sched.h."""
+
+_PIDFD_INFO_BYTES = 64
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 class ProcessStatus(Struct, frozen=True):
@@ -104,11 +110,27 @@ def open_pidfd(holder: ProcessHolder) -> int | None:
     return None
 
 
-def has_ended(pidfd: int, timeout_seconds: float = 0.0) -> bool:
-    """Wait at most so long for the end of a process, and return whether it has ended.
+def has_ended(pidfd: int, timeout_seconds: float | None = 0.0) -> bool:
+    """Wait at most so long for the end of a process, None for without limit, and return whether it has ended.
 
     By poll(2): select(2) takes no descriptor above 1023, and an agent may have many.
     """
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(timeout_seconds * 1000))
+    return bool(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
+
+
+def reaped_status(pidfd: int) -> int | None:
+    """Return the wait status of a process that its parent, any process, has reaped.
+
+    None before that, and before Linux 6.15, which keeps it for the pidfds that were opened before the reaping. Source:
+    struct pidfd_info in include/uapi/linux/pidfd.h.
+    """
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    (mask,), (status,) = struct.unpack_from("=Q", info), struct.unpack_from("=i", info, _PIDFD_INFO_BYTES - 4)
+    return status if mask & _PIDFD_INFO_EXIT else None

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Literal
 
-from pgpu.model.lease import Holder, Lease, Request, SharingMode
+from pgpu.model.lease import Holder, Lease, ProcessHolder, Request, SharingMode
 from pgpu.structs import Struct
 
 
@@ -24,6 +24,9 @@ class Account(Struct, frozen=True):
 
     environment: tuple[tuple[str, str], ...] = ()
     """The whole environment: nothing is inherited from the server. Not in `repr`, since it may hold secrets."""
+
+    starter: ProcessHolder | None = None
+    """The process that offers to start the job's monitor, so that the job is its descendant; None for jobs of the agent."""
 
     def __repr__(self) -> str:
         return f"Account(uid={self.uid}, gid={self.gid})"

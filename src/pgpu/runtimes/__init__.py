@@ -52,8 +52,13 @@ class LauncherParent(Protocol):
         """
         ...
 
-    def exit_code(self, holder: ProcessHolder) -> int | None:
-        """Return the recorded exit code of this process, 0-255; None if there is none."""
+    def exit_code(self, holder: ProcessHolder, pidfd: int | None) -> int | None:
+        """Return the exit code of this process, 0-255; None if it is unknown, or if its command was not executed.
+
+        Args:
+            holder: The job's main process.
+            pidfd: Of that process; None if it ended before it could be opened.
+        """
         ...
 
 

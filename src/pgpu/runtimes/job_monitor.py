@@ -1,12 +1,14 @@
 """Starts the native monitor of a job and reads the record that it leaves.
 
 The monitor (native/monitor) starts the launcher, carries the job's output into its log, serves clients and reaps the job. Its
-order is a memory file of words with descriptors beside it, sent over a socket that it inherits.
+order is a memory file of words with descriptors beside it, sent over a socket that it inherits. The process that starts a
+monitor need not be the one that sends the order: a command starts one and hands the socket to the agent.
 """
 
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import threading
 import time
@@ -16,6 +18,7 @@ from typing import NoReturn
 
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import try_flock
+from pgpu.host.process_identity import has_ended
 from pgpu.libraries import LAUNCHER, MONITOR, library_path
 from pgpu.model import ProcessHolder
 from pgpu.runtimes.launcher import spawn
@@ -98,14 +101,65 @@ class EndRecord(Struct, frozen=True):
         return self.exit_code if self.has_run and self.holder == holder else None
 
 
+class OfferedMonitor(Struct, frozen=True):
+    """A monitor that another process started, and that waits for its order. The descriptors are the owner's to close."""
+
+    connection: socket.socket
+    """For the order; the monitor ends if it is closed before."""
+
+    pidfd: int
+    """Of the monitor."""
+
+    def close(self) -> None:
+        """Close both, which ends the monitor."""
+        self.connection.close()
+        os.close(self.pidfd)
+
+
+class Monitor:
+    """A monitor that was given its order: a child of this process, or another process's child."""
+
+    def __init__(self, pid: int | None, pidfd: int | None = None) -> None:
+        """Own a monitor.
+
+        Args:
+            pid: Of a child of this process; None for another process's child.
+            pidfd: Of the latter; closed by `reap`.
+        """
+        self.pid = pid
+        self._pidfd = pidfd
+
+    def kill(self) -> None:
+        """Send SIGKILL; no effect if it was reaped."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.pid is not None:
+                os.kill(self.pid, signal.SIGKILL)
+            elif self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Wait for its end, then forget it; does nothing if it was forgotten already."""
+        if self.pid is not None:
+            _reap(self.pid)
+            self.pid = None
+        elif self._pidfd is not None:
+            has_ended(self._pidfd, None)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor of another process's child; a child of this one is reaped by `reap_ended_monitors`."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
 _children: set[int] = set()
 """Monitors that this process started and did not reap yet."""
 
 _reaping = threading.Lock()
 
 
-def reap_monitor(pid: int) -> None:
-    """Wait for the end of a monitor that this process started; does nothing if it was reaped already."""
+def _reap(pid: int) -> None:
     with _reaping:
         if pid in _children:
             _children.remove(pid)
@@ -120,13 +174,59 @@ def reap_ended_monitors() -> None:
                 _children.remove(pid)
 
 
-def start_monitor(order: MonitorOrder) -> int:
-    """Start a monitor and return its PID; it is a child of this process, which must reap it.
+def start_idle_monitor(stderr: int | None = None) -> tuple[int, socket.socket]:
+    """Start a monitor that waits for its order, as a child of this process in a session of its own.
+
+    It ends if the socket is closed before the order is sent. `reap_ended_monitors` reaps it.
+
+    Args:
+        stderr: Its error output; None for /dev/null.
+
+    Returns:
+        Its PID, and the socket for `send_order`.
+
+    Raises:
+        NodeError: The monitor is missing from this installation.
+        OSError: The kernel could not create a process.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        streams = (nothing, nothing, nothing if stderr is None else stderr)
+        pid = spawn(library_path(MONITOR), ("run", "3"), (*streams, theirs.fileno()))
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        os.close(nothing)
+        theirs.close()
+    _children.add(pid)
+    return pid, ours
+
+
+def start_monitor(order: MonitorOrder, offered: OfferedMonitor | None = None) -> Monitor:
+    """Give an order to the monitor that another process offers, or to one that is started here if that one has ended.
 
     Raises:
         NodeError: The monitor or the launcher is missing from this installation.
         OSError: The kernel could not create a process.
     """
+    words = _words_of(order)
+    if offered is not None:
+        try:
+            with offered.connection:
+                send_order(offered.connection, words, order)
+        except OSError:  # it was killed
+            os.close(offered.pidfd)
+        else:
+            return Monitor(None, offered.pidfd)
+    pid, connection = start_idle_monitor(stderr=2)
+    with connection:
+        send_order(connection, words, order)
+    return Monitor(pid)
+
+
+def _words_of(order: MonitorOrder) -> list[str]:
     words = [_VERSION, "--job", order.job_id, "--try", str(order.number), "--log", str(order.log)]
     words += [
         "--cap",
@@ -137,12 +237,7 @@ def start_monitor(order: MonitorOrder) -> int:
     words += [*(["--tty"] if order.has_terminal else []), *(["--stdin"] if order.wants_stdin else [])]
     if order.launcher_words is not None:
         words += ["--", str(library_path(LAUNCHER)), "--mark", *order.launcher_words]
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        pid = spawn(library_path(MONITOR), ("run", "3"), (0, 1, 2, theirs.fileno()))
-        _children.add(pid)
-        send_order(ours, words, order)
-    return pid
+    return words
 
 
 def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOrder) -> None:

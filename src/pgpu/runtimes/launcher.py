@@ -31,8 +31,8 @@ _REPORT_FD = 4
 _READY = "ready"
 _LET_GO = b"G"
 
-# Python ignores these two signals, and an ignored signal stays ignored over execve.
-_SIGNALS_TO_RESTORE = (signal.SIGPIPE, signal.SIGXFSZ)
+# Python ignores SIGPIPE and SIGXFSZ, and a shell or `nohup` others; an ignored signal stays ignored over execve.
+_SIGNALS_TO_RESTORE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 @dataclass

@@ -82,7 +82,7 @@ class RunningProcess:
         if self._exit_code is None and self._pidfd is not None:
             self._exit_code = _reap(self._pidfd)
         if self._exit_code is None and self._monitor is not None:
-            self._exit_code = self._monitor.exit_code(self._holder)
+            self._exit_code = self._monitor.exit_code(self._holder, self._pidfd)
         return self._exit_code
 
     def is_alive(self) -> bool:

@@ -262,4 +262,6 @@ class Caller(Struct, frozen=True):
         Raises:
             AccessError: As of `inheritance`.
         """
-        return None if self.is_local else Submitter(self.uid, environment, self.inheritance(claimed))
+        if self.is_local:
+            return None if claimed is None else Submitter(self.uid, environment, claimed)
+        return Submitter(self.uid, environment, self.inheritance(claimed))

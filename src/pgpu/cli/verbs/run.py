@@ -44,7 +44,7 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     client = invocation.make_client(settings)
     # Until the end of the wait, a signal is only recorded: raised inside a request, it would leave a job without its caller.
     with deferred_signals() as signals:
-        [submitted] = client.submit_all([submission])
+        submitted = client.submit_all([submission])[0] if job.detach else client.submit_attached(submission)
         if not as_json:
             print_simulated(submitted)
             print_estimate(submitted)

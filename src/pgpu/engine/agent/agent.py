@@ -19,6 +19,7 @@ from pgpu.engine.agent.containers import SubmissionTurn, container_home, find_un
 from pgpu.engine.agent.deadlines import Deadlines, now_seconds
 from pgpu.engine.agent.door import Door
 from pgpu.engine.agent.heartbeat import beat
+from pgpu.engine.agent.monitor_offers import MonitorOffers
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
 from pgpu.engine.leases.recovery import recover
@@ -128,12 +129,18 @@ class _Agent:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)
-        self._door = Door(self._loop, door, self._still_waits, self._reason, self._take_container)
+        self._offers = MonitorOffers(self._loop)
+        self._door = Door(self._loop, door, self._still_waits, self._reason, self._take_container, self._offers.add)
         self._watcher = ProcessWatcher(self._loop, self._recover_and_admit)
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
         self._attendants = Attendants(
-            self._loop, engine, engine_of, attend_container, lambda: self._log_errors(self._watch_holders)
+            self._loop,
+            engine,
+            engine_of,
+            attend_container,
+            self._offers.take,
+            lambda: self._log_errors(self._watch_holders),
         )
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0
@@ -164,6 +171,7 @@ class _Agent:
                 path.unlink(missing_ok=True)
         self._wake.close()
         self._door.close()
+        self._offers.close()
         self._watcher.watch(set())
         self._watchdog.close()
         self._attendants.close()

@@ -29,6 +29,9 @@ GO = b"go"
 START = b"start"
 """Begins a message with the id of a granted job to be supervised: `start 0123456789ab`."""
 
+MONITOR = b"monitor "
+"""Begins the message on a connection that offers a monitor for a job; then the job's id. Socket and pidfd come with it."""
+
 TAKE_LOCK = -1
 """Stands for the lock's descriptor where a new agent must open and lock the file itself, or end."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop
-from pgpu.engine.supervisor import supervise
+from pgpu.engine.supervisor import TakeMonitor, supervise
 from pgpu.errors import JobNotFoundError, PgpuError
 from pgpu.host import thread_turns
 from pgpu.host.stderr_log import log_to_file, say, say_traceback
@@ -31,12 +31,13 @@ _STACK_BYTES = 1 << 20
 class Attendants:
     """The threads of one agent. All methods are called in the agent's main thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the calls of one agent
         self,
         loop: EventLoop,
         engine: Engine,
         engine_of: Callable[[str], Engine],
         attend_container: Callable[[Engine, str, SubmissionTurn], None],
+        take_monitor: TakeMonitor,
         on_end: Callable[[], None],
     ) -> None:
         """Start nothing.
@@ -46,12 +47,14 @@ class Attendants:
             engine: Of the agent.
             engine_of: Returns the engine with the settings of a job's submitter; called in the job's thread.
             attend_container: Does what a container needs from its creation to its end; called in its thread.
+            take_monitor: Returns the monitor that a command offers for its job; called in the job's thread.
             on_end: Called in the main thread after threads have ended.
         """
         self._loop = loop
         self._engine = engine
         self._engine_of = engine_of
         self._attend_container = attend_container
+        self._take_monitor = take_monitor
         self._on_end = on_end
         self._threads: dict[str, threading.Thread] = {}
         self._failed_at_seconds: dict[str, float] = {}
@@ -99,7 +102,7 @@ class Attendants:
                 places = engine.places(job_id)
                 places.make()
                 with log_to_file(places.supervisor_log), thread_turns.turn():
-                    supervise(engine, job_id)
+                    supervise(engine, job_id, self._take_monitor)
         except JobNotFoundError:
             pass  # the ledger was replaced, or has deleted the job
         except PgpuError as exc:

@@ -1,31 +1,36 @@
 """The connections of clients that wait for one job each: they get the reason of the wait, and end when it ends.
 
 A client sends the job's id and a newline, and gets lines; no client can delay the agent. `create` of a container sends `container`
-and the id of its slice, and gets one byte.
+and the id of its slice, and gets one byte. A command that offers its job's monitor sends `monitor` and the job's id with two
+descriptors.
 """
 
+import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from pgpu.engine.agent.agents import MONITOR
 from pgpu.engine.event_loop import READABLE, EventLoop
 
 CONTAINER = "container "
 """Begins the message that names a new container; the answer is `+`, or `-` if no thread can be started for it."""
 
 _MOST_BYTES = 64
+_MOST_DESCRIPTORS = 2
 
 
 class Door:
     """All connections of one agent."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the calls of one agent
         self,
         loop: EventLoop,
         listener: socket.socket,
         still_waits: Callable[[str], bool],
         reason: Callable[[str], str | None],
         take_container: Callable[[str], bool],
+        take_offer: Callable[[str, socket.socket, Sequence[int]], None],
     ) -> None:
         """Accept connections from now on.
 
@@ -35,12 +40,14 @@ class Door:
             still_waits: Whether a job waits now.
             reason: Returns why, as the last round found it; None for a job that the round did not have.
             take_container: Has a thread attend a container; returns whether there is one.
+            take_offer: Takes the offer of a monitor for a job: its connection, which is then the callee's, and descriptors.
         """
         self._loop = loop
         self._listener = listener
         self._still_waits = still_waits
         self._reason = reason
         self._take_container = take_container
+        self._take_offer = take_offer
         self._connections: dict[int, socket.socket] = {}
         self._jobs: dict[int, str] = {}
         self._sent: dict[int, str] = {}
@@ -77,13 +84,22 @@ class Door:
 
     def _receive(self, descriptor: int) -> None:
         """Read the job's id; a client that sends more, or closes, is dropped."""
+        words, given = b"", list[int]()
         try:
-            words = self._connections[descriptor].recv(_MOST_BYTES)
+            words, given, _, _ = socket.recv_fds(
+                self._connections[descriptor], _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:
-            words = b""
+            pass  # The client has closed the connection.
         job_id = words.decode("ascii", "replace").strip()
+        if words.startswith(MONITOR):
+            self._loop.forget(descriptor)
+            self._take_offer(job_id.removeprefix(MONITOR.decode()), self._connections.pop(descriptor), given)
+            return
+        for each in given:
+            os.close(each)
         if job_id.startswith(CONTAINER):
             is_taken = self._take_container(job_id.removeprefix(CONTAINER))
             with suppress(OSError):  # A container that is being removed; its thread finds that.

@@ -37,6 +37,9 @@ class Doorstep:
         """Polled beside the connection; `on_wake` is called when it is readable."""
 
         self.on_wake: Callable[[], None] = lambda: None
+        self.on_connected: Callable[[], None] = lambda: None
+        """Called with each new connection: an agent accepts calls then."""
+
         self._engine = engine
         self._id = job_id
         self._gpu_model = gpu_model
@@ -57,6 +60,8 @@ class Doorstep:
         """
         if self._connection is None:
             self._connection = self._connected()
+            if self._connection is not None:
+                self.on_connected()
         if self._connection is None:
             recover(self._engine)
             self._poll(None, _AGAIN_SECONDS)

@@ -3,13 +3,13 @@
 The agent makes the pipes and sockets and keeps its ends, so that the death of either process loses neither output nor the exit
 code: a monitor continues without an agent, and an agent replaces a monitor that was killed. The job of a killed monitor becomes
 a child of the agent's guard, which records its exit code. The guard also keeps the read ends of the job's pipes, or its
-terminal, from which the next agent continues if both are killed together.
+terminal, from which the next agent continues if both are killed together. If a command started the monitor, the job becomes a
+child of init or another subreaper; its exit code is then read by the pidfd.
 """
 
 import contextlib
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,22 +17,24 @@ from pathlib import Path
 
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
+from pgpu.engine.streams.orphan_watch import OrphanWatch
 from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.engine.streams.stdio import JobStreams, open_streams
 from pgpu.engine.unix_sockets import bind, send_datagram
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.host.file_lock import open_lock_file, try_flock
-from pgpu.host.process_identity import identify_unreaped, open_pidfd
+from pgpu.host.process_identity import reaped_status
 from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
 from pgpu.model import JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.job_monitor import (
     EndRecord,
+    Monitor,
     MonitorOrder,
+    OfferedMonitor,
     read_reaped,
     read_record,
-    reap_monitor,
     start_monitor,
 )
 from pgpu.runtimes.kept_descriptors import drop, keep, take
@@ -43,6 +45,7 @@ PATIENCE_SECONDS = 30.0
 _BACKLOG = 128
 _RETIREMENT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
+_SIGNAL_EXIT_BASE = 128
 _ORDER_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 
@@ -85,10 +88,10 @@ class Carrier:
         """Whether the monitor carries the streams only, and is not the job's parent."""
 
         self._number = 0
-        self._monitor_pid: int | None = None
+        self._monitor: Monitor | None = None
+        self._offered: OfferedMonitor | None = None
         self._done: int | None = None
-        self._main: ProcessHolder | None = None
-        self._main_pidfd: int | None = None
+        self._orphan: OrphanWatch | None = None
         self.end_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
         self._lock: int | None = open_lock_file(places.monitor_lock)
@@ -99,8 +102,14 @@ class Carrier:
         else:
             self._release_lock()
 
-    def open(self) -> Stdio:
-        """Make the streams of a job that is to be started; then call `started`."""
+    def open(self, offered: OfferedMonitor | None = None) -> Stdio:
+        """Make the streams of a job that is to be started; then call `started`.
+
+        Args:
+            offered: The job's monitor, which `start_launcher` gives its order; closed here. None has one started there.
+        """
+        self._drop_offered()
+        self._offered = offered
         self._retire()
         return self._make_streams()
 
@@ -123,14 +132,14 @@ class Carrier:
             return Stdio(nothing, nothing, nothing, self)
         stdio = self._make_streams(of_running_job=True)
         if self._end_record() is not None:
-            os.eventfd_write(self.end_event, 1)
+            self._report_end()
         else:
             self._watch_main()
         return stdio
 
     def started(self) -> None:
         """Close the job's ends in this process; start a monitor for the streams if the job has no launcher."""
-        if self._lock is not None and self._monitor_pid is None:
+        if self._lock is not None and self._monitor is None:
             self._start_monitor(None, None, None)
         if self._streams is not None:
             self._streams.close_job_ends()
@@ -159,18 +168,22 @@ class Carrier:
             return True
         start = self._last_record()
         with contextlib.suppress(NodeError):
-            return start is not None and self.exit_code(read_record(start).holder) is not None
+            return start is not None and self.exit_code(read_record(start).holder, None) is not None
         return False
 
-    def exit_code(self, holder: ProcessHolder) -> int | None:
-        """Return the exit code of the job's main process if its monitor, or the guard of a killed one, has recorded it."""
+    def exit_code(self, holder: ProcessHolder, pidfd: int | None) -> int | None:
+        """Return the exit code of the job's main process: as recorded, or, if its monitor was killed, as the kernel kept it."""
         record = self._end_record()
         if record is not None:
             return record.exit_code_of(holder)
         start = self._last_record()
         if start is None or not read_record(start).has_run:
             return None  # the launcher ended before it executed the job
-        return read_reaped(self._places.spool, holder)
+        code = read_reaped(self._places.spool, holder)
+        if code is None and pidfd is not None and (status := reaped_status(pidfd)) is not None:
+            code = os.waitstatus_to_exitcode(status)
+            code = code if code >= 0 else _SIGNAL_EXIT_BASE - code
+        return code
 
     def drain(self) -> None:
         """End the output of a job that runs elsewhere; a monitor that started its job does so itself."""
@@ -182,7 +195,7 @@ class Carrier:
         if self._is_finished:
             return
         self._is_finished = True
-        if self._lock is not None and self._monitor_pid is None:  # the job was never started
+        if self._lock is not None and self._monitor is None:  # the job was never started
             if self._streams is None:
                 self._make_streams()
             self._start_monitor(None, None, None)
@@ -202,12 +215,13 @@ class Carrier:
         if not self._is_finished:
             self._order(b"quit")
         self._places.remove_records()
-        if self._main is not None:
-            (self._places.spool / f"reaped-{self._main.pid}").unlink(missing_ok=True)
-        for descriptor in (self._done, self._main_pidfd):
-            if descriptor is not None:
-                self._loop.forget(descriptor)
-                os.close(descriptor)
+        if self._orphan is not None:
+            self._orphan.close()
+            (self._places.spool / f"reaped-{self._orphan.main.pid}").unlink(missing_ok=True)
+        self._forget_done()
+        self._drop_offered()
+        if self._monitor is not None:
+            self._monitor.forget()
         if self._streams is not None:
             self._streams.close()
         if self._is_finished:
@@ -279,21 +293,22 @@ class Carrier:
                 done=done,
                 held=self._held(),
             )
-            self._monitor_pid = start_monitor(order)
+            offered, self._offered = self._offered, None
+            self._monitor = start_monitor(order, offered)
         # The input ends when the client that owns it disconnects; with the write end open here, it would not.
         streams.close_stdin()
 
     def _retire(self) -> None:
         """End the monitor of an earlier start of this job, and take its lock and its place."""
-        if self._lock is not None and self._monitor_pid is None:
+        if self._lock is not None and self._monitor is None:
             return
         self._order(b"quit")
         if self._lock is None:
             self._take_lock()
             self._bind()
-        elif self._monitor_pid is not None:
+        elif self._monitor is not None:
             # The monitor of a failed start has no job, so it may be killed; it may also be stopped, and ignore messages.
-            os.kill(self._monitor_pid, signal.SIGKILL)
+            self._monitor.kill()
             self._reap_monitor()
         self._places.remove_records()
 
@@ -313,9 +328,7 @@ class Carrier:
                 select.select([], [], [], _PAUSE_SECONDS)
 
     def _watch_done(self) -> None:
-        if self._done is not None:
-            self._loop.forget(self._done)
-            os.close(self._done)
+        self._forget_done()
         self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports the
         # end of file only if there was a writer since. A killed process may close its lock later than its pipe.
@@ -324,11 +337,14 @@ class Carrier:
 
     def _on_done(self) -> None:
         """Handle the end of the monitor: it recorded the job's end, or was killed."""
+        self._forget_done()
+        self._follow_monitor()
+
+    def _forget_done(self) -> None:
         if self._done is not None:
             self._loop.forget(self._done)
             os.close(self._done)
             self._done = None
-        self._follow_monitor()
 
     def _follow_monitor(self) -> None:
         """Report the end that a monitor recorded, or replace one that was killed and watch the job's main process here.
@@ -337,7 +353,7 @@ class Carrier:
         """
         try:
             if self._end_record() is not None:
-                os.eventfd_write(self.end_event, 1)
+                self._report_end()
             elif not self._is_finished:
                 self._watch_main()
                 self._start_next_monitor()
@@ -363,35 +379,29 @@ class Carrier:
 
     def _watch_main(self) -> None:
         """Watch the job's main process, whose parent may be another process than its monitor; has an effect once."""
-        if self._main is not None:
+        if self._orphan is not None:
             return
         record, main = self._last_record(), None
         with contextlib.suppress(NodeError):
             main = None if record is None else read_record(record).holder
-        self._main_pidfd = None if main is None else open_pidfd(main)
-        self._main = main
-        if self._main_pidfd is None:
-            self._await_reaping()
+        if main is None:
+            self._report_end()
         else:
-            self._loop.watch(self._main_pidfd, READABLE, lambda _: self._on_main_ended())
+            self._orphan = OrphanWatch(self._loop, main, self.drain, self._report_end)
 
-    def _on_main_ended(self) -> None:
-        if self._main_pidfd is not None:
-            self._loop.forget(self._main_pidfd)
-        self.drain()
-        self._await_reaping()
-
-    def _await_reaping(self) -> None:
-        """Report the end once the main process was reaped: its guard has recorded the exit code by then."""
-        if self._main is not None and identify_unreaped(self._main.pid) == self._main:
-            self._loop.call_later(_PAUSE_SECONDS, self._await_reaping)
-        else:
-            os.eventfd_write(self.end_event, 1)
+    def _report_end(self) -> None:
+        os.eventfd_write(self.end_event, 1)
 
     def _reap_monitor(self) -> None:
-        if self._monitor_pid is not None:
-            reap_monitor(self._monitor_pid)
-            self._monitor_pid = None
+        if self._monitor is not None:
+            with pause():
+                self._monitor.reap()
+            self._monitor = None
+
+    def _drop_offered(self) -> None:
+        if self._offered is not None:
+            self._offered.close()
+            self._offered = None
 
     def _order(self, word: bytes) -> None:
         """Send a control word and wait for room in the queue; it is lost only if the monitor is stopped for longer."""
@@ -418,8 +428,10 @@ class NoStreams:
         self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
         self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
-    def open(self) -> Stdio:
-        """Return /dev/null as all streams."""
+    def open(self, offered: OfferedMonitor | None = None) -> Stdio:
+        """Return /dev/null as all streams; ends a monitor that was offered."""
+        if offered is not None:
+            offered.close()
         return Stdio(self._nothing, self._nothing, self._nothing)
 
     def reopen(self) -> Stdio:

@@ -5,5 +5,6 @@ state is in the ledger and in the job's files, so after a crash another agent co
 """
 
 from pgpu.engine.supervisor.life import supervise
+from pgpu.engine.supervisor.starting import TakeMonitor
 
-__all__ = ["supervise"]
+__all__ = ["TakeMonitor", "supervise"]

@@ -25,7 +25,7 @@ from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
 from pgpu.engine.supervisor.running import Running
 from pgpu.engine.supervisor.standing import Standing
-from pgpu.engine.supervisor.starting import adopt, start
+from pgpu.engine.supervisor.starting import TakeMonitor, adopt, start
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.unix_sockets import bind
 from pgpu.errors import (
@@ -58,15 +58,20 @@ RETRY_SECONDS = 1.0
 _MOST_WORD_BYTES = 64
 
 
-def supervise(engine: Engine, job_id: str) -> None:
+def supervise(engine: Engine, job_id: str, take_monitor: TakeMonitor = lambda _job_id, _starter: None) -> None:
     """Supervise one job until its lease is released; does nothing if another process supervises it.
+
+    Args:
+        engine: With the settings of the job's submitter.
+        job_id: The job.
+        take_monitor: Returns the monitor that a process offers for its job, called before each start of such a job.
 
     Raises:
         PgpuError: The ledger cannot be used.
     """
     entry = claim(engine, job_id)
     if entry is not None:
-        supervisor = _Supervisor(engine, entry)
+        supervisor = _Supervisor(engine, entry, take_monitor)
         try:
             supervisor.run()
         finally:
@@ -77,8 +82,9 @@ def supervise(engine: Engine, job_id: str) -> None:
 class _Supervisor:
     """The supervision of one job, on an event loop of its own thread."""
 
-    def __init__(self, engine: Engine, entry: Entry) -> None:
+    def __init__(self, engine: Engine, entry: Entry, take_monitor: TakeMonitor) -> None:
         self._engine = engine
+        self._take_monitor = take_monitor
         self._job = entry.job
         self._places = engine.places(entry.job.id)
         self._places.make()
@@ -188,7 +194,7 @@ class _Supervisor:
         while self._job.holder is None:
             try:
                 self._await_place()
-                return start(self._engine, self._job, self._carrier)
+                return start(self._engine, self._job, self._carrier, self._take_monitor)
             except LedgerError as exc:
                 self._log(exc)
             except (EngineAwayError, NotReadyError) as exc:

@@ -7,6 +7,7 @@ record of its end makes the job fail; it is never started twice.
 
 import contextlib
 import time
+from collections.abc import Callable
 
 from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
@@ -17,8 +18,20 @@ from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
-from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
+from pgpu.model import (
+    Account,
+    Delivery,
+    Gpu,
+    Holder,
+    Job,
+    JobState,
+    Lease,
+    ProcessHolder,
+    SharingMode,
+    SharingWish,
+)
 from pgpu.runtimes import RunningJob
+from pgpu.runtimes.job_monitor import OfferedMonitor
 from pgpu.scheduling.yielding_headroom import may_use_headroom
 from pgpu.structs import replace
 
@@ -26,8 +39,13 @@ HEADROOM_WAIT_SECONDS = 600.0
 """Where headroom yields, an allocation within a slice of a declared size waits at least so long for a device that is out of
 memory: another program took what headroom would have kept, and the job has it once that program or another job ends."""
 
+TakeMonitor = Callable[[str, ProcessHolder], OfferedMonitor | None]
+"""Returns the monitor that a process offers for its job, by the job's id; None where there is none."""
 
-def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
+
+def start(
+    engine: Engine, job: Job, carrier: Carrier | NoStreams, take_monitor: TakeMonitor = lambda _job_id, _starter: None
+) -> RunningJob:
     """Make the slice, start the job in it and write its state `running`.
 
     Raises:
@@ -49,7 +67,9 @@ def start(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob:
     with engine.ledger.view() as view:
         paced, beside = view.paced(), concerned(bound, view)
     engine.enforcer.set_compute(_lease(bound), compute_words(bound, paced))
-    stdio, submitter = carrier.open(), engine.submitter_of(job.id)
+    submitter = engine.submitter_of(job.id)
+    starter = None if submitter is None else submitter.starter
+    stdio = carrier.open(None if starter is None else take_monitor(job.id, starter))
     # A process runs as soon as it is announced, and is waited for in few places, which pause by themselves. A container
     # engine takes its time before and after.
     is_process = runtime.name == "process"
