@@ -76,7 +76,9 @@ class MonitorOffer:
         with order_socket:
             pidfd = os.pidfd_open(pid)
             try:
-                socket.send_fds(connection, [b"%s%s\n" % (MONITOR, self._job_id.encode())], [order_socket.fileno(), pidfd])
+                socket.send_fds(
+                    connection, [b"%s%s\n" % (MONITOR, self._job_id.encode())], [order_socket.fileno(), pidfd]
+                )
             finally:
                 os.close(pidfd)
 
