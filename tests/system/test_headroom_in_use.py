@@ -14,6 +14,7 @@ from tests.system.test_learning import HOLDER, held_back
 
 from pgpu.app.settings import Settings
 from pgpu.lab import testbed
+from pgpu.lab.p1 import P1Plan
 from pgpu.lab.trials import SlicedJob, run_sliced, settle
 from pgpu.model import JobState
 from pgpu.units import GIB, MIB
@@ -52,8 +53,8 @@ def place() -> Iterator[Place]:
         yield made
 
 
-def submit(place: Place, *words: str, memory: str = f"{JOB_MIB}MiB") -> None:
-    done = place.run("submit", "--array", f"0-{TWENTY - 1}", "--memory", memory, "--", *words)
+def submit(place: Place, *words: str, count: int = TWENTY) -> None:
+    done = place.run("submit", "--array", f"0-{count - 1}", "--memory", f"{JOB_MIB}MiB", "--", *words)
     assert done.returncode == 0, done.stderr
 
 
@@ -77,6 +78,18 @@ def test_p1s_twenty_run_together_and_all_get_their_memory(place: Place, eventual
     assert gpu["granted_bytes"] == TWENTY * JOB_MIB * MIB <= gpu["capacity_bytes"] < GPU_MIB * MIB
     held.close()
     eventually(lambda: exit_codes(place) == [0] * TWENTY)
+
+
+def test_a_command_that_does_not_wait_is_granted_headroom_in_its_own_round(
+    place: Place, eventually: Eventually
+) -> None:
+    held = held_back(place)
+    submit(place, sys.executable, "hold.py", "800", count=TWENTY - 1)
+    eventually(lambda: states(place) == ["running"] * (TWENTY - 1))
+    words = ("run", "--no-wait", "--memory", f"{JOB_MIB}MiB")
+    assert place.run(*words, "--", "true", PGPU_HEADROOM="3%").returncode == 124
+    assert place.run(*words, "--", "true").returncode == 0
+    held.close()
 
 
 def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_headroom(
@@ -114,6 +127,19 @@ def test_an_experiment_settles_first_so_that_p1s_twenty_are_one_wave(monkeypatch
         found = run_sliced(bed, jobs)
     assert found.failed == 0
     assert len({job.granted_at_seconds for job in found.jobs}) == 1, "in one round"
+
+
+def test_p1s_25_that_fill_the_gpu_past_its_headroom_see_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitted one by one, so that they are no batch: twenty and then five, each with P1's steps of allocation."""
+    monkeypatch.setenv("PGPU_STABLE_TIME", "1s")
+    settings = dataclasses.replace(Settings(), simulate="RTX 3090", stable_time=1.0)
+    words = P1Plan((25,), batches=20, gpu_ms=1.0, host_ms=50.0).words()
+    with testbed.open_testbed(settings, "process", None, lambda _line: None) as bed:
+        settle(bed)
+        jobs = [SlicedJob(f"job-{number}", words, JOB_MIB * MIB) for number in range(25)]
+        found = run_sliced(bed, jobs, is_batch=False, has_start_line=True)
+    assert (found.failed, found.saw_refusal, found.most_side_by_side) == (0, 0, TWENTY)
+    assert found.device_peak_bytes <= GPU_MIB * MIB
 
 
 def test_jobs_that_could_drop_their_limits_use_no_headroom() -> None:
