@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-unit test-soak lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes metrics clean
+.PHONY: help setup build test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,14 @@ format: $(STAMP) ## Format Python and C
 
 test-sanitizers: $(STAMP) $(FRAMEWORKS)/numba/.installed ## Run the native tests with ASan, UBSan and TSan in the C libraries
 	$(BIN)/python tools/test_sanitizers.py
+
+FUZZ_SECONDS ?= 60
+READERS := $(addprefix native/monitor/,frames.c followers.c streams.c log.c control.c order.c record.c kept.c)
+
+fuzz: ## Fuzz what the monitor reads from other processes for FUZZ_SECONDS, with clang's libFuzzer
+	@mkdir -p build/fuzz/found
+	clang -g -O1 -std=gnu11 -D_GNU_SOURCE -Inative/monitor -Inative/bare -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all native/fuzz/readers.c $(READERS) -o build/fuzz/readers
+	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -artifact_prefix=build/fuzz/ build/fuzz/found native/fuzz/corpus
 
 demo: build ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090
 	$(BIN)/pgpu --simulate 'RTX 3090' lab p1 --jobs 25 --both --output build/demo

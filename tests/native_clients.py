@@ -28,7 +28,8 @@ def preloading(*libraries: Path) -> dict[str, str]:
 def client_path(topic: str, name: str) -> Path:
     """Return a client's path; skips, with the reason, where it was not built."""
     build = Path(os.environ.get("PGPU_BUILD_DIR", _ROOT / "build" / "native"))
-    path = build / ("simgpu/tests" if topic == "simgpu" else f"native/tests/{topic}") / name
+    folder = {"simgpu": "simgpu/tests", "fuzz": "native/fuzz"}.get(topic, f"native/tests/{topic}")
+    path = build / folder / name
     if not path.exists():
         pytest.skip(f"{path} was not built (`make build` does; a static client needs a static libc)")
     return path

@@ -19,6 +19,7 @@ KINDS = {
 }
 LEFT_OUT = {
     "test_cuda_facts.py": "reads tables; runs no C library",
+    "test_fuzz_readers.py": "has sanitizers in every build",
     "test_monitor_seccomp.py": "builds with sanitizers have no filter; `make test` runs it",
     "test_nvml_layout.py": "compiles against NVIDIA's header; runs no C library",
     "test_program_answers.py": "compiles the workloads' kernels for the host; runs no C library",

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 enum { FILE_HEADER = 16 };
-#define MEMORY   ((uint64_t)8 << 20) /* more than a client may lag behind */
-#define RETRY_NS 1000000000ull       /* before a file that could not be written is tried again */
+#define MEMORY      ((uint64_t)8 << 20) /* more than a client may lag behind */
+#define MOST_OFFSET ((uint64_t)1 << 62) /* no job writes that much: the header is damaged */
+#define RETRY_NS    1000000000ull       /* before a file that could not be written is tried again */
 static const char MAGIC[8] = {'P', 'G', 'P', 'U', 'L', 'O', 'G', 1};
 
 static uint64_t now_ns(void) {
@@ -67,19 +68,20 @@ static uint64_t file_end(const struct log_file *file) {
     return file->base + file->size - FILE_HEADER;
 }
 
-/* A file whose header was never finished counts as absent. */
+/* A file whose header was never finished, or is damaged, counts as absent. */
 static struct log_file file_open(int directory, const char *name) {
     struct log_file file = {.fd = openat(directory, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW)};
     if (file.fd < 0) return file;
-    unsigned char header[FILE_HEADER];
+    unsigned char header[FILE_HEADER] = {0};
     struct stat status;
-    if (pread(file.fd, header, sizeof header, 0) != FILE_HEADER || memcmp(header, MAGIC, 8) != 0 ||
-        fstat(file.fd, &status) != 0) {
+    const bool is_log = pread(file.fd, header, sizeof header, 0) == FILE_HEADER &&
+                        memcmp(header, MAGIC, 8) == 0 && fstat(file.fd, &status) == 0;
+    memcpy(&file.base, header + 8, 8);
+    file.base = be64toh(file.base);
+    if (!is_log || file.base > MOST_OFFSET) {
         close(file.fd);
         return (struct log_file){.fd = -1};
     }
-    memcpy(&file.base, header + 8, 8);
-    file.base = be64toh(file.base);
     file.size = (uint64_t)status.st_size;
     return file;
 }
@@ -116,6 +118,13 @@ static void end_unfinished(struct log_file *file) {
     end_record(file, place, 0);
 }
 
+/* What the older half holds beyond the beginning of the newer one was never confirmed: a full disk took a
+ * part of a record, and could not cut it off. */
+static void end_before(struct log_file *older, uint64_t base) {
+    if (older->fd < 0 || file_end(older) <= base) return;
+    older->size = FILE_HEADER + (base > older->base ? base - older->base : 0);
+}
+
 static void keep_in_memory(struct job_log *log) {
     if (log->memory != NULL) return;
     void *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -142,6 +151,7 @@ void log_open(struct job_log *log, char *path, uint64_t cap) {
         return;
     }
     end_unfinished(&log->file);
+    end_before(&log->older, log->file.base);
     log->end = file_end(&log->file);
 }
 

@@ -57,8 +57,17 @@ static bool read_words(struct order *order, char **word) {
     return is_name(order->job) && is_name(order->start);
 }
 
+bool parse_order(struct order *order, char *text, size_t size, char **words) {
+    if (size == 0 || text[size - 1] != '\0') return false;
+    size_t count = 0;
+    for (size_t at = 0; at < size; at += strlen(text + at) + 1)
+        words[count++] = text + at;
+    words[count] = NULL;
+    return read_words(order, words);
+}
+
 /* The words stay mapped: the order points into them. */
-static bool parse(struct order *order) {
+static bool read_order(struct order *order) {
     struct stat status;
     const int fd = order->fds[ORDER_WORDS];
     if (fstat(fd, &status) != 0 || status.st_size <= 0 || status.st_size > MOST_WORDS) return false;
@@ -68,15 +77,8 @@ static bool parse(struct order *order) {
     const size_t aligned = (size + sizeof(char *) - 1) / sizeof(char *) * sizeof(char *);
     char *text = mmap(NULL, aligned + (size + 1) * sizeof(char *), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (text == MAP_FAILED || pread(fd, text, size, 0) != (ssize_t)size || text[size - 1] != '\0')
-        return false;
-    char **words = (char **)(text + aligned);
-    size_t count = 0;
-    for (size_t i = 0; i < size; i++)
-        count += text[i] == '\0';
-    for (size_t i = 0; i < count; i++, text += strlen(text) + 1)
-        words[i] = text;
-    return read_words(order, words);
+    if (text == MAP_FAILED || pread(fd, text, size, 0) != (ssize_t)size) return false;
+    return parse_order(order, text, size, (char **)(text + aligned));
 }
 
 bool receive_order(int socket, struct order *order) {
@@ -98,5 +100,5 @@ bool receive_order(int socket, struct order *order) {
     if (header->cmsg_len < CMSG_LEN(sizeof order->fds)) return false;
     *order = (struct order){0};
     memcpy(order->fds, CMSG_DATA(header), sizeof order->fds);
-    return parse(order);
+    return read_order(order);
 }

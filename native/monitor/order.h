@@ -4,6 +4,7 @@
  * and passes them to no other process: locks of GPUs, which must outlast a killed agent while a job runs. */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 
 /* The descriptors of an order, in this sequence. Those that an order does not need are of /dev/null. */
 enum order_fd {
@@ -36,6 +37,10 @@ struct order {
     bool has_terminal, wants_stdin;
     char **launcher; /* argv, ended by NULL; NULL: the job runs elsewhere, only its streams are carried */
 };
+
+/* Parses the words of an order, each ended by a zero byte; it points into `text` and `words`, which has room
+ * for one more than there are bytes. False if it is none. */
+bool parse_order(struct order *order, char *text, size_t size, char **words);
 
 /* Receives an order over a SOCK_SEQPACKET socket. False at its end, or if it is none. */
 bool receive_order(int socket, struct order *order);
