@@ -1,10 +1,13 @@
 """A job under the native monitor, with the launcher's control pipe and the clients' socket in the test's hands."""
 
+import array
 import contextlib
 import fcntl
 import os
 import pty
+import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -211,3 +214,31 @@ class Attached:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def queued_bytes(connection: socket.socket, request: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(connection, request, count)
+    return count[0]
+
+
+def print_and_end_while_the_monitor_stands_still(job: Monitored, statement: str, *, tty: bool = False) -> None:
+    gate = job.directory / "gate"
+    os.mkfifo(gate)
+    program = f"import fcntl, os, sys; open(sys.argv[1]).read(); {statement}"
+    job.start(sys.executable, "-c", program, str(gate), tty=tty)
+    main = read_record(job.started).holder
+    os.kill(job.pid, signal.SIGSTOP)
+    until(lambda: state_of(job.pid) == "T")
+    gate.write_bytes(b"")
+    until(lambda: state_of(main.pid) == "Z")
+    os.kill(job.pid, signal.SIGCONT)
