@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pgpu.engine.admission.snapshot import Snapshot
 from pgpu.ledger import Entry
 from pgpu.model import Batch, Gpu, Job, JobSpec, JobState, Lease, Request, SharingMode, SharingWish, Slice
-from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Headroom, admit
+from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Headroom, Held, admit
+from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.scheduling.reservations import reserve
 from pgpu.scheduling.yielding_headroom import (
     CONFIRMED_SECONDS,
     KEPT_BYTES,
@@ -235,6 +237,15 @@ def test_a_predicted_slice_does_not_join_those_that_use_headroom() -> None:
     used = room(granted_bytes=20 * P1_JOB_BYTES)
     assert started(admit([used], jobs(1, MIB, declared=False), 0.0)) == 0
     assert started(admit([used], jobs(1, MIB), 0.0)) == 1
+
+
+def test_a_job_that_ends_gives_headroom_back_before_a_predicted_slice_counts_on_its_memory() -> None:
+    used = room(granted_bytes=20 * P1_JOB_BYTES)
+    ends = [(float(second), Held(f"job{second}", 0, (Slice("GPU-0", P1_JOB_BYTES),), 0.0)) for second in range(1, 21)]
+    [predicted] = jobs(1, declared=False)
+    found = reserve(predicted, [used.gpu], FreeCapacity.of([used]), ends, 0.0)
+    assert found is not None
+    assert found.start_seconds == 2.0
 
 
 def test_a_gpu_with_room_is_taken_before_headroom_of_a_fuller_one() -> None:
