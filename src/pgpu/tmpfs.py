@@ -47,8 +47,19 @@ def unmount(directory: str | os.PathLike[str]) -> None:
             raise OSError(number, os.strerror(number), os.fspath(directory))
 
 
+_private: dict[int, bool] = {}
+"""By file system: the list of mounts has a line for each slice, and is read once for all of them."""
+
+
 def _stays_private(directory: str | os.PathLike[str]) -> bool:
     """Whether mounts below a directory do not propagate to the namespace that this one was made from."""
+    device = os.stat(directory).st_dev
+    if device not in _private:
+        _private[device] = _reads_as_private(directory)
+    return _private[device]
+
+
+def _reads_as_private(directory: str | os.PathLike[str]) -> bool:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split(" ") for line in file]
     real = f"{os.path.realpath(directory)}/"

@@ -38,6 +38,8 @@ class SelfTest:
         self._run = run
         self._content_id = content_id
         self._read_boot_id = read_boot_id
+        self._passed: set[str] = set()
+        """Keys of the facts that this process has seen."""
 
     def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
         """Ensure that this enforcer binds on this GPU for jobs with the same delivery as this one.
@@ -55,11 +57,13 @@ class SelfTest:
             EnforcementError: An allocation past the slice succeeded, or the test could not be run.
         """
         key = f"self-test/{self._read_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{way_into(job)}/{self._content_id(job)}"
-        if self._facts.get(key) == _PASSED:
+        if key in self._passed:
             return
-        self._try(enforcer, throwaway(job, gpu), gpu, is_metered=is_metered)
-        # Only a success is cached: a failure may have a cause that is fixed before the next job. Two processes may test at once.
-        self._facts.put(key, _PASSED)
+        if self._facts.get(key) != _PASSED:
+            self._try(enforcer, throwaway(job, gpu), gpu, is_metered=is_metered)
+            # Only a success is cached: a failure may have a cause that is fixed before the next job. Two processes may test at once.
+            self._facts.put(key, _PASSED)
+        self._passed.add(key)
 
     @staticmethod
     def forget(enforcer: Enforcer, lease: Lease) -> None:

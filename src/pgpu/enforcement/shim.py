@@ -298,7 +298,17 @@ def shims_id(find: Callable[[str], Path] = library_path) -> str:
     Raises:
         NodeError: A file is missing from this installation.
     """
-    return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
+    paths = [find(name) for name in _DELIVERED]
+    found = [path.stat() for path in paths]
+    return _content_id(
+        tuple((path, each.st_ino, each.st_mtime_ns, each.st_size) for path, each in zip(paths, found, strict=True))
+    )
+
+
+@lru_cache(maxsize=16)
+def _content_id(files: tuple[tuple[Path, int, int, int], ...]) -> str:
+    # Cached until one of the files is another one or was changed.
+    return hashlib.sha256(b"".join(path.read_bytes() for path, *_ in files)).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ submitted with it, and dropped by a trigger with the last such job that is not f
 import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pgpu.errors import RequestError
@@ -19,18 +20,21 @@ from pgpu.structs import replace
 Environment = Sequence[tuple[str, str]]
 
 # A running older pgpu still writes the environment into the job's own column.
-_OF_JOB = """
+ENVIRONMENT_OF_JOB = """
 SELECT coalesce(words, environment) AS words FROM jobs LEFT JOIN environments ON environments.id = environment_id
 WHERE jobs.id = ?
 """
 
 
-def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the environment of a job; empty once it is final."""
-    row = connection.execute(_OF_JOB, (job_id,)).fetchone()
-    if row is None or row["words"] is None:
-        return ()
-    return tuple((name, value) for name, value in json.loads(row["words"]))
+def environment_of(rows: Sequence[sqlite3.Row]) -> tuple[tuple[str, str], ...]:
+    """Return the environment in the answer to `ENVIRONMENT_OF_JOB`; empty once the job is final."""
+    return _environment(rows[0]["words"]) if rows and rows[0]["words"] is not None else ()
+
+
+@lru_cache(maxsize=16)
+def _environment(words: str) -> tuple[tuple[str, str], ...]:
+    # Cached, since the jobs of an array have one text.
+    return tuple((name, value) for name, value in json.loads(words))
 
 
 # Ranks each user's final jobs, the newest first. Live jobs, and jobs that a waiting one depends on, are not ranked, so they stay.

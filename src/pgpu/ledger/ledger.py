@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import JobNotFoundError, LedgerError
-from pgpu.ledger.decision import Decision, environment_of
+from pgpu.ledger.decision import ENVIRONMENT_OF_JOB, Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.schema import ADDITION, MIGRATIONS, VERSION
@@ -169,8 +169,7 @@ class Ledger:
 
     def environment(self, job_id: str) -> tuple[tuple[str, str], ...]:
         """Return the environment of the process that submitted a job; empty once the job is final."""
-        with self._connections.reading() as connection:
-            return environment_of(connection, job_id)
+        return environment_of(self._connections.rows(ENVIRONMENT_OF_JOB, (job_id,)))
 
     def inherited(self, job_id: str) -> str | None:
         """Return the `inherited` of a job; None for a job that an older pgpu added."""

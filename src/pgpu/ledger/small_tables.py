@@ -34,9 +34,8 @@ class FactTable:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        with self._connections.reading() as connection:
-            row = connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+        found = self._connections.rows("SELECT value FROM facts WHERE key = ?", (key,))
+        return str(found[0][0]) if found else None
 
     def put(self, key: str, value: str) -> None:
         """Store a text under a key, replacing the old one.

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,10 @@ class Connections:
             LedgerError: SQLite failed; nothing was changed.
             RequestError: A string is not UTF-8; nothing was changed.
         """
-        # Without a turn for the whole transaction: a writer that waited for one would have all others wait with it.
-        with pause():
-            if not self._writer.acquire(timeout=self._busy_timeout_seconds):
+        is_writer = self._writer.acquire(blocking=False)
+        # One that has to wait writes without a turn: if it waited for one with the lock, all other writers would wait with it.
+        with nullcontext() if is_writer else pause():
+            if not is_writer and not self._writer.acquire(timeout=self._busy_timeout_seconds):
                 raise LedgerError(f"the ledger {self._path} cannot be used: it is locked", hint=_HINTS["SQLITE_BUSY"])
             try:
                 with self._transaction("BEGIN IMMEDIATE") as connection:
@@ -240,7 +241,8 @@ class Connections:
             except sqlite3.OperationalError as exc:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
-                threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
+                with pause():
+                    threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
             else:
                 return
 

@@ -96,7 +96,8 @@ def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
         LedgerError: The ledger cannot be read.
     """
     with context.ledger.view() as view:
-        holding = view.holding()
+        # A job that refused to leave for this one is on its GPU.
+        holding = view.holding() if job.request.preempts else view.off_their_gpus()
     try:
         stays = list(awaited_departures(holding, job))
     except CapacityError as exc:

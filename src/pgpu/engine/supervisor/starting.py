@@ -19,7 +19,6 @@ from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
 from pgpu.model import (
-    Account,
     Delivery,
     Gpu,
     Holder,
@@ -62,8 +61,7 @@ def start(
     if engine.headroom.yields and gpus and may_use_headroom(bound, _lease(bound)):
         wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
         bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
-    account = engine.account(job.id)
-    delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
+    delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
     with engine.ledger.view() as view:
         paced, beside = view.paced(), concerned(bound, view)
     engine.enforcer.set_compute(_lease(bound), compute_words(bound, paced))
@@ -104,14 +102,14 @@ def _lease(job: Job) -> Lease:
     return job.lease
 
 
-def _shared(engine: Engine, job: Job, gpus: list[Gpu], delivery: Delivery, account: Account | None) -> Delivery:
+def _shared(engine: Engine, job: Job, gpus: list[Gpu], delivery: Delivery) -> Delivery:
     """Return the delivery of a job, under MPS as a client of its GPU's daemon."""
     if _lease(job).sharing is not SharingMode.MPS:
         return delivery
     if engine.mps is None:
         raise NodeError("nvidia-cuda-mps-control is no longer on this machine", hint="install it with the driver")
     try:
-        return engine.mps.join(job, gpus, delivery, engine.enforcer.for_gpus(gpus), account)
+        return engine.mps.join(job, gpus, delivery, engine.enforcer.for_gpus(gpus), engine.account(job.id))
     except (RequestError, EnforcementError) as exc:
         if job.request.sharing is not SharingWish.AUTO:
             raise
