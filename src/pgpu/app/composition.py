@@ -5,6 +5,7 @@ agent that runs no container never loads the container engine's library.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import sys
@@ -322,11 +323,12 @@ def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTes
     from pgpu.enforcement.shim import shims_id
 
     # Results are kept in the ledger. One is valid for one version of the shims and one image, since both determine which
-    # driver library a program loads.
+    # driver library a program loads. The shims are those that this process started with.
+    shims = functools.cache(shims_id)
     return SelfTest(
         ledger.facts,
         lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery),
-        lambda job: f"{shims_id()}/{runtimes[job.spec.runtime].image_id(job.spec)}",
+        lambda job: f"{shims()}/{runtimes[job.spec.runtime].image_id(job.spec)}",
     )
 
 

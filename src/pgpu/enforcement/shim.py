@@ -6,6 +6,7 @@ written by the job, so its figures are bounds-checked and capped.
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +53,7 @@ class ShimEnforcer:
         self._context_bytes = context_bytes
         self._simulated = simulated_state_directory
         self._find_real_driver = find_real_driver
+        self._libraries: Mapping[str, Path] | None = None
 
     @property
     def name(self) -> str:
@@ -99,7 +101,7 @@ class ShimEnforcer:
         files = self._cleared(lease)
         try:
             if not files.is_laid_out:
-                files.make(self.libraries(), [part.gpu_uuid for part in lease.slices], is_traced=job.spec.is_traced)
+                self._make(files, [part.gpu_uuid for part in lease.slices], is_traced=job.spec.is_traced)
                 self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
             # The limit file is written last: the shim fails CUDA calls until it exists.
             limit_file.write_limit(files.limit, self._limit(job, lease, contexts, driver))
@@ -107,6 +109,12 @@ class ShimEnforcer:
             files.remove()
             raise
         return self._delivery(files, lease, driver)
+
+    def _make(self, files: SliceFiles, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
+        # All slices of this process get the libraries of its own version, whatever is installed meanwhile.
+        if self._libraries is None or not all(map(os.path.exists, self._libraries.values())):
+            self._libraries = self.libraries()
+        files.make(self._libraries, gpu_uuids, is_traced=is_traced)
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         """Set every slice of a lease to `memory_bytes` while the job runs.
@@ -298,17 +306,7 @@ def shims_id(find: Callable[[str], Path] = library_path) -> str:
     Raises:
         NodeError: A file is missing from this installation.
     """
-    paths = [find(name) for name in _DELIVERED]
-    found = [path.stat() for path in paths]
-    return _content_id(
-        tuple((path, each.st_ino, each.st_mtime_ns, each.st_size) for path, each in zip(paths, found, strict=True))
-    )
-
-
-@lru_cache(maxsize=16)
-def _content_id(files: tuple[tuple[Path, int, int, int], ...]) -> str:
-    # Cached until one of the files is another one or was changed.
-    return hashlib.sha256(b"".join(path.read_bytes() for path, *_ in files)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1024)

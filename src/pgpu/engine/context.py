@@ -4,6 +4,7 @@ Functions of the engine take this context, or the one part of it that they use. 
 jobs; agents hold one as well.
 """
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -27,6 +28,9 @@ from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.scheduling.capacity import check_can_page, check_can_preempt, taken_of_device
 from pgpu.structs import replace
+
+RECENT_SECONDS = 1.0
+"""Hundreds of jobs that start or end together read their GPUs once."""
 
 
 class EngineContext:
@@ -59,6 +63,7 @@ class EngineContext:
         self._runtimes = runtimes
         self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._locks = GpuLocks(ledger.path)
+        self._recent_gpus: tuple[Sequence[Gpu], float] = (), float("-inf")
 
     def places(self, job_id: str) -> JobPaths:
         """Return the paths of a job's files."""
@@ -80,6 +85,18 @@ class EngineContext:
         return [entry for entry in entries if entry.job.gpu_model == self.settings.gpu_model]
 
     # GPUs
+
+    def recent_gpus(self) -> Sequence[Gpu]:
+        """Return this engine's GPUs as they were at most `RECENT_SECONDS` ago: what they are seldom changes.
+
+        Raises:
+            NodeError: The driver does not answer.
+        """
+        gpus, read_at_seconds = self._recent_gpus
+        if time.monotonic() - read_at_seconds > RECENT_SECONDS:
+            gpus = self.gpus.gpus()
+            self._recent_gpus = gpus, time.monotonic()
+        return gpus
 
     def hold_gpus(self) -> None:
         """Hold the machine-wide locks of this engine's GPUs until this process ends.

@@ -250,7 +250,7 @@ class Connections:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a file, without opening it; None if it does not exist."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - called for each transaction
     except OSError:
         return None
     return found.st_dev, found.st_ino

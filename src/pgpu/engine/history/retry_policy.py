@@ -131,7 +131,7 @@ def observe_end(
 ) -> EndedRun | None:
     """Return the run of a job that ends; None while the GPUs cannot be read, which must not delay its end."""
     try:
-        gpus = tuple(context.gpus.gpus())
+        gpus = tuple(context.recent_gpus())
     except PgpuError as exc:
         _LOG.warning("%s", exc)
         return None

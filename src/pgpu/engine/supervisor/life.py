@@ -281,11 +281,12 @@ class _Supervisor:
 
     def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
         """Return the next try of a job that exceeded its limit and may be retried, or the reason why there is none."""
+        if self._ended_run is None or not self._ended_run.observed.refusals:
+            return None
         try:
             with self._engine.ledger.view() as view:
                 entry = view.entry(self._job.id)
-                is_asked_to_stop = entry.stop_grace_seconds is not None
-                if self._ended_run is None or is_asked_to_stop:
+                if entry.stop_grace_seconds is not None:
                     return None
                 return self._ended_run.follow(view, final(entry.job))
         except PgpuError as exc:

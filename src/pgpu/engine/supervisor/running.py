@@ -278,8 +278,9 @@ class Running:
             self._report(self._mps_report, is_end=True)
 
     def _check_clients_now(self) -> None:
-        with self._errors_logged():
-            self._check_clients(self._engine.ledger.job(self._id))
+        if self._clients is not None:
+            with self._errors_logged():
+                self._check_clients(self._engine.ledger.job(self._id))
 
     def _check_mps_loss(self) -> None:
         """Check whether a program failed because its MPS daemon or server died since the last tick."""

@@ -138,7 +138,7 @@ def _hold_gpus(engine: Engine, lease: Lease) -> list[Gpu]:
     """Return the GPUs of a lease, and hold the machine-wide locks of all of the engine's GPUs."""
     if not lease.slices:
         return []
-    gpus = engine.gpus.gpus()
+    gpus = engine.recent_gpus()
     engine.hold(gpus)
     known = {gpu.uuid: gpu for gpu in gpus}
     try:
