@@ -100,6 +100,10 @@ class EndRecord(Struct, frozen=True):
         """Return the exit code if this is the record of that process, and its command was executed."""
         return self.exit_code if self.has_run and self.holder == holder else None
 
+    def shows_no_run_of(self, holder: ProcessHolder) -> bool:
+        """Whether this process, if it has ended, never executed the command: the launcher marks the record before it does."""
+        return self.holder == holder and not self.has_run
+
 
 class OfferedMonitor(Struct, frozen=True):
     """A monitor that another process started, and that waits for its order. The descriptors are the owner's to close."""

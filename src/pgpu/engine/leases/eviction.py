@@ -16,7 +16,7 @@ from pgpu.engine.leases.parking_state import Stage, load_parking
 from pgpu.engine.leases.recovery import is_supervised, recover
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Job, JobState
+from pgpu.model import Holder, Job, JobState
 from pgpu.structs import replace
 
 
@@ -117,16 +117,21 @@ def occupants(context: EngineContext, job: Job) -> tuple[str, ...]:
     return tuple(stays)
 
 
-def give_back(context: EngineContext, job_id: str) -> None:
-    """Put a granted job that was not started back into the queue, at its old place; its supervision is about to end.
+def give_back(context: EngineContext, job_id: str, holder: Holder | None = None) -> None:
+    """Put a granted job whose command never ran back into the queue, at its old place; its supervision is about to end.
+
+    Args:
+        context: Of the job.
+        job_id: Does nothing if it has another holder or is final.
+        holder: A process that ended before it executed the command; None if none was started.
 
     Raises:
         PgpuError: The ledger cannot be written; the next attempt finds the same state.
     """
     with context.deciding() as decision:
         entry = decision.entry(job_id)
-        if entry.job.state is not JobState.STARTING or entry.job.holder is not None:
+        if entry.job.state not in {JobState.STARTING, JobState.RUNNING} or entry.job.holder != holder:
             return
         decision.requeue(job_id, entry.job.created_at_seconds, entry.wait_deadline_seconds)
-        job = replace(entry.job, state=JobState.WAITING, lease=None, started_at_seconds=None)
+        job = replace(entry.job, state=JobState.WAITING, lease=None, holder=None, started_at_seconds=None)
         decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))

@@ -5,6 +5,7 @@ Any process may run it: it writes the end of jobs that have no process left, and
 
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.context import EngineContext
@@ -59,12 +60,22 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
         return False
     if is_alive(holder) or context.enforcer.is_held(lease):
         return False
+    if not entry.job.state.is_final and _never_ran(context, entry.job.id, holder):
+        return False  # a thread of the agent queues it again
     if entry.job.state.is_final:
         return True
     # A living monitor is about to record the end; a thread of the agent waits for that. Without one, an agent starts another
     # for the output that no monitor has read.
     places = context.places(entry.job.id)
     return not has_monitor(places.monitor_lock) and not has_unread_output(entry.job.spec, places)
+
+
+def _never_ran(context: EngineContext, job_id: str, holder: ProcessHolder) -> bool:
+    for path in context.places(job_id).records():
+        with suppress(NodeError, FileNotFoundError):
+            if read_record(path).shows_no_run_of(holder):
+                return True
+    return False
 
 
 def _finish(context: EngineContext, job_id: str) -> None:

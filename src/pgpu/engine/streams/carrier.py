@@ -185,6 +185,13 @@ class Carrier:
             code = code if code >= 0 else _SIGNAL_EXIT_BASE - code
         return code
 
+    def shows_no_run_of(self, holder: ProcessHolder) -> bool:
+        """Whether the record of this process, which has ended, shows that it never executed the job's command."""
+        path = self._last_record()
+        with contextlib.suppress(FileNotFoundError, NodeError):
+            return path is not None and read_record(path).shows_no_run_of(holder)
+        return False
+
     def drain(self) -> None:
         """End the output of a job that runs elsewhere; a monitor that started its job does so itself."""
         if self._is_carried:
@@ -440,6 +447,10 @@ class NoStreams:
 
     def started(self) -> None:
         """No effect."""
+
+    def shows_no_run_of(self, holder: ProcessHolder) -> bool:  # noqa: ARG002 - there is no program
+        """Return False."""
+        return False
 
     def drain(self) -> None:
         """No effect: there is no output."""

@@ -37,9 +37,10 @@ from pgpu.errors import (
     PgpuBug,
     PgpuError,
 )
+from pgpu.host.process_identity import is_alive
 from pgpu.host.stderr_log import Complaints, say, say_traceback
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
@@ -77,6 +78,10 @@ def supervise(engine: Engine, job_id: str, take_monitor: TakeMonitor = lambda _j
         finally:
             supervisor.close()
         supervisor.try_again()
+
+
+class _NeverRanError(PgpuError):
+    """The agent that started a job ended before the job's command was executed; so the job is queued again, at its place."""
 
 
 class _Supervisor:
@@ -134,7 +139,7 @@ class _Supervisor:
             self._supervise()
         except LedgerGoneError:
             raise
-        except PlaceRefusedError as exc:
+        except (PlaceRefusedError, _NeverRanError) as exc:
             self._log(exc)
             self._is_given_back = True
             return
@@ -165,7 +170,7 @@ class _Supervisor:
         if self._next_try is not None:
             queue_again(self._engine, self._next_try)
         else:
-            give_back(self._engine, self._job.id)
+            give_back(self._engine, self._job.id, self._job.holder)
 
     def close(self) -> None:
         """Release descriptors, sockets and the job's live files."""
@@ -250,7 +255,14 @@ class _Supervisor:
             self._log(exc)
         self._running = self._adopted()
         if self._running is None:
+            self._refuse_if_never_run()
             self._end(lambda job: mark_lost(job, time.time()))
+
+    def _refuse_if_never_run(self) -> None:
+        holder = self._job.holder
+        if isinstance(holder, ProcessHolder) and not is_alive(holder) and self._carrier.shows_no_run_of(holder):
+            self._refuse_if_stopped()
+            raise _NeverRanError(f"job {self._job.id} had no command yet when its agent ended; it is started again")
 
     def _adopted(self) -> RunningJob | None:
         """Attach to the running job; while its container engine is unreachable, retry: the container may still run there."""
@@ -271,6 +283,7 @@ class _Supervisor:
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension
         final = life.until_ended()
+        self._refuse_if_never_run()
         self._carrier.drain()
         self._ended_run = observe_end(self._engine, life.observed, measure_trace(self._engine, self._job, metrics))
         what_follows = self._what_follows(final)

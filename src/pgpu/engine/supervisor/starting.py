@@ -1,8 +1,9 @@
 """Start of a granted job, exactly once, and adoption of one that runs already.
 
 The job's holder (its process or container) is in the ledger before the job's first instruction. After a crash the next agent
-finds either no holder, so the job never ran and is started, or a holder, which it adopts. A holder that is gone without a
-record of its end makes the job fail; it is never started twice.
+finds either no holder, so the job never ran and is started, or a holder, which it adopts. If the holder is gone, the record of
+its monitor decides: without the launcher's mark the command never ran, and the job is queued again at its place; with the mark
+and without an end the job fails. It is never run twice.
 """
 
 import contextlib
