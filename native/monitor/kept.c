@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@ struct kept {
     int count;
 };
 
-static struct kept all[MOST_JOBS]; /* static: only touched pages take memory */
+static struct kept
+    *all; /* mapped by a guard alone: static data of this size would cost each monitor a page */
 static int most_jobs;
 
 union descriptors {
@@ -30,6 +32,8 @@ void kept_init(void) {
     setrlimit(RLIMIT_NOFILE, &limit);
     const rlim_t places = limit.rlim_cur > RESERVED ? (limit.rlim_cur - RESERVED) / MOST_EACH : 0;
     most_jobs = places < MOST_JOBS ? (int)places : MOST_JOBS;
+    all = mmap(NULL, MOST_JOBS * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) most_jobs = 0;
 }
 
 static void close_all(const int *fds, int count) {
