@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 import os
 import selectors
 import time
@@ -40,6 +41,7 @@ class EventLoop:
         self._selector = selector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
+        self._made_at_seconds = now_seconds()
 
     def watch(self, descriptor: int, events: int, call: Callable[[int], None]) -> None:
         """Call with the events that happened, each time `descriptor` is ready; 0 events stop watching it."""
@@ -61,6 +63,11 @@ class EventLoop:
         # Timers cannot be compared: the count decides between equal times, in the order of the calls.
         heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
         return timer
+
+    def call_on_beat(self, call: Callable[[], None]) -> Timer:
+        """Call once, at the next whole second since this loop was made: work of each second shares one wake-up."""
+        since_seconds = self.now_seconds() - self._made_at_seconds
+        return self.call_later(math.floor(since_seconds) + 1 - since_seconds, call)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Wait and call until `is_done()`, which is checked after each round of calls."""

@@ -1,12 +1,13 @@
 """Public interface of the ledger: transactions, look-ups of single jobs, tables with transactions of their own, migration."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pgpu.errors import JobNotFoundError, LedgerError
+from pgpu.ledger.change_watch import CachedRead, CommitCounter
 from pgpu.ledger.decision import ENVIRONMENT_OF_JOB, Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
@@ -16,6 +17,8 @@ from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
 from pgpu.model import Job
 from pgpu.units import is_text
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -33,6 +36,7 @@ class Ledger:
         """
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
+        self._commits = CommitCounter(path)
         self._waiting_seen: dict[tuple[Any, ...], Waiting] = {}
         self.facts = FactTable(self._connections)
         self.tokens = Tokens(self._connections)
@@ -55,6 +59,10 @@ class Ledger:
             LedgerGoneError: It does not exist.
         """
         self._connections.refuse_if_gone()
+
+    def cached(self, read: Callable[[], T]) -> CachedRead[T]:
+        """Return a read of this ledger that is repeated only after a commit of any process; takes one inotify instance."""
+        return CachedRead(self._commits, read)
 
     @contextmanager
     def decision(self) -> Iterator[Decision]:
@@ -179,6 +187,7 @@ class Ledger:
     def close(self) -> None:
         """Close the connections of this process; the next use opens new ones."""
         self._connections.close()
+        self._commits.close()
 
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
         return [entry_of(row) for row in self._connections.rows(f"{SELECT} {clause}", arguments)]

@@ -1,7 +1,8 @@
 """Maintenance of a server and its health: periodic work, liveness, readiness, and the route of the metrics.
 
-Two daemon threads recover jobs, keep the agent alive, tidy volumes and check the container engine; without a server each
-command does it in passing. A temporary failure (a full disk, a locked ledger, a container engine that is down) is retried in the
+Two daemon threads recover jobs, keep the agent alive, tidy volumes and check the container engine, each second or few while
+jobs wait or run; without a server each command does it in passing. While there are none, both sleep until the ledger changes, the
+agent ends or a probe of readiness comes. A temporary failure (a full disk, a locked ledger, a container engine that is down) is retried in the
 next round; its begin and its end are logged once each.
 
 Ready means that a request would be accepted and started. An unreachable container engine is reported and leaves the server
@@ -10,21 +11,23 @@ ready: processes still start, and containers wait.
 
 import importlib.util
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pgpu.engine.agent.agent import LINGER_SECONDS
-from pgpu.engine.agent.agents import LOOK
+from pgpu.engine.agent.door import STAY
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.recovery import recover
 from pgpu.errors import PgpuError, UnauthenticatedError
-from pgpu.ledger import Ledger
+from pgpu.ledger import ChangeWatch, Ledger
 from pgpu.server.metrics import CONTENT_TYPE, ServerMetrics
+from pgpu.server.peer_credentials import has_hung_up
 from pgpu.server.responses import JsonResponse, described
 from pgpu.server.routes import JobServiceDep, authenticate
 from pgpu.structs import Struct, replace
@@ -33,7 +36,6 @@ _LOG = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0
-_AGENT_CALL_SECONDS = LINGER_SECONDS / 2
 
 
 class Maintenance:
@@ -49,7 +51,10 @@ class Maintenance:
         self._engine = engine
         self._tidy = tidy
         self._is_over = threading.Event()
-        self._called_at_seconds = -_AGENT_CALL_SECONDS  # The first round calls in any case.
+        self._agent: socket.socket | None = None
+        """The connection for which the agent stays; at its end there is no agent any more."""
+
+        self._docker_is_needed = threading.Event()
         self._has_docker = False
         self.trouble: str | None = None
         """Why the last round failed, in one line; None if it did not, or before the first one."""
@@ -59,24 +64,44 @@ class Maintenance:
 
     def start(self) -> None:
         """Start the threads."""
-        threading.Thread(target=self._repeat, args=(self._recover_jobs, _ROUND_SECONDS), daemon=True).start()
+        threading.Thread(target=self._keep_recovering, daemon=True).start()
         if importlib.util.find_spec("docker") is not None:
-            threading.Thread(target=self._repeat, args=(self._check_docker, _DOCKER_SECONDS), daemon=True).start()
+            threading.Thread(target=self._keep_checking_docker, daemon=True).start()
 
     def stop(self) -> None:
         """Begin no other round."""
         self._is_over.set()
 
-    def _repeat(self, work: Callable[[], None], pause_seconds: float) -> None:
-        work()
-        while not self._is_over.wait(pause_seconds):
-            work()
+    def examine_docker(self) -> str | None:
+        """Return `docker_trouble`, and have the container engine checked again."""
+        self._docker_is_needed.set()
+        return self.docker_trouble
 
-    def _recover_jobs(self) -> None:
+    def _keep_recovering(self) -> None:
+        with ChangeWatch(self._engine.ledger.path) as watch:
+            is_idle = False
+            while not self._is_over.is_set():
+                if is_idle:
+                    watch.wait(beside=None if self._agent is None else self._agent.fileno())
+                watch.clear()
+                is_idle = not self._recover_jobs() and self._agent is not None
+                if not is_idle:
+                    self._docker_is_needed.set()
+                self._is_over.wait(_ROUND_SECONDS)
+
+    def _keep_checking_docker(self) -> None:
+        while not self._is_over.is_set():
+            self._docker_is_needed.clear()
+            self._check_docker()
+            self._is_over.wait(_DOCKER_SECONDS)
+            self._docker_is_needed.wait()
+
+    def _recover_jobs(self) -> bool:
+        """Run a round; return whether another one is due in any case: a job waits or runs, or this one has failed."""
         # Logged when it begins and when it ends, not in each round.
-        before = self.trouble
+        before, is_needed = self.trouble, True
         try:
-            recover(self._engine)
+            is_needed = recover(self._engine)
             self._keep_agent()
             self.trouble = None
         except PgpuError as exc:
@@ -85,18 +110,20 @@ class Maintenance:
                 _LOG.warning(f"pgpu: not ready: {exc}" + (f"\npgpu: hint: {exc.hint}" if exc.hint else ""))
         if before is not None and self.trouble is None:
             _LOG.warning("pgpu: ready again")
+        return is_needed or self.trouble is not None
 
     def _keep_agent(self) -> None:
         # An agent ends some seconds after the last job. The server keeps it: a job starts in a tenth of the time that a new
         # process needs.
-        now_seconds = time.monotonic()
-        if now_seconds < self._called_at_seconds + _AGENT_CALL_SECONDS:
-            return
-        model = self._engine.settings.gpu_model
-        if self._engine.agents.send(model, LOOK):
-            self._called_at_seconds = now_seconds
-        else:
+        if self._agent is not None and has_hung_up(self._agent):
+            self._agent.close()
+            self._agent = None
+        if self._agent is None:
+            model = self._engine.settings.gpu_model
             self._engine.agents.ensure(model)
+            with suppress(OSError):  # It is starting: the next round connects.
+                self._agent = self._engine.agents.connect(model)
+                self._agent.sendall(f"{STAY}\n".encode())
 
     def _check_docker(self) -> None:
         from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url  # noqa: PLC0415 - an extra of pgpu
@@ -170,7 +197,7 @@ class ReadinessProbe:
                     ("jobs", self._maintenance.trouble),
                 ]
                 checks = [Check(name, trouble is None, is_needed=True, message=trouble) for name, trouble in needed]
-                trouble = self._maintenance.docker_trouble
+                trouble = self._maintenance.examine_docker()
                 docker = Check("docker", trouble is None, is_needed=False, message=trouble)
                 is_ready = all(check.is_good for check in checks)
                 self._found = time.monotonic(), Readiness(is_ready, (*checks, docker))

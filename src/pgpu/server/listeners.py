@@ -27,6 +27,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_for
 from pgpu.server.peer_credentials import PeerHttpProtocol
+from pgpu.server.quiet_server import QuietServer
 from pgpu.server.stream_routes import StreamRelay
 from pgpu.structs import Struct
 
@@ -216,7 +217,7 @@ def _load_certificate(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config
     return configuration
 
 
-class _ListenerServer(uvicorn.Server):
+class _ListenerServer(QuietServer):
     """A server without signal handlers, which `_serve` installs once for two servers; a `ConnectionAcceptor` accepts."""
 
     def __init__(self, configuration: uvicorn.Config, listener: socket.socket, counter: ConnectionCounter) -> None:
@@ -250,7 +251,7 @@ async def _serve(servers: Sequence[_ListenerServer], relay: StreamRelay, on_read
         # Waiting requests first: uvicorn waits for them until its timeout otherwise.
         relay.begin_shutdown()
         for server in servers:
-            server.should_exit = True
+            server.leave()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -130,9 +130,18 @@ class _Agent:
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)
         self._offers = MonitorOffers(self._loop)
-        self._door = Door(self._loop, door, self._still_waits, self._reason, self._take_container, self._offers.add)
+        self._door = Door(
+            self._loop,
+            door,
+            self._still_waits,
+            self._reason,
+            self._take_container,
+            self._offers.add,
+            self._be_needed,
+        )
         self._watcher = ProcessWatcher(self._loop, self._recover_and_admit)
         self._watchdog = Watchdog(engine)
+        self._holding = engine.ledger.cached(self._read_holding)
         self._deadlines = Deadlines()
         self._attendants = Attendants(
             self._loop,
@@ -147,6 +156,11 @@ class _Agent:
         self._capacities: Mapping[str, int] = {}
         self._timer: Timer | None = None
         self._admit_timer: Timer | None = None
+        self._look_timer: Timer | None = None
+        self._containers_at_seconds = now_seconds()
+        self._is_resting = False
+        """Whether nothing uses a GPU, and the next `_look_around` is that of `ROUND_SECONDS` later."""
+
         self._free_at_seconds = 0.0
         self._checks = 0
         self._round_at_seconds = 0.0
@@ -160,8 +174,8 @@ class _Agent:
         _allow_many_descriptors()
         beat(self._loop, self._lock, lambda: not self._outcome.waiting_ids and not self._attendants.ids)
         self._recover_and_admit()
-        self._check_containers()
-        self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
+        self._log_errors(self._attend_containers)
+        self._look_timer = self._loop.call_later(PAUSES_SECONDS[-1], self._look_around)
         self._loop.run_until(lambda: self._is_over)
 
     def close(self) -> None:
@@ -183,7 +197,7 @@ class _Agent:
         with suppress(BlockingIOError):
             while True:
                 words = self._wake.recv(_MOST_WORD_BYTES)
-                self._needed_at_seconds = now_seconds()
+                self._be_needed()
                 if words == GO:
                     self.is_dismissed = self._is_over = True
                 elif words.startswith(START):
@@ -240,8 +254,8 @@ class _Agent:
             self._is_over = self.is_dismissed = True  # Its directory was removed: no process can reach it.
         elif not self._outcome.waiting_ids:
             self._watch_holders()
-            self._is_over = now_seconds() - self._needed_at_seconds > LINGER_SECONDS
-            self._sleep()
+            is_needed = self._door.is_kept or now_seconds() - self._needed_at_seconds <= LINGER_SECONDS
+            self._is_over = not is_needed
         elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
             self._recover_and_admit()
         elif (
@@ -263,8 +277,7 @@ class _Agent:
 
     def _watch_holders(self) -> None:
         """Start threads for granted jobs, and watch processes that supervise others: after their end this agent does it."""
-        with self._engine.ledger.view() as view:
-            entries = self._engine.queue_of(view.holding())
+        entries = self._holding.get()
         others = [entry for entry in entries if entry.job.id not in self._attendants.ids]
         for entry in others:
             if is_left(entry):
@@ -272,21 +285,38 @@ class _Agent:
                 self._attendants.start(entry.job.id)
         self._watcher.watch({each for entry in others for each in _processes(entry)} - {myself()})
 
-    def _check_outsiders(self) -> None:
-        self._log_errors(self._watchdog.tick)
-        self._loop.call_later(PAUSES_SECONDS[-1], self._check_outsiders)
+    def _read_holding(self) -> list[Entry]:
+        with self._engine.ledger.view() as view:
+            return self._engine.queue_of(view.holding())
 
-    def _check_containers(self) -> None:
-        """Attend containers that another agent, or a process of the release before this one, attended before it ended."""
-        self._log_errors(self._attend_containers)
-        self._loop.call_later(ROUND_SECONDS, self._check_containers)
+    def _look_around(self) -> None:
+        """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
+        self._log_errors(self._watchdog.tick)
+        if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
+            self._containers_at_seconds = now_seconds()
+            self._log_errors(self._attend_containers)
+        if not self._outcome.waiting_ids:
+            self._log_errors(self._check)
+        is_used = self._outcome.waiting_ids or self._attendants.ids or self._watchdog.has_found
+        self._is_resting = self._door.is_kept and not (is_used or self._holding.get())
+        pause_seconds = ROUND_SECONDS if self._is_resting else PAUSES_SECONDS[-1]
+        self._look_timer = self._loop.call_later(pause_seconds, self._look_around)
+
+    def _be_needed(self) -> None:
+        """Note that a process needs this agent now: it stays some seconds, and looks around each of them."""
+        self._needed_at_seconds = now_seconds()
+        if self._is_resting and self._look_timer is not None:
+            self._is_resting = False
+            self._look_timer.cancel()
+            self._look_timer = self._loop.call_later(PAUSES_SECONDS[-1], self._look_around)
 
     def _attend_containers(self) -> None:
+        """Attend containers that another agent, or a process of the release before this one, attended before it ended."""
         for job_id in find_unattended(self._engine, self._attendants.ids):
             self._attendants.start(job_id)
 
     def _take_container(self, job_id: str) -> bool:
-        self._needed_at_seconds = now_seconds()
+        self._be_needed()
         if container_home(self._engine, job_id) is not None:
             self._attendants.start(job_id)
         return job_id in self._attendants.ids
@@ -299,7 +329,7 @@ class _Agent:
     def _reason(self, job_id: str) -> str | None:
         return self._outcome.reason(job_id)
 
-    def _log_errors(self, act: Callable[[], None]) -> None:
+    def _log_errors(self, act: Callable[[], object]) -> None:
         """Call; log an error and retry later: a temporary error (full disk, no more processes) must end no job."""
         try:
             act()
@@ -314,11 +344,14 @@ class _Agent:
             self._sleep(RETRY_SECONDS)
 
     def _sleep(self, seconds: float | None = None) -> None:
+        """Check after a time; None: when memory may be free for a waiting job, or one's deadline is due."""
         if self._timer is not None:
             self._timer.cancel()
         if seconds is None:
+            if not self._outcome.waiting_ids:
+                return  # `_look_around` checks
             pause = PAUSES_SECONDS[min(self._checks, len(PAUSES_SECONDS) - 1)]
-            seconds = min(pause if self._outcome.waiting_ids else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
+            seconds = min(pause, self._deadlines.next_seconds())
         self._timer = self._loop.call_later(seconds, lambda: self._log_errors(self._check))
 
 

@@ -2,7 +2,7 @@
 
 A client sends the job's id and a newline, and gets lines; no client can delay the agent. `create` of a container sends `container`
 and the id of its slice, and gets one byte. A command that offers its job's monitor sends `monitor` and the job's id with two
-descriptors.
+descriptors. A server sends `stay` and gets nothing: the agent stays as long as the connection.
 """
 
 import os
@@ -15,6 +15,9 @@ from pgpu.engine.event_loop import READABLE, EventLoop
 
 CONTAINER = "container "
 """Begins the message that names a new container; the answer is `+`, or `-` if no thread can be started for it."""
+
+STAY = "stay"
+"""Message of a process for which the agent stays although no job waits or runs."""
 
 _MOST_BYTES = 64
 _MOST_DESCRIPTORS = 2
@@ -31,6 +34,7 @@ class Door:
         reason: Callable[[str], str | None],
         take_container: Callable[[str], bool],
         take_offer: Callable[[str, socket.socket, Sequence[int]], None],
+        on_stay: Callable[[], None],
     ) -> None:
         """Accept connections from now on.
 
@@ -41,6 +45,7 @@ class Door:
             reason: Returns why, as the last round found it; None for a job that the round did not have.
             take_container: Has a thread attend a container; returns whether there is one.
             take_offer: Takes the offer of a monitor for a job: its connection, which is then the callee's, and descriptors.
+            on_stay: Called when `is_kept` may have changed.
         """
         self._loop = loop
         self._listener = listener
@@ -48,11 +53,18 @@ class Door:
         self._reason = reason
         self._take_container = take_container
         self._take_offer = take_offer
+        self._on_stay = on_stay
+        self._keepers: set[int] = set()
         self._connections: dict[int, socket.socket] = {}
         self._jobs: dict[int, str] = {}
         self._sent: dict[int, str] = {}
         listener.listen(socket.SOMAXCONN)
         loop.watch(listener.fileno(), READABLE, lambda _: self._accept())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a process is connected for which the agent stays."""
+        return bool(self._keepers)
 
     def close_all_but(self, waiting_ids: Collection[str]) -> None:
         """Close the connections of jobs that are not among the waiting ones."""
@@ -67,6 +79,7 @@ class Door:
 
     def close(self) -> None:
         """Close all connections."""
+        self._keepers.clear()
         for descriptor in list(self._connections):
             self._drop(descriptor)
         self._loop.forget(self._listener.fileno())
@@ -105,6 +118,9 @@ class Door:
             with suppress(OSError):  # A container that is being removed; its thread finds that.
                 self._connections[descriptor].send(b"+" if is_taken else b"-")
             self._drop(descriptor)
+        elif job_id == STAY:
+            self._keepers.add(descriptor)
+            self._on_stay()
         elif descriptor in self._jobs or not words.endswith(b"\n") or not self._still_waits(job_id):
             self._drop(descriptor)
         else:
@@ -122,3 +138,6 @@ class Door:
         self._sent.pop(descriptor, None)
         self._loop.forget(descriptor)
         self._connections.pop(descriptor).close()
+        if descriptor in self._keepers:
+            self._keepers.remove(descriptor)
+            self._on_stay()

@@ -22,8 +22,11 @@ from pgpu.structs import replace
 LOST = "its exit code is lost: no process recorded its end"
 
 
-def recover(context: EngineContext) -> None:
+def recover(context: EngineContext) -> bool:
     """Repair the state of every job that no living process supervises.
+
+    Returns:
+        Whether a job waits or holds a lease, so that another call may find something to repair.
 
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
@@ -42,6 +45,7 @@ def recover(context: EngineContext) -> None:
         context.agents.ensure(model)
     if context.mps is not None:
         context.mps.sweep(context.gpus.gpus())
+    return bool(granted or queues)
 
 
 def is_supervised(entry: Entry) -> bool:

@@ -28,9 +28,6 @@ from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
-TICK_SECONDS = 1.0
-"""Time between two readings of what the job holds, from driver and meter."""
-
 _TICKS_BETWEEN_SHARES = 60
 """After so many ticks, the share is compared with the jobs beside it; each of those sends a message when it comes or goes."""
 
@@ -57,6 +54,7 @@ class Running:
         self._loop = loop
         self._id = job.id
         self._running = running
+        self._entry = engine.ledger.cached(lambda: engine.ledger.entry(job.id))
         self._signals = signals
         self._watch = Watch(engine)
         self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
@@ -91,7 +89,7 @@ class Running:
         self._loop.call_later(0.0, self.on_wake)
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._check_clients_now)
-        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_on_beat(self._tick)
         self._run_until_ended()
         self._loop.forget(descriptor)
         self._arbiter.close()
@@ -148,7 +146,7 @@ class Running:
             # While a container engine is unreachable, its containers may still run.
             self._log(exc)
             self._loop.forget(descriptor)
-            self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
+            self._loop.call_on_beat(lambda: self._watch_end(descriptor))
 
     def _exit_code(self) -> int | None:
         with self._errors_logged():
@@ -196,11 +194,11 @@ class Running:
             self._kill_timer = self._loop.call_later(_KILL_AGAIN_SECONDS, self._kill)
 
     def _tick(self) -> None:
-        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_on_beat(self._tick)
         self._ticks += 1
         had_violation = self._watch.violation
         with self._errors_logged():
-            entry = self._engine.ledger.entry(self._id)
+            entry = self._entry.get()
             job = entry.job
             for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
                 with self._errors_logged():  # A driver that fails for a moment must not end a job.

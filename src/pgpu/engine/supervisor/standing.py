@@ -10,8 +10,6 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import JobNotFoundError, LedgerError, LedgerGoneError
 
-LOOK_SECONDS = 1.0
-
 
 class Standing:
     """The entry of one job in its ledger."""
@@ -21,18 +19,19 @@ class Standing:
         self._engine = engine
         self._loop = loop
         self._id = job_id
-        self._timer: Timer = loop.call_later(LOOK_SECONDS, self._look)
+        self._entry = engine.ledger.cached(lambda: engine.ledger.entry(job_id))
+        self._timer: Timer = loop.call_on_beat(self._look)
 
     def close(self) -> None:
         """Stop the checks."""
         self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_on_beat(self._look)
         ledger = self._engine.ledger
         ledger.refuse_if_gone()
         try:
             with suppress(LedgerError):
-                ledger.entry(self._id)
+                self._entry.get()
         except JobNotFoundError as exc:
             raise LedgerGoneError(f"the ledger {ledger.path} was replaced, and has no job {self._id}") from exc

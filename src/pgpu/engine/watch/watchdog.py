@@ -19,7 +19,7 @@ from pgpu.engine.settings import EngineSettings
 from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
-from pgpu.model import GpuProcess, Outsider, ProcessHolder
+from pgpu.model import GpuProcess, Job, Outsider, ProcessHolder
 from pgpu.runtimes.process_owners import ProcessOwners
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import format_memory
@@ -46,8 +46,10 @@ def find_outsiders(context: EngineContext, owners: ProcessOwners) -> list[Outsid
         for process in context.gpus.processes(gpu.uuid)
         if not process.only_draws and (holder := identify_running(process.pid)) is not None
     ]
-    with context.ledger.view() as view:
-        jobs = [entry.job for entry in context.queue_of(view.holding()) if entry.job.request.gpu_count]
+    jobs: list[Job] = []
+    if seen:
+        with context.ledger.view() as view:
+            jobs = [entry.job for entry in context.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
         Outsider(process.gpu_uuid, holder, process.used_bytes, *_read_program(process.pid))
         for process, holder in seen
@@ -107,6 +109,11 @@ class Watchdog:
         self._read_at_seconds = -READING_SECONDS
         self._has_written = False
         """Whether the ledger's fact is from this process and not from an earlier watchdog."""
+
+    @property
+    def has_found(self) -> bool:
+        """Whether the last tick found an outsider."""
+        return bool(self._seen or self._reported)
 
     def tick(self) -> None:
         """Find, report and stop outsiders, unless another process of this queue does; called about once a second.

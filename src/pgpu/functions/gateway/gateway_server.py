@@ -176,7 +176,7 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     try:
         await leaving.wait()
         # Calls in flight get their answers before the controller and the store of asynchronous calls end.
-        server.should_exit = True
+        server.leave()
         await serving
     finally:
         controlling.cancel()

@@ -21,6 +21,7 @@ from pgpu.functions.http.response_writer import ResponseWriter, header_lines, se
 from pgpu.functions.ipc.call_messages import Chunk, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.request_queue import PendingRequest
+from pgpu.server.quiet_server import QuietServer
 
 LARGEST_DIRECT_BYTES = 60_000
 """Below the size at which uvicorn stops reading until the application takes the body."""
@@ -34,7 +35,7 @@ _HEAD_TOO_LARGE = Refusal(431, "head_too_large", "the request's line and headers
 _UPGRADE_NAMES = frozenset({b"upgrade", b"http2-settings"})
 
 
-class HttpServer(uvicorn.Server):
+class HttpServer(QuietServer):
     """uvicorn's server without its signal handlers: a replica drains first."""
 
     def __init__(self, app: Any, connection: type["HttpConnection"], grace_seconds: int | None = None) -> None:

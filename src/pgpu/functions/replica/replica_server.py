@@ -101,7 +101,7 @@ async def _serve(function: ServedFunction, settings: ReplicaSettings, first: Zyg
             await idle.wait()
         # No request is pending any more; the worker runs its handler's close().
         await supervisor.leave()
-        server.should_exit = True
+        server.leave()
         await serving
     finally:
         calls.close()
