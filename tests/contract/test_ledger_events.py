@@ -101,3 +101,21 @@ with ChangeWatch(pathlib.Path(sys.argv[1])) as watch:
     assert watch.wait(60.0)
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "ledger")], check=True)
+
+
+def test_a_cached_read_is_repeated_after_a_commit_alone(ledger: Ledger) -> None:
+    reads: list[str | None] = []
+
+    def read() -> str | None:
+        reads.append(ledger.facts.get("key"))
+        return reads[-1]
+
+    add(ledger, waiting())  # makes the file
+    cached = ledger.cached(read)
+    assert [cached.get() for _ in range(3)] == [None] * 3
+    ledger.facts.put("key", "value")
+    assert [cached.get() for _ in range(3)] == ["value"] * 3
+    assert reads == [None, "value"]
+    ledger.close()
+    assert cached.get() == "value"
+    assert len(reads) == 3  # commits while no watch was there may have been missed

@@ -16,10 +16,11 @@ import pytest
 from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
-from tests.system.storm_victims import agent
+from tests.system.storm_victims import agent, guard
 from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.host.process_identity import is_alive
+from pgpu.model import ProcessHolder
 
 Eventually = Callable[[Callable[[], Any]], Any]
 LONG = ["sleep", "600"]
@@ -143,6 +144,21 @@ def test_the_next_server_has_an_agent_of_its_own_environment_and_the_jobs_contin
     assert place.run("logs", "runs").stdout == "out\n"
     new = agent(place.path / "run")
     assert new not in {None, old}
+
+
+def test_an_idle_server_has_an_agent_which_stays_and_is_replaced_when_it_is_killed(place: Served) -> None:
+    def alive() -> ProcessHolder | None:
+        found = agent(place.path / "run")
+        return found if found is not None and is_alive(found) else None
+
+    until(lambda: alive() is not None)
+    old = alive()
+    assert old is not None
+    above = guard(place.path / "run")
+    assert above is not None
+    for each in (above, old):  # the guard first: it would start the next agent, and not the server
+        os.kill(each.pid, signal.SIGKILL)
+    until(lambda: alive() not in {None, old})
 
 
 def test_an_attached_command_outlives_its_server(place: Served) -> None:

@@ -54,3 +54,14 @@ def test_a_descriptor_that_is_watched_anew_is_called_as_it_is_watched_now(loop: 
         loop.watch(descriptor, READABLE, watch_all_anew)
     loop.turn()
     assert called == ["old", "new"]
+
+
+def test_work_of_each_second_of_one_loop_is_due_at_the_same_time() -> None:
+    clock = [100.0]
+    loop = EventLoop(lambda: clock[0])
+    due: list[float] = []
+    for now_seconds in (100.25, 100.75, 101.0):
+        clock[0] = now_seconds
+        due.append(loop.call_on_beat(lambda: None).due_seconds)
+    loop.close()
+    assert due == [101.0, 101.0, 102.0]

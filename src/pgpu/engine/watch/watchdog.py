@@ -1,9 +1,9 @@
 """Reports processes that hold GPU memory outside of every lease, and stops them where `on_outsider = stop`.
 
-Jobs' threads, agents and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
-work. Memory of a job beyond its own slice is not reported here, but by the job's thread (`supervisor.watch`). Processes that
-only draw are ignored: headroom is for displays. The same process reads the memory outside of slices now and then, so that it is
-known to be stable when a job comes (`outsider_peaks`).
+Agents call `Watchdog.tick` once a second, and every ten seconds while they stay for a server and no GPU is used; of one queue
+the process that holds a file lock does the work. Memory of a job beyond its own slice is not reported here, but by the job's
+thread (`supervisor.watch`). Processes that only draw are ignored: headroom is for displays. The same process reads the memory
+outside of slices now and then, so that it is known to be stable when a job comes (`outsider_peaks`).
 """
 
 import contextlib
