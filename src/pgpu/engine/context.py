@@ -119,15 +119,20 @@ class EngineContext:
         """Descriptors of the locks that are held, for processes that must hold them as well."""
         return self._locks.descriptors
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, holding: Sequence[Entry] | None = None) -> Snapshot:
         """Read this engine's GPUs and its jobs' meters.
+
+        Args:
+            holding: The jobs with a lease as they were read just now; None reads them here.
 
         Raises:
             NodeError: A GPU cannot be read.
         """
-        # The view is closed before NVML is called, which takes milliseconds.
-        with self.ledger.view() as view:
-            holding = self.queue_of(view.holding())
+        if holding is None:
+            # The view is closed before NVML is called, which takes milliseconds.
+            with self.ledger.view() as view:
+                holding = view.holding()
+        holding = self.queue_of(holding)
         leaving = [entry.job for entry in holding if entry.job.suspended_by is not None or entry.job.can_park]
         # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
@@ -140,14 +145,14 @@ class EngineContext:
         """Whether every job that starts here keeps its limit; not where processes only preload the shim (`is_advisory`)."""
         return not self.runtime("process").is_advisory(JobSpec((), "process"))
 
-    def snapshot_or_blind(self) -> Snapshot:
+    def snapshot_or_blind(self, holding: Sequence[Entry] | None = None) -> Snapshot:
         """Return `snapshot`, or one without GPUs while they cannot be read: nothing is admitted then.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
         try:
-            return self.snapshot()
+            return self.snapshot(holding)
         except LedgerError:
             raise
         except NodeError:

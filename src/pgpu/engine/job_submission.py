@@ -23,7 +23,7 @@ from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter, this_process
 from pgpu.errors import CapacityError, NodeError, RequestError
-from pgpu.ledger import Entry, LedgerView
+from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Account, Batch, Gpu, Job, JobSpec, JobState, Place, Request, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_environment, check_submission
@@ -78,27 +78,17 @@ def accept(
     submitter = submitter or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
-    if (reserved_by := context.ledger.facts.get(RESERVED_FACT)) is not None:
-        raise NodeError(
-            f"the GPUs of {context.ledger.path} are shared out by {reserved_by}", hint=f"ask {reserved_by} for a slice"
-        )
     check_count(submissions)
     inherited_bytes = check_environment(submitter.environment)
     # The kernel limits arguments and environment together, so the inherited environment counts.
     for each in submissions:
         check_submission(each, inherited_bytes)
-    submissions = [_choose_size(context, each, submitter) for each in submissions]
+    submissions = _choose_sizes(context, submissions, submitter)
     # Jobs without a GPU get none here; all others get every GPU of the engine.
     gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
-    with context.ledger.view() as view:
-        for each in submissions:
-            refuse_more_than_quota(view, submitter.uid, each.request)
     elements = with_batches(expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id))
     entries = [_make_entry(element, submitter, context.settings.gpu_model) for element in elements]
-    _store(context, admissions, gpus, entries, submitter)
-    # Read again: a single job may have been granted, or cancelled, in the transaction that stored it.
-    with context.ledger.view() as view:
-        return [view.entry(entry.job.id).job for entry in entries]
+    return _store(context, admissions, gpus, entries, submitter)
 
 
 def check(context: EngineContext, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
@@ -168,23 +158,50 @@ def refuse_more_waiting(view: LedgerView, owner_uid: int, count: int, most: int)
         )
 
 
-def _choose_size(context: EngineContext, submission: Submission, submitter: Submitter) -> Submission:
-    """Return a submission with its program's signature and, for `--memory auto`, the size that its history suggests."""
-    spec, request = submission.spec, submission.request
-    if not spec.command and spec.image is None:
-        return submission
-    image_id = context.runtime(spec.runtime).image_id(spec) if spec.image is not None else ""
-    signature = signature_of_job(spec, image_id)
-    gpus = context.gpus.gpus() if request.is_estimated else ()
+def _choose_sizes(context: EngineContext, submissions: Sequence[Submission], submitter: Submitter) -> list[Submission]:
+    """Return submissions with their programs' signatures and, for `--memory auto`, the sizes that their history suggests.
+
+    Raises:
+        NodeError: A program gives the ledger's GPUs to jobs.
+    """
+    signatures = [_signature(context, each.spec) for each in submissions]
+    gpus = context.gpus.gpus() if any(each.request.is_estimated for each in submissions) else ()
     with context.ledger.view() as view:
-        request = context.learning.choose_size(view, request, signature, submitter.uid, gpus)
-    if request.is_estimated:
-        # What the user set stays: in the call, or for a process in the environment that it inherits.
-        inherited = submitter.environment if spec.image is None else ()
-        named = {name for name, _ in (*spec.environment, *inherited)}
-        wishes = tuple(wish for wish in GROWTH_WISHES if wish[0] not in named)
-        spec = replace(spec, environment=(*spec.environment, *wishes))
-    return replace(submission, spec=spec, request=request, signature=signature)
+        if (reserved_by := view.fact(RESERVED_FACT)) is not None:
+            raise NodeError(
+                f"the GPUs of {context.ledger.path} are shared out by {reserved_by}",
+                hint=f"ask {reserved_by} for a slice",
+            )
+        requests = [
+            each.request
+            if signature is None
+            else context.learning.choose_size(view, each.request, signature, submitter.uid, gpus)
+            for each, signature in zip(submissions, signatures, strict=True)
+        ]
+    return [
+        each
+        if signature is None
+        else replace(each, spec=_with_growth(each.spec, request, submitter), request=request, signature=signature)
+        for each, request, signature in zip(submissions, requests, signatures, strict=True)
+    ]
+
+
+def _signature(context: EngineContext, spec: JobSpec) -> str | None:
+    """Return a job's signature; None for a claim, which has no program."""
+    if not spec.command and spec.image is None:
+        return None
+    return signature_of_job(spec, context.runtime(spec.runtime).image_id(spec) if spec.image is not None else "")
+
+
+def _with_growth(spec: JobSpec, request: Request, submitter: Submitter) -> JobSpec:
+    """Return a spec with the variables that let a program of unknown size grow as it needs."""
+    if not request.is_estimated:
+        return spec
+    # What the user set stays: in the call, or for a process in the environment that it inherits.
+    inherited = submitter.environment if spec.image is None else ()
+    named = {name for name, _ in (*spec.environment, *inherited)}
+    wishes = tuple(wish for wish in GROWTH_WISHES if wish[0] not in named)
+    return replace(spec, environment=(*spec.environment, *wishes))
 
 
 def signature_of_job(spec: JobSpec, image_id: str) -> str:
@@ -263,7 +280,7 @@ def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -
 
 def _store(
     context: EngineContext, admissions: Admissions, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
-) -> None:
+) -> list[Job]:
     # A job without any wait time is cancelled in the transaction that stores it, unless it is granted there.
     jobs = [entry.job for entry in entries]
     impatient = [
@@ -272,15 +289,22 @@ def _store(
         if entry.wait_deadline_seconds is not None and entry.wait_deadline_seconds <= entry.job.created_at_seconds
     ]
     undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
-    with admissions.open_submission(len(entries), impatient, undecided) as decision:
+    forgotten: list[str] = []
+
+    def add(decision: Decision) -> None:
+        for request in {job.request for job in jobs}:
+            refuse_more_than_quota(decision, submitter.uid, request)
         refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
         decision.put_gpus(gpus, time.time())
         for entry in entries:
             decision.add(entry, submitter.environment, submitter.inherited)
-        forgotten = decision.forget_oldest(context.settings.kept_jobs)
+        forgotten.extend(decision.forget_oldest(context.settings.kept_jobs))
+
+    stored = admissions.submit(entries, add, impatient, undecided)
     # Files go after the commit: a crash in between leaves files without a job, and never a job without its files.
     for job_id in forgotten:
         context.places(job_id).remove()
+    return [entry.job for entry in stored]
 
 
 # The jobs that submissions handed in together stand for: arrays expanded, each job after those it waits for. Pure.

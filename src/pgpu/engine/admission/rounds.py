@@ -5,8 +5,7 @@ another process has written since. Starting the granted jobs is left to the call
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from pgpu.engine.admission.auto_sharing import AutoSharing
@@ -149,16 +148,23 @@ class Admissions:
         context.wake(outcome.moved_ids)
         return outcome
 
-    @contextmanager
-    def open_submission(
-        self, count: int, gives_up: Collection[str] = (), undecided: Collection[Call] = ()
-    ) -> Iterator[Decision]:
-        """Open the transaction that stores new jobs; a single job in front of an empty queue is granted in it, if it fits.
+    def submit(
+        self,
+        entries: Sequence[Entry],
+        add: Callable[[Decision], None],
+        gives_up: Collection[str] = (),
+        undecided: Collection[Call] = (),
+    ) -> Sequence[Entry]:
+        """Store new jobs in one transaction; a single job in front of an empty queue is granted in it, if it fits.
 
         Args:
-            count: How many are added.
+            entries: The jobs.
+            add: Stores them; an error stores none.
             gives_up: Those of them that are cancelled unless they start at once.
             undecided: Calls with `--sharing auto`; their profiles are read before the transaction begins.
+
+        Returns:
+            The jobs as the transaction left them.
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
@@ -166,21 +172,26 @@ class Admissions:
         """
         context = self._context
         model = context.settings.gpu_model
-        may_go_first = (count == 1 and context.ledger.first_waiting(model) is None) or bool(gives_up)
+        with context.ledger.view() as view:
+            may_go_first = (len(entries) == 1 and view.first_waiting(model) is None) or bool(gives_up)
+            holding = view.holding() if may_go_first else ()
         # Read before the transaction, which no driver call may delay, and only where the new job might start at once.
-        snapshot = context.snapshot_or_blind() if may_go_first else BLIND
+        snapshot = context.snapshot_or_blind(holding) if may_go_first else BLIND
         # Reading a profile takes tenths of a second, so it is done before the write lock is taken.
-        if context.settings.has_mps:
+        if context.settings.has_mps and undecided:
             self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, undecided)
+        moved: Sequence[str] = ()
         with context.ledger.decision() as decision:
             # Under the write lock again: another process may have stored a job since.
             is_first = decision.first_waiting(model) is None
-            yield decision
-            is_round = may_go_first and (is_first or bool(gives_up))
-            moved = self._settle_and_commit(decision, snapshot, gives_up).moved_ids if is_round else ()
+            add(decision)
+            if may_go_first and (is_first or gives_up):
+                moved = self._settle_and_commit(decision, snapshot, gives_up).moved_ids
+                entries = decision.entries_of([entry.job.id for entry in entries])
             queues = decision.queues()
         context.wake(moved)
         context.call_agents(queues)
+        return entries
 
     def outlook(self) -> RoundOutcome:
         """Return the outcome that a round would have now; changes nothing.
