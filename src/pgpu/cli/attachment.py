@@ -92,8 +92,10 @@ def attach(
         CancelledError: A signal arrived during the wait.
     """
     with _show_wait(is_quiet=as_json or is_quiet) as notice:
-        # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
-        while not signals and (reason := client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)) is not None:
+        reason = "" if job.state is JobState.WAITING else None  # as the submission returned it
+        while not signals and reason is not None:
+            # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
+            reason = client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)
             if reason:
                 notice(f"waiting: {reason}")
         if signals:

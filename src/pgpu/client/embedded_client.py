@@ -70,11 +70,11 @@ class EmbeddedClient(JobService, Client):
         """Connect a terminal to a job until it ends; see `Client.attach`."""
         from pgpu.client.terminal import attach  # noqa: PLC0415 - most commands attach to nothing
 
-        spec = self.ledger.job(job_id).spec
+        job = self.ledger.job(job_id)
         offer, control = self._offers.get(job_id), EngineHand(self._engine, job_id)
-        stream = Follower(self._engine, job_id, holds_back=True, offer=offer)
+        stream = Follower(self._engine, job, holds_back=True, offer=offer)
         try:
-            attach(stream, control, spec, stdin=stdin, stdout=stdout, stderr=stderr)
+            attach(stream, control, job.spec, stdin=stdin, stdout=stdout, stderr=stderr)
         finally:
             if offer is not None:
                 self._offers.pop(job_id).close()
@@ -105,7 +105,7 @@ class EmbeddedClient(JobService, Client):
         job = self.ledger.find(id_or_name).job
         if job.state is JobState.CANCELLED:  # it never started: nothing of it ends
             return job
-        for _ in Follower(self._engine, job.id, offset=FROM_NOW_ON).records():
+        for _ in Follower(self._engine, job, offset=FROM_NOW_ON).records():
             pass
         return self.ledger.job(job.id)
 
@@ -134,7 +134,7 @@ class EmbeddedClient(JobService, Client):
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""
-        follower = Follower(self._engine, self.ledger.find(id_or_name).job.id)
+        follower = Follower(self._engine, self.ledger.find(id_or_name).job)
         if tail_lines is not None:
             yield from last_lines(follower.stored_records(), tail_lines)
         elif not follow:

@@ -19,7 +19,7 @@ from pgpu.engine.leases.recovery import recover
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
 from pgpu.engine.unix_sockets import connect
-from pgpu.model import JobState
+from pgpu.model import Job, JobState
 from pgpu.structs import Struct
 
 FROM_NOW_ON = (1 << 63) - 1
@@ -36,7 +36,7 @@ class Follower(JobStream):
     def __init__(
         self,
         engine: Engine,
-        job_id: str,
+        job: Job,
         *,
         offset: int = 0,
         holds_back: bool = False,
@@ -46,14 +46,15 @@ class Follower(JobStream):
 
         Args:
             engine: Of the job's ledger.
-            job_id: The job.
+            job: The job, as it was read just now.
             offset: As of `JobStream`.
             holds_back: Likewise.
             offer: Renewed for each start of the job; None if this process does not offer its monitor.
         """
         super().__init__(offset, holds_back=holds_back)
         self._engine = engine
-        self._job_id = job_id
+        self._job: Job | None = job
+        self._job_id = job.id
         self._offer = offer
 
     def records(self) -> Iterator[Record]:
@@ -62,7 +63,7 @@ class Follower(JobStream):
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        recover_at_seconds = 0.0
+        recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
         while True:
             state = self._wait_for_grant()
             if state is JobState.STARTING and self._offer is not None:
@@ -78,13 +79,14 @@ class Follower(JobStream):
             elif time.monotonic() > recover_at_seconds:
                 recover(self._engine)
                 recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
-            if self._offer is not None:
-                self._offer.expect_another_start()
-            self.rest(_RECONNECT_SECONDS)
+            self._await_start(state)
 
     def _wait_for_grant(self) -> JobState:
         """Return the first state after `waiting`."""
-        job = self._engine.ledger.job(self._job_id)
+        # The first call uses what the caller has read.
+        job, self._job = self._job or self._engine.ledger.job(self._job_id), None
+        if job.state is not JobState.WAITING:
+            return job.state
         with Doorstep(self._engine, job.id, job.gpu_model) as doorstep:
             if self._offer is not None:
                 doorstep.on_connected = self._offer.renew
@@ -93,6 +95,16 @@ class Follower(JobStream):
                 doorstep.rest()
                 job = self._engine.ledger.job(self._job_id)
         return job.state
+
+    def _await_start(self, state: JobState) -> None:
+        """Sleep until the job's monitor may accept connections: the agent listens for it before it takes an offer."""
+        taken = None if self._offer is None or state is not JobState.STARTING else self._offer.descriptor
+        if taken is None:
+            self.rest(_RECONNECT_SECONDS)
+        else:
+            self.rest(_RECOVER_SECONDS, taken)
+        if self._offer is not None:
+            self._offer.expect_another_start()
 
     def _connected(self) -> socket.socket | None:
         try:

@@ -86,14 +86,16 @@ class JobStream(ABC):
                     yield from self.reading.read_frame(frame)
         return False
 
-    def rest(self, seconds: float) -> None:
-        """Sleep; a readable `wake_descriptor` ends it."""
-        if self.wake_descriptor is None:
+    def rest(self, seconds: float, descriptor: int | None = None) -> None:
+        """Sleep; a readable `wake_descriptor`, or another descriptor, ends it."""
+        watched = [each for each in (self.wake_descriptor, descriptor) if each is not None]
+        if not watched:
             threading.Event().wait(seconds)
             return
         poll = select.poll()
-        poll.register(self.wake_descriptor, select.POLLIN)
-        if poll.poll(seconds * _MILLISECONDS):
+        for each in watched:
+            poll.register(each, select.POLLIN)
+        if self.wake_descriptor in dict(poll.poll(seconds * _MILLISECONDS)):
             self.on_wake()
 
     def rest_until_readable(self, connection: Readable) -> None:

@@ -60,6 +60,11 @@ class MonitorOffer:
             self._connection = connection
             self._send(connection)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Readable once the agent takes the offer or ends; None without an offer, or after one that was taken."""
+        return None if self._connection is None or self._is_taken else self._connection.fileno()
+
     def expect_another_start(self) -> None:
         """Have `renew` make another offer after one that was taken: that start is over, or its agent was killed."""
         self._is_taken = False
