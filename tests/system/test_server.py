@@ -16,7 +16,7 @@ import pytest
 from tests.forked_commands import PGPU
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
-from tests.system.storm_victims import agent, guard
+from tests.system.storm_victims import agent, guard, kill
 from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.host.process_identity import is_alive
@@ -159,6 +159,28 @@ def test_an_idle_server_has_an_agent_which_stays_and_is_replaced_when_it_is_kill
     for each in (above, old):  # the guard first: it would start the next agent, and not the server
         os.kill(each.pid, signal.SIGKILL)
     until(lambda: alive() not in {None, old})
+
+
+def test_a_server_starts_an_agent_for_waiting_jobs_after_agent_and_guard_were_killed(place: Served) -> None:
+    place.detach("runs", "20GiB", ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"])
+    array = place.run(
+        "submit", "--memory", "5GiB", "--array", "0-19", "--", "sh", "-c", "echo $PGPU_ARRAY_INDEX >> ran"
+    )
+    assert array.returncode == 0, array.stderr
+    until(lambda: place.job("runs")["state"] == "running")
+    guard_process, agent_process = guard(place.path / "run"), agent(place.path / "run")
+    assert guard_process is not None
+    assert agent_process is not None
+    os.kill(guard_process.pid, signal.SIGSTOP)  # it starts no other agent
+    kill(agent_process)
+    kill(guard_process)
+    (place.path / "go").touch()
+    # No command from here on: the file and the ledger are read.
+    ran = place.path / "ran"
+    until(lambda: ran.exists() and len(ran.read_text().split()) == 20)
+    assert sorted(ran.read_text().split(), key=int) == [str(number) for number in range(20)]
+    new = agent(place.path / "run")
+    assert new not in {None, agent_process}
 
 
 def test_an_attached_command_outlives_its_server(place: Served) -> None:
