@@ -9,6 +9,7 @@ seed. The order of kills depends on the seed and on the machine's timing. Writes
 
 import argparse
 import json
+import math
 import random
 import secrets
 import time
@@ -34,6 +35,9 @@ def main() -> int:
     """Run the storms; print and write the kills and the final states of the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="in each of the storms")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="fewer kills once these are over; not with a server"
+    )
     parser.add_argument("--seed", type=int, help="of a storm that is to be tried again")
     parser.add_argument("--image", help="the test image (pgpu-test:latest), for a share of containers")
     parser.add_argument("--only", choices=_STORMS, nargs="+", default=_STORMS, help="some of the storms alone")
@@ -45,9 +49,9 @@ def main() -> int:
     if "server" in arguments.only:
         report["with_a_server"] = _timed(lambda: _server_storm(seed, arguments.kills, arguments.image))
     if "agent" in arguments.only:
-        report["without_a_server"] = _timed(lambda: _agent_storm(seed, arguments.kills))
+        report["without_a_server"] = _timed(lambda: _agent_storm(seed, arguments.kills, arguments.minutes * 60))
     if "lock" in arguments.only:
-        report["lock_of_a_gpu"] = _timed(lambda: _lock_storm(seed, arguments.kills))
+        report["lock_of_a_gpu"] = _timed(lambda: _lock_storm(seed, arguments.kills, arguments.minutes * 60))
     path = arguments.output / f"kill-storm-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(json.dumps(report, indent=2))
@@ -66,17 +70,17 @@ def _server_storm(seed: int, kills: int, image: str | None) -> dict[str, Any]:
         return {**found, "commands_that_were_told_the_truth": storm.truths}
 
 
-def _agent_storm(seed: int, kills: int) -> dict[str, Any]:
+def _agent_storm(seed: int, kills: int, most_seconds: float) -> dict[str, Any]:
     with world((CAPACITY_GIB,)) as machine:
         storm = Storm(machine, random.Random(seed))
-        storm.rage(kills)
+        storm.rage(kills, most_seconds)
         return _counted(storm.killed, machine.engine.ledger.entries(include_final=True))
 
 
-def _lock_storm(seed: int, kills: int) -> dict[str, Any]:
+def _lock_storm(seed: int, kills: int, most_seconds: float) -> dict[str, Any]:
     with world((CAPACITY_GIB,)) as machine:
         storm = LockStorm(machine, random.Random(seed))
-        storm.rage(kills)
+        storm.rage(kills, most_seconds)
         return {"kills": storm.killed, "other_ledger_was_refused": storm.refused, "other_ledger_was_granted": 0}
 
 

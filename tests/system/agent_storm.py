@@ -4,6 +4,7 @@ After each kill the ledger must add up; in the end every job that was accepted h
 never and says so. The long form is benchmarks/kill_storm.
 """
 
+import math
 import os
 import random
 import signal
@@ -64,11 +65,12 @@ class Storm:
 
     stopped: list[ProcessHolder] = field(default_factory=list)
 
-    def rage(self, kills: int) -> None:
-        """Kill so many processes, and look after each."""
+    def rage(self, kills: int, most_seconds: float = math.inf) -> None:
+        """Kill so many processes, or fewer once the time is up, and look after each."""
+        deadline = time.monotonic() + most_seconds
         for name in ("fates", "clients"):
             (self.machine.root / name).mkdir()
-        while sum(self.killed.values()) < kills:
+        while sum(self.killed.values()) < kills and time.monotonic() < deadline:
             self._keep_clients()
             self._kill_one()
             self.check()

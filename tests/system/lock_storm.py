@@ -3,10 +3,12 @@
 The long form is benchmarks/kill_storm.
 """
 
+import math
 import os
 import random
 import signal
 import threading
+import time
 from contextlib import suppress
 
 from tests.fakes.machine import LOCKS
@@ -34,8 +36,9 @@ class LockStorm:
         self._is_over = threading.Event()
         self._granted: list[str] = []
 
-    def rage(self, kills: int) -> None:
-        """Kill so many processes; each time the job has a supervisor again before the next one."""
+    def rage(self, kills: int, most_seconds: float = math.inf) -> None:
+        """Kill so many processes, or fewer once the time is up; each time the job has a supervisor again before the next one."""
+        deadline = time.monotonic() + most_seconds
         locks = self._machine.root / LOCKS
         locks.mkdir()
         go = self._machine.root / "go"
@@ -43,7 +46,7 @@ class LockStorm:
         self._machine.until_running(job)
         thread = threading.Thread(target=self._try_to_get_it)
         thread.start()
-        for _ in range(kills):
+        while sum(self.killed.values()) < kills and time.monotonic() < deadline:
             agent = until(lambda: self._agent_of(job.id))
             status = None if agent is None else read_status(agent.pid)
             guard = None if status is None else identify_running(status.parent_pid)
