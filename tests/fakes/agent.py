@@ -2,13 +2,21 @@
 
 import os
 import select
+import signal
 import sys
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from sqlite3 import Connection
+
     from pgpu.engine.agent.containers import SubmissionTurn
     from pgpu.engine.engine import Engine
+
+DIE_AT_COMMIT = "die-at-commit"
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -32,8 +40,32 @@ def main() -> None:
     if int(sys.argv[3]) == TAKE_LOCK:
         become_guard(lock, engine.settings.spool, again)
     use_guard(int(sys.argv[4]))
+    die_at_a_commit(root / DIE_AT_COMMIT, engine)
     run_agent(engine, lambda _job_id: engine, attend_container, lock, again)
     os._exit(0)
+
+
+def die_at_a_commit(order: Path, engine: "Engine") -> None:
+    """Kill this process at the commit that a file names once it is there: `before 3` is in front of the third one from then on."""
+    writing, lock = engine.ledger._connections.writing, threading.Lock()
+
+    def count(moment: str) -> None:
+        with lock, suppress(FileNotFoundError):
+            wanted, left = order.read_text().split()
+            if wanted == moment and left == "1":
+                order.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if wanted == moment:
+                order.write_text(f"{wanted} {int(left) - 1}")
+
+    @contextmanager
+    def counted() -> "Iterator[Connection]":
+        with writing() as connection:
+            yield connection
+            count("before")
+        count("after")
+
+    engine.ledger._connections.writing = counted  # type: ignore[method-assign]
 
 
 def attend_container(engine: "Engine", job_id: str, turn: "SubmissionTurn") -> None:

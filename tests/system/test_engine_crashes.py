@@ -1,5 +1,6 @@
 """No accepted job and no memory is lost, whichever processes are killed, at whatever time."""
 
+import itertools
 import os
 import resource
 import shutil
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.fakes.agent import DIE_AT_COMMIT
 from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, world
 from tests.system.storm_victims import children_of, monitor_of
 from tests.waiting import until
@@ -461,3 +463,20 @@ def test_a_terminal_survives_agent_and_monitor_killed_together(machine: World) -
     (machine.root / "go").touch()
     ended, stdout, _ = machine.attach(job, b"typed\n")
     assert (ended.exit_code, stdout) == (3, b"0\r\n1\r\ntyped\r\ntyped\r\n")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_agent_killed_at_any_commit_of_a_job_s_life_costs_neither_output_nor_exit_code(moment: str) -> None:
+    for number in itertools.count(1):
+        with world() as machine:
+            order = machine.root / DIE_AT_COMMIT
+            order.write_text(f"{moment} {number}")
+            job = machine.submit(("sh", "-c", f"echo {number} >> {machine.root}/ran; echo out; exit 3"))
+            ended, stdout, _ = machine.attach(job)
+            assert (number, ended.exit_code, stdout) == (number, 3, b"out\n")
+            machine.until_free(job)
+            assert (machine.root / "ran").read_text() == f"{number}\n"
+            if order.exists():  # the job has ended before so many commits
+                assert number > 3
+                return
