@@ -19,6 +19,7 @@ from pgpu.libraries import (
     ENTER,
     HOLD,
     LAUNCHER,
+    MONITOR,
     NVML_SHIM,
     OCI_RUNTIME,
     PROBE,
@@ -30,7 +31,7 @@ from pgpu.runtimes.docker.image_facts import architecture, newest_glibc
 
 _OLDEST_GLIBC = (2, 17)
 _NATIVE = "pgpu/_native/"
-_NEED_NOTHING = (ENTER, HOLD, LAUNCHER)
+_NEED_NOTHING = (ENTER, HOLD, LAUNCHER, MONITOR)
 _EXPECTED = (
     CUDA_SHIM,
     NVML_SHIM,
