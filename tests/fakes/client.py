@@ -20,7 +20,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
 from pgpu.engine.history.usage_history import waste_of
 from pgpu.engine.history.usage_records import Findings, Profiled
-from pgpu.engine.job_submission import Element, expand
+from pgpu.engine.submission_expansion import Element, expand
 from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import (
     Bandwidths,

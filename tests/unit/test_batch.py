@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pgpu.engine.job_submission import Element, expand, order_submissions, with_batches
+from pgpu.engine.submission_expansion import Element, expand, order_submissions, with_batches
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, Batch, JobSpec, Request, Submission
 from pgpu.model.job import MOST_ELEMENTS

@@ -18,11 +18,12 @@ from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.history.sharing_advice import advise_jobs
 from pgpu.engine.history.usage_history import add_findings, read_history, read_profiled, read_waste
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
-from pgpu.engine.job_submission import check_count, new_job_id
+from pgpu.engine.job_submission import new_job_id
 from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
+from pgpu.engine.submission_expansion import check_count
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
 from pgpu.engine.watch.turn_arbiter import read_turns
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders

@@ -19,7 +19,8 @@ from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS
-from pgpu.engine.streams.carrier import Carrier, NoStreams
+from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked

@@ -14,7 +14,8 @@ from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
 from pgpu.engine.leases.lease_resize import compute_words, concerned
-from pgpu.engine.streams.carrier import Carrier, NoStreams
+from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
