@@ -63,5 +63,6 @@ def test_work_of_each_second_of_one_loop_is_due_at_the_same_time() -> None:
     for now_seconds in (100.25, 100.75, 101.0):
         clock[0] = now_seconds
         due.append(loop.call_on_beat(lambda: None).due_seconds)
+    due.append(loop.call_on_beat(lambda: None, 5.0).due_seconds)
     loop.close()
-    assert due == [101.0, 101.0, 102.0]
+    assert due == [101.0, 101.0, 102.0, 105.0]

@@ -64,10 +64,10 @@ class EventLoop:
         heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
         return timer
 
-    def call_on_beat(self, call: Callable[[], None]) -> Timer:
-        """Call once, at the next whole second since this loop was made: work of each second shares one wake-up."""
+    def call_on_beat(self, call: Callable[[], None], period_seconds: float = 1.0) -> Timer:
+        """Call once, at the next multiple of a period since this loop was made: periodic work shares its wake-ups."""
         since_seconds = self.now_seconds() - self._made_at_seconds
-        return self.call_later(math.floor(since_seconds) + 1 - since_seconds, call)
+        return self.call_later((math.floor(since_seconds / period_seconds) + 1) * period_seconds - since_seconds, call)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Wait and call until `is_done()`, which is checked after each round of calls."""

@@ -175,7 +175,7 @@ class _Agent:
         beat(self._loop, self._lock, lambda: not self._outcome.waiting_ids and not self._attendants.ids)
         self._recover_and_admit()
         self._log_errors(self._attend_containers)
-        self._look_timer = self._loop.call_later(PAUSES_SECONDS[-1], self._look_around)
+        self._look_timer = self._loop.call_on_beat(self._look_around, PAUSES_SECONDS[-1])
         self._loop.run_until(lambda: self._is_over)
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ class _Agent:
         is_used = self._outcome.waiting_ids or self._attendants.ids or self._watchdog.has_found
         self._is_resting = self._door.is_kept and not (is_used or self._holding.get())
         pause_seconds = ROUND_SECONDS if self._is_resting else PAUSES_SECONDS[-1]
-        self._look_timer = self._loop.call_later(pause_seconds, self._look_around)
+        self._look_timer = self._loop.call_on_beat(self._look_around, pause_seconds)
 
     def _be_needed(self) -> None:
         """Note that a process needs this agent now: it stays some seconds, and looks around each of them."""
@@ -308,7 +308,7 @@ class _Agent:
         if self._is_resting and self._look_timer is not None:
             self._is_resting = False
             self._look_timer.cancel()
-            self._look_timer = self._loop.call_later(PAUSES_SECONDS[-1], self._look_around)
+            self._look_timer = self._loop.call_on_beat(self._look_around, PAUSES_SECONDS[-1])
 
     def _attend_containers(self) -> None:
         """Attend containers that another agent, or a process of the release before this one, attended before it ended."""

@@ -34,4 +34,4 @@ def beat(loop: EventLoop, lock: int, is_idle: Callable[[], bool]) -> None:
     at_ns = (period_seconds * _PERIOD_UNIT + int(time.monotonic()) % _PERIOD_UNIT) * _NANOSECONDS
     with suppress(OSError):
         os.utime(lock, ns=(at_ns, at_ns))
-    loop.call_later(period_seconds, lambda: beat(loop, lock, is_idle))
+    loop.call_on_beat(lambda: beat(loop, lock, is_idle), period_seconds)

@@ -127,7 +127,8 @@ class Watchdog:
             self._lock = try_lock(_lock_path(settings))
         if self._lock is None:
             return
-        if self._context.headroom.yields and time.monotonic() - self._read_at_seconds >= READING_SECONDS:
+        # A tick of a resting agent comes each ten seconds, and may come a little early.
+        if self._context.headroom.yields and time.monotonic() - self._read_at_seconds > READING_SECONDS - 0.5:
             self._read_at_seconds = time.monotonic()
             self._context.snapshot()
         found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._owners)}
