@@ -12,6 +12,9 @@ from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.structs import Struct
 
+DRIVER = "driver"
+"""Name of the enforcer whose limits the driver keeps."""
+
 
 class SliceUse(Struct, frozen=True):
     """Memory that a job's processes hold in one slice, as its meter counts it."""

@@ -10,7 +10,7 @@ instead of causing memory pressure).
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pgpu.enforcement import Enforcer, SliceUse, limit_file
+from pgpu.enforcement import DRIVER, Enforcer, SliceUse, limit_file
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.shim import ShimEnforcer
@@ -39,7 +39,7 @@ class DriverEnforcer:
 
     @property
     def name(self) -> str:
-        return "driver"
+        return DRIVER
 
     @property
     def does_not_cover(self) -> str:

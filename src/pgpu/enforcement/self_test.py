@@ -107,6 +107,8 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
     # A container's working directory may be closed to its user, so its test runs in /. A process's test uses the job's own.
     place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
+    # It must be refused: to a shim, a slice that the driver keeps looks like a device that is full for a while.
+    spec = replace(spec, wait_for_memory_seconds=0.0)
     slices = (part,)
     return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
 

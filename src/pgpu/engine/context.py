@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from pgpu.enforcement import Enforcer
+from pgpu.enforcement import DRIVER, Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.admission.outsider_peaks import OutsiderPeaks
 from pgpu.engine.admission.snapshot import BLIND, Snapshot, take_snapshot
@@ -142,8 +142,13 @@ class EngineContext:
         return replace(found, stable_bytes=self._outsider_peaks.with_reading(found))
 
     def limits_bind(self) -> bool:
-        """Whether every job that starts here keeps its limit; not where processes only preload the shim (`is_advisory`)."""
-        return not self.runtime("process").is_advisory(JobSpec((), "process"))
+        """Whether every job that starts here keeps its limit, and waits for a device that others have filled.
+
+        Not where processes only preload the shim (`is_advisory`), nor where the driver keeps limits: what it refuses does not
+        show whether the slice or the device is full, so no job waits there.
+        """
+        is_advisory = self.runtime("process").is_advisory(JobSpec((), "process"))
+        return not is_advisory and DRIVER not in self.enforcer.name.split(", ")
 
     def snapshot_or_blind(self, holding: Sequence[Entry] | None = None) -> Snapshot:
         """Return `snapshot`, or one without GPUs while they cannot be read: nothing is admitted then.

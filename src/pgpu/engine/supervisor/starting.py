@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from pgpu.enforcement import DRIVER
 from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
@@ -60,7 +61,7 @@ def start(
     enforcer = engine.enforcer.for_gpus(gpus).name
     is_advisory = bool(gpus) and runtime.is_advisory(job.spec)
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
-    if engine.headroom.yields and gpus and may_use_headroom(bound, _lease(bound)):
+    if engine.headroom.yields and gpus and enforcer != DRIVER and may_use_headroom(bound, _lease(bound)):
         wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
         bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
