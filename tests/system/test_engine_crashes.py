@@ -461,6 +461,7 @@ def test_a_terminal_survives_agent_and_monitor_killed_together(machine: World) -
         os.kill(guard.pid, signal.SIGCONT)
         machine.until_supervised_by_another(job, agent)
     (machine.root / "go").touch()
+    until(lambda: output(machine, job) == b"0\r\n1\r\n")  # a terminal shows what is typed at once
     ended, stdout, _ = machine.attach(job, b"typed\n")
     assert (ended.exit_code, stdout) == (3, b"0\r\n1\r\ntyped\r\ntyped\r\n")
 
