@@ -85,7 +85,7 @@ def paired(bed: Testbed, count: int, pairs: int, *, is_warm: bool) -> dict[str, 
             waves.append(most_waves)
     ratios = [ours / bare for ours, bare in zip(with_seconds, without_seconds, strict=True)]
     row = {"jobs": count, "is_warm": is_warm, **spread(ratios, PAIRED_BAR), "waves": max(waves)}
-    print(f"{count} jobs, {'warm' if is_warm else 'cold'}: {told(row)}, waves {max(waves)}")
+    print(f"{count} jobs, {'warm' if is_warm else 'cold'}: {as_text(row)}, waves {max(waves)}")
     return {**row, "with_seconds": rounded(with_seconds), "without_seconds": rounded(without_seconds)}
 
 
@@ -104,7 +104,7 @@ def batches(settings: Settings, repetitions: int) -> list[dict[str, Any]]:
         seconds, waves = [each for each, _ in runs[which]], [groups for _, groups in runs[which]]
         row: dict[str, Any] = {"batch": which, "jobs": BATCH, "ideal_seconds": round(ideal_seconds, 2)}
         row |= spread([each / ideal_seconds for each in seconds], bar)
-        print(f"{which} batch of {BATCH} over {ideal_seconds:.2f} s: {told(row)}, waves {waves}")
+        print(f"{which} batch of {BATCH} over {ideal_seconds:.2f} s: {as_text(row)}, waves {waves}")
         found.append({**row, "waves": waves, "seconds": rounded(seconds)})
     return found
 
@@ -202,7 +202,7 @@ def spread(ratios: Sequence[float], bar: float) -> dict[str, Any]:
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def as_text(row: dict[str, Any]) -> str:
     """Format a median with its spread and its bar."""
     return f"{row['median']:.3f} ({row['least']:.3f} to {row['most']:.3f}), bar {row['bar']}"
 

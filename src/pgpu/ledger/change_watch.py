@@ -1,7 +1,7 @@
 """Notification of commits across processes: each writer touches the database's file after a commit, and inotify wakes the readers.
 
 An event of SQLite's own writes would come too early: the journal is written, and synced, before a commit is visible. A writer that
-is killed between its commit and the touch wakes nobody; the next commit does. Each process needs one of the user's inotify
+is killed between its commit and the touch wakes no reader; the next commit does. Each process needs one of the user's inotify
 instances. Without one (`fs.inotify.max_user_instances`), a watch reports a possible change 20 times a second.
 
 Source: inotify(7).
