@@ -1,12 +1,12 @@
 #include "heartbeat.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "digits.h"
+#include "record.h"
 
 enum { MOST_SILENT_MS = 10000, FIRST_PAUSE_MS = 1000, MOST_PERIOD_S = 60, LEAST_RUN_PARTS = 50 };
 enum { PERIOD_UNIT = 1000000, TICKS_PER_SECOND = 100 /* of /proc, on every machine */ };
@@ -41,12 +41,7 @@ static bool read_run_ticks(pid_t agent, uint64_t *ticks) {
     char path[64], text[1024];
     unsigned long user, system;
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)agent, (int)agent);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    const ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return false;
-    text[got] = '\0';
+    if (!read_text(path, text, sizeof text)) return false;
     if (read_digits(field_of(text, 14), 10, &user) == NULL ||
         read_digits(field_of(text, 15), 10, &system) == NULL)
         return false;

@@ -64,26 +64,25 @@ bool parse_process(const char *text, pid_t pid, struct process *process) {
     return read_digits(behind + 1, 10, &process->start_ticks) != NULL;
 }
 
-bool identify(pid_t pid, struct process *process) {
-    char path[32], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+bool read_text(const char *path, char *text, size_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
-    const ssize_t got = read(fd, text, sizeof text - 1);
+    const ssize_t got = read(fd, text, size - 1);
     close(fd);
     if (got <= 0) return false;
     text[got] = '\0';
-    return parse_process(text, pid, process);
+    return true;
+}
+
+bool identify(pid_t pid, struct process *process) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    return read_text(path, text, sizeof text) && parse_process(text, pid, process);
 }
 
 static bool add_identity(struct record *record, const struct process *process) {
     char text[192], boot[64] = "";
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        const ssize_t got = read(fd, boot, sizeof boot - 1);
-        close(fd);
-        if (got > 0) boot[strcspn(boot, "\n")] = '\0';
-    }
+    if (read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) boot[strcspn(boot, "\n")] = '\0';
     const int length = snprintf(text, sizeof text, "pid=%d\nstart=%lu\nboot=%s\n", (int)process->pid,
                                 process->start_ticks, boot);
     return add(record, text, length);

@@ -39,6 +39,9 @@ struct process {
     unsigned long start_ticks;
 };
 
+/* Reads the beginning of a file as a string of at most SIZE - 1 bytes; false if there is none. */
+bool read_text(const char *path, char *text, size_t size);
+
 /* Parses /proc/PID/stat; the process chose its name, which is in parentheses and may hold any of them too. */
 bool parse_process(const char *text, pid_t pid, struct process *process);
 
