@@ -1,8 +1,10 @@
 """What whoever holds claims of a node must do: in memory for tests of node agents, and the engine's own on simulated GPUs."""
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,31 @@ def test_many_at_once_are_never_more_than_there_is(claims: Claims) -> None:
     assert len(held) == 3
     assert {each.claim.uid for each in claims.held()} == held
     assert claims.gpus()[0].held_bytes == 75 * GIB
+
+
+def test_a_claim_that_is_freed_while_all_are_read_stays_freed(claims: Claims) -> None:
+    uids = [f"claim-{number}" for number in range(20)]
+    for uid in uids:
+        claims.hold(claim(claims, uid, 1))
+
+    def free_all() -> None:
+        for uid in uids:
+            claims.free(uid)
+
+    with eager_threads(), ThreadPoolExecutor(1) as threads:
+        freed = threads.submit(free_all)
+        while not freed.done():
+            claims.held()
+    freed.result()
+    assert not claims.records()
+
+
+@contextmanager
+def eager_threads() -> Iterator[None]:
+    """Let threads interrupt each other within microseconds instead of milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -62,7 +62,7 @@ class FakeClaims:
     def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
-        with self._guard:
+        with self._locks.hold(claim.uid), self._guard:
             if self.refusal is not None:
                 refusal, self.refusal = self.refusal, None
                 raise refusal
@@ -80,14 +80,19 @@ class FakeClaims:
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
-        with self._guard:
+        with self._locks.hold(uid), self._guard:
             self._held.pop(uid, None)
 
     def held(self) -> Sequence[HeldClaim]:
         """See `Claims.held`."""
         with self._guard:
-            known = list(self._held.values())
-        return [self.hold(each.claim) for each in known if each.claim.uid not in self.not_made]
+            known = [each.claim for uid, each in self._held.items() if uid not in self.not_made]
+        found = []
+        for claim in known:
+            with self._locks.hold(claim.uid):
+                if claim.uid in self._held:  # else freed since
+                    found.append(self.hold(claim))
+        return found
 
     def records(self) -> Mapping[str, ClaimRecord]:
         """See `Claims.records`."""
