@@ -6,7 +6,8 @@ agent runs, for a job without a GPU. *Cold*: none does, as after ten seconds wit
 first pair waits until headroom yields.
 
 Then P1's batch of 25, with defaults: its jobs last as long as P1's table says for the number that runs (`p1_pace`), so 13 and 12
-would end after 17.97 s. *First* is the first batch of a new ledger, *second* the next one there.
+would end after 17.97 s. *First* is the first batch of a new ledger, *second* the next one there. *Bare* are 13 plain processes and
+then 12: what starting and ending the same programs takes of this machine's cores, without pgpu.
 
 Prints each ratio and writes one JSON file into benchmarks/results; 1 where a median is above its bar or a job failed.
 """
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=7, help="first and second batches of 25 (7)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
     settings = Settings(simulate=MODEL)
     report: dict[str, Any] = {**circumstances(), "driver": f"simulated {MODEL}", "pairs": [], "batches": []}
     counts = [int(word) for word in arguments.jobs.split(",") if word] if arguments.pairs else []
@@ -77,7 +79,7 @@ def paired(bed: Testbed, count: int, pairs: int, *, is_warm: bool) -> dict[str, 
     for number in range(pairs):
         for is_with in (True, False) if number % 2 else (False, True):
             if not is_with:
-                without_seconds.append(run_without(bed, words, count))
+                without_seconds.append(run_without(bed, bed.plain_command(words), count))
                 continue
             with keeping_agent(bed) if is_warm else without_agent(bed):
                 seconds, most_waves = run_with(bed, bed.workload(words), count)
@@ -90,21 +92,31 @@ def paired(bed: Testbed, count: int, pairs: int, *, is_warm: bool) -> dict[str, 
 
 
 def batches(settings: Settings, repetitions: int) -> list[dict[str, Any]]:
-    """Run first and second batches of 25, each pair on a ledger of its own."""
+    """Run first and second batches of 25, each pair on a ledger of its own, and the same programs bare in two waves."""
     lengths = law()
     ideal_seconds = lengths[BATCH // 2] + lengths[BATCH - BATCH // 2]
+    halves = (BATCH - BATCH // 2, BATCH // 2)
+    bare_seconds = []
     runs: dict[str, list[tuple[float, int]]] = {"first": [], "second": []}
     for _ in range(repetitions):
         with open_testbed(settings, "process", None, print) as bed, tempfile.TemporaryDirectory() as directory:
             (Path(directory) / "law.json").write_text(json.dumps(lengths))
+            command = (bed.python, str(PACE), directory)
+            bare_seconds.append(sum(run_without(bed, command, half) for half in halves))
             for taken in runs.values():
-                taken.append(run_with(bed, (bed.python, str(PACE), directory), BATCH))
+                taken.append(run_with(bed, command, BATCH))
+    bare = statistics.median(bare_seconds)
+    print(f"{halves[0]} and then {halves[1]} bare over {ideal_seconds:.2f} s: {bare / ideal_seconds:.3f}")
     found = []
     for which, bar in (("first", FIRST_BAR), ("second", SECOND_BAR)):
         seconds, waves = [each for each, _ in runs[which]], [groups for _, groups in runs[which]]
         row: dict[str, Any] = {"batch": which, "jobs": BATCH, "ideal_seconds": round(ideal_seconds, 2)}
         row |= spread([each / ideal_seconds for each in seconds], bar)
-        print(f"{which} batch of {BATCH} over {ideal_seconds:.2f} s: {as_text(row)}, waves {waves}")
+        over_bare = round(statistics.median(seconds) / bare, 3)
+        print(
+            f"{which} batch of {BATCH} over {ideal_seconds:.2f} s: {as_text(row)}, over bare {over_bare}, waves {waves}"
+        )
+        row |= {"over_bare": over_bare, "bare_seconds": rounded(bare_seconds)}
         found.append({**row, "waves": waves, "seconds": rounded(seconds)})
     return found
 
@@ -147,7 +159,7 @@ def granted_waves(jobs: Sequence[Any]) -> int:
     return count
 
 
-def run_without(bed: Testbed, words: tuple[str, ...], count: int) -> float:
+def run_without(bed: Testbed, command: Sequence[str], count: int) -> float:
     """Start plain processes together, wait for all, and return the whole time in s.
 
     Raises:
@@ -156,9 +168,7 @@ def run_without(bed: Testbed, words: tuple[str, ...], count: int) -> float:
     began = time.monotonic()
     processes = [
         # A session of its own for each, as with pgpu: the kernel shares a busy processor among sessions first.
-        subprocess.Popen(
-            bed.plain_command(words), env=bed.bare_environment(), stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        subprocess.Popen(command, env=bed.bare_environment(), stdout=subprocess.DEVNULL, start_new_session=True)
         for _ in range(count)
     ]
     codes = [process.wait() for process in processes]
