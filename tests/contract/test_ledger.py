@@ -20,6 +20,7 @@ from pgpu.model import (
     JobState,
     Lease,
     Mount,
+    Objective,
     ProcessHolder,
     Request,
     SharingMode,
@@ -58,6 +59,7 @@ def full_entry() -> Entry:
         preempts=True,
         measures=True,
         priority=-7,
+        objective=Objective.SOONEST,
     )
     job = Job(
         id="0123456789ab",

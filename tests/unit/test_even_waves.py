@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.model import Batch, Gpu, Request, SharingMode, Slice
+from pgpu.model import Batch, Gpu, Objective, Request, SharingMode, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Held, Quota, admit
 from pgpu.scheduling.capacity import IDLE
 from pgpu.scheduling.even_waves import HALF, HOLD_SECONDS, HOLD_UNKNOWN_SECONDS, Waves, may_join
@@ -80,6 +80,11 @@ def test_a_gpu_that_takes_no_job_in_time_slices_is_no_part_of_a_wave() -> None:
 def test_a_job_whose_wait_is_limited_starts_where_it_fits() -> None:
     limited = [replace(each, deadline_seconds=60.0) for each in jobs()]
     assert len(admit([room()], limited, 0.0).grants) == 20
+
+
+def test_jobs_with_the_objective_soonest_fill_the_gpu() -> None:
+    soonest = [replace(each, request=replace(each.request, objective=Objective.SOONEST)) for each in jobs()]
+    assert len(admit([room()], soonest, 0.0).grants) == 20
 
 
 @pytest.mark.parametrize(("duration", "hold"), [(None, HOLD_UNKNOWN_SECONDS), (60.0, HOLD_SECONDS)])

@@ -24,7 +24,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_request,
     replica_spec,
 )
-from pgpu.model import Deployment, Request, Version, VersionState
+from pgpu.model import Deployment, Objective, Request, Version, VersionState
 from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
@@ -95,8 +95,8 @@ def test_a_process_is_this_interpreter_in_the_source_with_nothing_of_containers(
     ("declaration", "request_"),
     [
         (Declaration(), Request(0, 0)),
-        (Declaration(memory_bytes=GIB, gpus=2, compute_share=0.25), Request(GIB, 2, 0.25)),
-        (Declaration(gpus=1), Request(0, 1, is_estimated=True)),
+        (Declaration(memory_bytes=GIB, gpus=2, compute_share=0.25), Request(GIB, 2, 0.25, objective=Objective.SOONEST)),
+        (Declaration(gpus=1), Request(0, 1, is_estimated=True, objective=Objective.SOONEST)),
     ],
 )
 def test_what_is_declared_is_what_is_asked_for(declaration: Declaration, request_: Request) -> None:

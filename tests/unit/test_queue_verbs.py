@@ -15,7 +15,7 @@ from tests.unit.test_cli import validate
 from pgpu.app.settings import load_settings
 from pgpu.cli.job_arguments import KEYS, read_job_file
 from pgpu.errors import RequestError
-from pgpu.model import Job, JobSpec, JobState, Outsider, ProcessHolder, Request, SharingWish
+from pgpu.model import Job, JobSpec, JobState, Objective, Outsider, ProcessHolder, Request, SharingWish
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -60,6 +60,27 @@ def test_priorities_are_classes_or_numbers(run: Run, client: FakeClient, words: 
     assert run("run", "-d", "--memory", "2GiB", "--priority", words, "--", "true") == 0
     assert run(*SUBMIT, "--priority", words, "--", "true") == 0
     assert [job.request.priority for job in client.stored.values()] == [priority, priority]
+
+
+def test_an_objective_is_of_the_command_line_or_of_the_file(
+    run: Run, client: FakeClient, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        '[defaults]\nobjective = "soonest"\n[jobs.file]\ncommand = "true"\n[jobs.cpu]\ncommand = "true"\ngpus = 0\n'
+        '[jobs.own]\ncommand = "true"\nobjective = "response"\n'
+    )
+    assert run("submit", str(path)) == 0
+    assert run(*SUBMIT, "--name", "plain", "--", "true") == 0
+    assert run(*SUBMIT, "--name", "given", "--objective", "soonest", "--", "true") == 0
+    assert run("run", "-d", "--memory", "2GiB", "--name", "run", "--", "true") == 0
+    soonest = {name for name, job in named(client).items() if job.request.objective is Objective.SOONEST}
+    assert soonest == {"file", "cpu", "given", "run"}
+    capsys.readouterr()
+    assert run(*SUBMIT, "--objective", "makespan", "--", "true") == 125
+    assert capsys.readouterr().err == (
+        "pgpu: --objective 'makespan' is no objective\npgpu: hint: write response or soonest\n"
+    )
 
 
 def test_without_an_amount_pgpu_chooses_one(run: Run, client: FakeClient, tmp_path: Path) -> None:

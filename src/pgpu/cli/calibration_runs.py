@@ -17,7 +17,18 @@ from pgpu.cli.profile_runs import ProfilePlan, longest_seconds, read_result, run
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.errors import NodeError, PgpuError
-from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, SharingMode, SharingWish, Submission
+from pgpu.model import (
+    Bandwidths,
+    Job,
+    JobSpec,
+    JobState,
+    Objective,
+    Profile,
+    Request,
+    SharingMode,
+    SharingWish,
+    Submission,
+)
 from pgpu.structs import Struct, field, replace
 from pgpu.units import GIB
 
@@ -125,7 +136,9 @@ def _measure_pairs(bench: _Bench) -> Iterator[ColocatedRun]:
 
 def _submission(words: Sequence[str], seconds: float, mode: SharingMode) -> Submission:
     command = (sys.executable, "-m", "pgpu.workloads", *words, "--seconds", f"{seconds:g}")
-    request = Request(2 * GIB, sharing=SharingWish(mode.value), measures=mode is SharingMode.MPS)
+    request = Request(
+        2 * GIB, sharing=SharingWish(mode.value), measures=mode is SharingMode.MPS, objective=Objective.SOONEST
+    )
     return Submission(JobSpec(command, "process", working_directory="/"), request)
 
 

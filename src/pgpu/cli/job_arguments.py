@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions
 from pgpu.cli.option_table import OptionKind
 from pgpu.errors import RequestError
-from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish, Submission
+from pgpu.model import Array, JobSpec, Mount, Objective, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request, check_submission
 from pgpu.structs import replace
@@ -103,7 +103,17 @@ def _read_request(options: JobOptions, sharing: SharingWish) -> Request:
         preempts=options.preempt,
         priority=read_priority(options.priority),
         retries_out_of_memory=options.retry_oom,
+        objective=_read_objective(options.objective),
     )
+
+
+def _read_objective(text: str) -> Objective:
+    try:
+        return Objective(text)
+    except ValueError:
+        raise RequestError(
+            f"--objective {quoted(text)} is no objective", hint=f"write {' or '.join(Objective)}"
+        ) from None
 
 
 def _read_memory(memory: str | None, gpu_count: int) -> Request:

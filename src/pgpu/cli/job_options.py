@@ -97,6 +97,14 @@ class JobOptions:
         default="normal",
         help="Order in the queue and share of idle GPU time: low, normal, high, or -100 to 100.",
     )
+    objective: str = _option(
+        OptionKind.TEXT,
+        "--objective",
+        metavar="GOAL",
+        used_by=(SUBMIT, FILE),
+        default="response",
+        help="response: where jobs end earlier on average, a job that fits waits for a less busy GPU; soonest: it starts.",
+    )
     after: tuple[str, ...] = _option(
         OptionKind.TEXTS,
         "--after",

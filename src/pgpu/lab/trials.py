@@ -19,7 +19,7 @@ from pgpu.client import Client
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.lab.outcomes import ExperimentTrial, JobOutcome, Moment, Sample, last_line, last_result
 from pgpu.lab.testbed import Testbed
-from pgpu.model import Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Job, JobSpec, JobState, Objective, Request, Submission
 from pgpu.structs import Struct
 from pgpu.units import GIB
 
@@ -205,7 +205,8 @@ def run_sliced(
             peak_bytes[report.job.id] = max(seen, peak_bytes.get(report.job.id, 0))
         return client.gpus()[0].used_bytes
 
-    submissions = [_submission_of(bed, job, has_start_line=has_start_line) for job in jobs]
+    objective = Objective.RESPONSE if is_batch else Objective.SOONEST
+    submissions = [_submission_of(bed, job, objective, has_start_line=has_start_line) for job in jobs]
     requests = [submissions] if is_batch else [[each] for each in submissions]
     with sample_device(read_used_bytes) as samples:
         submission = Moment.now()
@@ -225,12 +226,12 @@ def run_sliced(
     )
 
 
-def _submission_of(bed: Testbed, job: SlicedJob, *, has_start_line: bool) -> Submission:
+def _submission_of(bed: Testbed, job: SlicedJob, objective: Objective, *, has_start_line: bool) -> Submission:
     words = (*job.words, "--start-signal") if has_start_line else job.words
     image = bed.image if bed.runtime == "docker" else None
     return Submission(
         JobSpec(command=bed.workload(words), runtime=bed.runtime, image=image, name=job.name),
-        Request(job.memory_bytes, oversubscribes=job.oversubscribes),
+        Request(job.memory_bytes, oversubscribes=job.oversubscribes, objective=objective),
     )
 
 

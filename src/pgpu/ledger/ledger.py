@@ -1,5 +1,6 @@
 """Public interface of the ledger: transactions, look-ups of single jobs, tables with transactions of their own, migration."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pgpu.ledger.change_watch import CachedRead, CommitCounter
 from pgpu.ledger.decision import ENVIRONMENT_OF_JOB, Decision, environment_of
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
-from pgpu.ledger.schema import ADDITION, MIGRATIONS, VERSION
+from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
@@ -200,7 +201,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         LedgerError: A newer pgpu wrote this ledger.
         sqlite3.Error: SQLite failed; nothing was changed.
     """
-    if _version(connection, path) == VERSION and _has_additions(connection):
+    if _version(connection, path) == VERSION and not _missing_columns(connection):
         return
     # The version is read again under the write lock: another process may have migrated since.
     connection.execute("BEGIN IMMEDIATE")
@@ -210,8 +211,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in script.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
-        if not _has_additions(connection):
-            connection.execute(ADDITION)
+        for statement in _missing_columns(connection):
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
@@ -220,9 +221,16 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
-def _has_additions(connection: sqlite3.Connection) -> bool:
-    statement = "SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'batch'"
-    return connection.execute(statement).fetchone() is not None
+def _missing_columns(connection: sqlite3.Connection) -> list[str]:
+    """Return the statements that add the columns of `ADDITIONS` that are missing."""
+    tables = json.dumps([table for table, _, _ in ADDITIONS])
+    statement = "SELECT t.value, c.name FROM json_each(?) AS t JOIN pragma_table_info(t.value) AS c"
+    present = {tuple(row) for row in connection.execute(statement, (tables,))}
+    return [
+        f"ALTER TABLE {table} ADD COLUMN {name} {kind}"
+        for table, name, kind in ADDITIONS
+        if (table, name) not in present
+    ]
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

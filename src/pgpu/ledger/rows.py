@@ -17,6 +17,7 @@ from pgpu.model import (
     JobSpec,
     JobState,
     Lease,
+    Objective,
     Place,
     ProcessHolder,
     Request,
@@ -79,7 +80,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
     warning, holder, owner_uid, place, signature, attempt, expected_start, suspended_by, resumed_at, offered_value,
     reclaimed_at, parked_at, wanted_at, gpu_model, batch,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
-    oversubscribes, preempts, measures,
+    oversubscribes, preempts, measures, objective,
     sequence, wait_deadline, supervisor, spawned_at, stop_grace,
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
@@ -88,7 +89,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 26), slice(26, 38), slice(38, 43), slice(43, 49)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 26), slice(26, 39), slice(39, 44), slice(44, 50)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _STATES = {state.value: state for state in JobState}
 
@@ -105,6 +106,7 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "oversubscribes": int(job.request.oversubscribes),
         "preempts": int(job.request.preempts),
         "measures": int(job.request.measures),
+        "objective": job.request.objective.value,
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
@@ -218,7 +220,8 @@ def _job(columns: Row) -> Job:
 @lru_cache(maxsize=1024)
 def _request(columns: Row) -> Request:
     # Cached, since the jobs of an array have equal ones. The columns of `_REQUEST`, which are the fields of a request.
-    memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, is_strict, sharing, *flags = columns
+    memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, is_strict, sharing, *rest = columns
+    oversubscribes, preempts, measures, objective = rest
     return Request(
         memory_bytes,
         gpu_count,
@@ -229,7 +232,10 @@ def _request(columns: Row) -> Request:
         basis,
         bool(is_strict),
         SharingWish(sharing),
-        *map(bool, flags),
+        bool(oversubscribes),
+        bool(preempts),
+        bool(measures),
+        Objective(objective or Objective.RESPONSE),
     )
 
 

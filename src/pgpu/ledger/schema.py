@@ -390,5 +390,6 @@ CREATE TABLE held_claims (
 
 VERSION = len(MIGRATIONS)
 
-ADDITION = "ALTER TABLE jobs ADD COLUMN batch TEXT"
-"""Made without a new version: processes of the release before, which may run during an upgrade, do not read it."""
+ADDITIONS = (("jobs", "batch", "TEXT"), ("jobs", "objective", "TEXT"))
+"""Table, name and type of columns made without a new version: processes of the release before, which may run during an upgrade, do
+not read them."""

@@ -15,7 +15,7 @@ from pgpu.errors import JobNotFoundError
 from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.small_tables import HeldClaims
-from pgpu.model import Batch, JobState, Place, Request, SharingWish
+from pgpu.model import Batch, JobState, Objective, Place, Request, SharingWish
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.structs import Struct
@@ -46,7 +46,7 @@ LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WANTS = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis,
-    is_strict, sharing, oversubscribes, preempts, measures, owner_uid
+    is_strict, sharing, oversubscribes, preempts, measures, objective, owner_uid
 """
 
 _WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
@@ -341,7 +341,7 @@ def _ids(text: str | None) -> tuple[str, ...]:
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
-    basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
+    basis, is_strict, sharing, oversubscribes, preempts, measures, objective, *rest = rest
     owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, batch = rest
     return Waiting(
         job_id,
@@ -358,6 +358,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
             bool(oversubscribes),
             bool(preempts),
             bool(measures),
+            Objective(objective or Objective.RESPONSE),
         ),
         owner_uid,
         eligible_at_seconds,

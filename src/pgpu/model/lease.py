@@ -43,6 +43,16 @@ class SharingWish(StrEnum):
     """Chosen from measurements of the job and its neighbours, and reverted if it turns out slower."""
 
 
+class Objective(StrEnum):
+    """What the start of a job is chosen for, where it fits on a GPU."""
+
+    RESPONSE = "response"
+    """It may wait for a less busy GPU, or for the next wave of its batch, if jobs end earlier on average then."""
+
+    SOONEST = "soonest"
+    """It starts as soon as it fits."""
+
+
 class Request(Struct, frozen=True):
     """An amount of GPU memory on a number of GPUs, with priority and sharing; or no GPU at all."""
 
@@ -81,6 +91,8 @@ class Request(Struct, frozen=True):
     measures: bool = False
     """Whether it runs under MPS only to be measured beside an antagonist of pgpu, which has no data to lose: allowed before Volta,
     too, where clients share one address space."""
+
+    objective: Objective = Objective.RESPONSE
 
     @property
     def is_without_gpu(self) -> bool:

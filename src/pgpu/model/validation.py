@@ -86,7 +86,7 @@ def check_request(request: Request) -> None:
     if abs(request.priority) > _MOST_PRIORITY:
         raise RequestError(f"{request.priority} is not a valid priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
     if request.is_without_gpu:
-        if request != Request(0, 0, priority=request.priority):
+        if request != Request(0, 0, priority=request.priority, objective=request.objective):
             raise RequestError(
                 "a job without a GPU has no memory and no time of one",
                 hint="leave --gpus 0 out, or --memory and all other options about GPUs",

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pgpu.errors import PgpuBug
-from pgpu.model import Batch, SharingMode
+from pgpu.model import Batch, Objective, SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.free_capacity import FreeCapacity
@@ -68,15 +68,15 @@ def may_join(wave: int, running: int, demands: Sequence[float | None]) -> bool:
 def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
     """Whether a job waits for its batch's next wave at all.
 
-    Not if it has waited for long enough; if its wait is limited, since its memory may be gone at the end of it; if it returns
+    Not with the objective `soonest`; if it has waited for long enough; if its wait is limited, since its memory may be gone at the end of it; if it returns
     to its GPU or may suspend others; nor if it shares its GPU in another way than in equal time slices, of memory that stays.
     """
-    if candidate.batch is None or candidate.deadline_seconds is not None:
+    request, is_bound = candidate.request, candidate.takes_free or candidate.gpu_uuid is not None
+    if candidate.batch is None or candidate.deadline_seconds is not None or request.objective is Objective.SOONEST:
         return False
     hold_seconds = HOLD_UNKNOWN_SECONDS if candidate.duration_seconds is None else HOLD_SECONDS
     if now_seconds - candidate.eligible_at_seconds >= hold_seconds:
         return False
-    request, is_bound = candidate.request, candidate.takes_free or candidate.gpu_uuid is not None
     is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
     return not (is_bound or is_special) and candidate.mode is SharingMode.TIME_SLICE
 

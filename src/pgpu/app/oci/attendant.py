@@ -25,7 +25,7 @@ from pgpu.host import thread_turns
 from pgpu.host.process_identity import has_ended, open_pidfd
 from pgpu.host.stderr_log import log_to_file, say
 from pgpu.ledger import Entry
-from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Objective, Request, SharingWish, Submission
 from pgpu.runtimes.container_record import CONTAINER_VARIABLE, Container, Gate, container_of
 from pgpu.units import format_duration
 
@@ -115,6 +115,7 @@ def _submit(engine: Engine, container: Container, job_id: str) -> None:
         compute_share=container.compute_share,
         is_strict=container.is_strict,
         sharing=SharingWish(container.sharing),
+        objective=Objective.SOONEST,
     )
     # Docker's names are unique in one engine, those of live jobs in the ledger.
     for name in dict.fromkeys((container.name or None, None)):

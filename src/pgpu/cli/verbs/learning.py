@@ -16,7 +16,7 @@ from pgpu.cli.job_options import PROFILE, JobOptions, rows_of
 from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.errors import NodeError, RequestError
-from pgpu.model import Profile, SharingWish
+from pgpu.model import Objective, Profile, SharingWish
 
 if TYPE_CHECKING:
     from pgpu.profiling.profile_page import ProfileResult
@@ -208,7 +208,7 @@ def profile(
     """
     from pgpu.cli import profile_runs
 
-    job = JobOptions(**given)
+    job = JobOptions(**given, objective=Objective.SOONEST)
     page_path, trace_path = (None if text is None else Path(text) for text in (html, trace))
     if show is not None:
         if job.command:

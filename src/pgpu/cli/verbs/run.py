@@ -24,7 +24,7 @@ from pgpu.cli.option_table import COMMAND, JSON, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import JobReport
 from pgpu.errors import CancelledError, RequestError
-from pgpu.model import Job, SharingWish, Submission
+from pgpu.model import Job, Objective, SharingWish, Submission
 from pgpu.structs import replace
 
 _JOB_FILE_SUFFIX = ".toml"
@@ -38,7 +38,7 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; messages of pgpu go to stderr,
     with --json as one JSON object for each line.
     """
-    job = JobOptions(**given)
+    job = JobOptions(**given, objective=Objective.SOONEST)
     settings = invocation.settings(**job.settings())
     submission = read_submission(job, settings.wait_timeout, settings.sharing)
     client = invocation.make_client(settings)

@@ -38,6 +38,7 @@ from pgpu.model import (
     JobSpec,
     JobState,
     Lease,
+    Objective,
     Request,
     Slice,
 )
@@ -306,6 +307,7 @@ def request_of(claim: Claim, parts: Sequence[Slice]) -> Request:
         is_strict=claim.is_strict,
         sharing=claim.sharing,
         oversubscribes=claim.oversubscribes,
+        objective=Objective.SOONEST,
     )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pgpu.distribution import installed_version
 from pgpu.functions.api import Declaration, dump_declaration, parse_declaration
-from pgpu.model import Deployment, JobSpec, Mount, Request, Version
+from pgpu.model import Deployment, JobSpec, Mount, Objective, Request, Version
 from pgpu.structs import Struct
 
 NEEDS = ("msgspec", "httptools")
@@ -151,6 +151,7 @@ def replica_request(declaration: Declaration) -> Request:
         declaration.gpus,
         declaration.compute_share,
         is_estimated=declaration.memory_bytes is None,
+        objective=Objective.SOONEST,
     )
 
 
