@@ -102,6 +102,34 @@ def test_a_name_belongs_to_one_live_job(client: Client) -> None:
         submit(client, name="one")
 
 
+def test_a_dry_run_forecasts_start_and_gpu_and_stores_nothing(client: Client) -> None:
+    spec = JobSpec(LONG, "process", working_directory="/", name="one")
+    reports = client.dry_run([Submission(spec, Request(2 * GIB), array=Array((3, 5)))])
+    assert [report.job.spec.name for report in reports] == ["one-3", "one-5"]
+    assert [report.position for report in reports] == [1, 2]
+    assert all(report.job.expected_start_seconds is not None for report in reports)
+    [gpu] = client.gpus()
+    assert {report.job.expected_gpu_uuids for report in reports} == {(gpu.gpu.uuid,)}
+    assert not client.jobs(include_final=True)
+
+
+def test_a_dry_run_refuses_what_a_submission_refuses(client: Client) -> None:
+    submit(client, name="one")
+    refused = [
+        Submission(JobSpec(LONG, "process", working_directory="/"), Request(100 * GIB)),
+        Submission(JobSpec(LONG, "process", working_directory="/", name="one"), Request(GIB)),
+        Submission(JobSpec(LONG, "process", working_directory="/"), Request(GIB), after=("nobody",)),
+    ]
+    for submission in refused:
+        messages = []
+        for ask in (client.submit_all, client.dry_run):
+            with pytest.raises((RequestError, JobNotFoundError)) as caught:
+                ask([submission])
+            messages.append((str(caught.value), caught.value.hint))
+        assert messages[0] == messages[1]
+    assert [report.job.spec.name for report in client.jobs(include_final=True)] == ["one"]
+
+
 def test_what_does_not_fit_waits_with_a_reason_and_can_be_cancelled(client: Client) -> None:
     submit(client, gib=20)
     second = submit(client, gib=20)

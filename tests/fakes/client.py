@@ -114,6 +114,17 @@ class FakeClient(Client):
             self.stored = before
             raise
 
+    def dry_run(self, submissions: Sequence[Submission]) -> Sequence[QueueReport]:
+        before = dict(self.stored)
+        try:
+            jobs = self.submit_all(submissions)
+        finally:
+            self.stored = before
+        return [
+            QueueReport(at, replace(job, expected_start_seconds=NOW_SECONDS, expected_gpu_uuids=(GPU.uuid,)))
+            for at, job in enumerate(jobs, 1)
+        ]
+
     def _new_id(self) -> str:
         self.ids += 1
         return f"{self.ids:012x}"

@@ -150,6 +150,28 @@ def test_a_batch_that_does_not_fit_at_once_starts_in_even_waves(machine: World) 
         machine.until_state(job, JobState.EXITED)
 
 
+def test_a_dry_run_tells_of_waves_predecessors_and_waits_and_leaves_the_ledger_as_it_is(machine: World) -> None:
+    running = machine.submit(LONG, name="first", gib=4)
+    machine.until_running(running)
+    before = machine.engine.ledger.entries(include_final=True)
+    asked = [
+        ask("sweep", array=Array((0, 1, 2)), gib=3),
+        ask("large", gib=9),
+        ask("next", after=["first"], gib=1),
+    ]
+    reports = {report.job.spec.name: report for report in machine.client.dry_run(asked)}
+    starts = {name: report.job.expected_start_seconds for name, report in reports.items()}
+    assert reports["sweep-0"].job.reason == "it fits and starts now"
+    assert reports["sweep-0"].job.expected_gpu_uuids == (machine.gpus.gpus()[0].uuid,)
+    assert "waits for 9 GiB on one GPU" in (reports["large"].job.reason or "")
+    assert (starts["large"] or 0.0) > (starts["sweep-0"] or 0.0)
+    assert reports["next"].position is None
+    assert reports["next"].job.reason == f"waits for the end of job {running.id} (first)"
+    assert machine.engine.ledger.entries(include_final=True) == before
+    with machine.engine.ledger.view() as view:
+        assert view.queues() == set()
+
+
 def test_a_wave_is_topped_up_once_its_jobs_are_measured_to_need_less_than_half_of_the_gpu(machine: World) -> None:
     """Three of four fit, and a wave is two."""
     jobs = submitted(machine, ask("sweep", LONG, array=Array((0, 1, 2, 3)), gib=3))

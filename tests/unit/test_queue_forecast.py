@@ -1,5 +1,7 @@
 """When a waiting job will probably start."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,33 +26,43 @@ def holds(gib: int, lasts: float | None) -> Held:
     return Held("running", 0, (Slice("GPU-0", gib * GIB),), NOW, 0.0, lasts)
 
 
+def start_times(*arguments: Any, **words: Any) -> dict[str, float]:
+    return {job_id: start.at_seconds for job_id, start in expected_starts(*arguments, **words).items()}
+
+
 def test_a_job_starts_when_the_one_that_holds_its_memory_ends() -> None:
     waiting = [job("first", 20, 100), job("second", 20, 200)]
-    starts = expected_starts([room(granted_gib=16)], waiting, NOW, held=[holds(16, 60)])
+    starts = start_times([room(granted_gib=16)], waiting, NOW, held=[holds(16, 60)])
     assert starts == {"first": NOW + 60, "second": NOW + 160}
 
 
 def test_jobs_of_unknown_length_are_taken_to_run_as_long_as_the_rules_say() -> None:
     waiting = [job("first", 20), job("second", 20)]
-    starts = expected_starts([room()], waiting, NOW, rules=OrderRules(default_duration_seconds=50))
+    starts = start_times([room()], waiting, NOW, rules=OrderRules(default_duration_seconds=50))
     assert starts == {"first": NOW, "second": NOW + 50}
 
 
 def test_nothing_is_foretold_of_a_job_that_no_end_will_let_start() -> None:
     outsiders = GpuRoom(room().gpu, 0, 10 * GIB, 0)
-    assert expected_starts([outsiders], [job("large", 20)], NOW) == {}
-    assert expected_starts([room()], [job("banned", 1)], NOW, quotas={0: Quota(jobs=0)}) == {}
+    assert start_times([outsiders], [job("large", 20)], NOW) == {}
+    assert start_times([room()], [job("banned", 1)], NOW, quotas={0: Quota(jobs=0)}) == {}
 
 
 def test_the_end_of_a_long_queue_is_left_open() -> None:
-    starts = expected_starts([room()], [job(f"job{i}", 20, 1) for i in range(MOST_JOBS + 50)], NOW)
+    starts = start_times([room()], [job(f"job{i}", 20, 1) for i in range(MOST_JOBS + 50)], NOW)
     assert len(starts) == MOST_JOBS + 1
+
+
+def test_the_gpu_is_forecast_with_the_start() -> None:
+    other = GpuRoom(Gpu("GPU-1", "Test", 1, 24 * GIB, "1.0", is_simulated=False), 0, 0, 0)
+    starts = expected_starts([room(granted_gib=16), other], [job("first", 20, 100)], NOW, held=[holds(16, 60)])
+    assert starts["first"].gpu_uuids == ("GPU-1",)
 
 
 @given(st.lists(st.tuples(st.integers(1, 24), st.integers(1, 100)), max_size=8))
 def test_at_no_foretold_moment_more_is_held_than_there_is(parts: list[tuple[int, int]]) -> None:
     waiting = [job(f"job{i}", gib, lasts) for i, (gib, lasts) in enumerate(parts)]
-    starts = expected_starts([room()], waiting, NOW)
+    starts = start_times([room()], waiting, NOW)
     assert starts.keys() == {each.job_id for each in waiting}
     for moment in starts.values():
         holding = [w for w in waiting if starts[w.job_id] <= moment < starts[w.job_id] + (w.duration_seconds or 0)]
@@ -60,7 +72,7 @@ def test_at_no_foretold_moment_more_is_held_than_there_is(parts: list[tuple[int,
 def test_a_job_that_goes_after_others_starts_once_the_last_of_them_has_ended_and_it_fits() -> None:
     later = [(job("third", 20, 10), {"second", "running"}), (job("fourth", 20, 10), {"third"})]
     waiting = [job("first", 20, 100), job("second", 4, 30)]
-    starts = expected_starts([room(granted_gib=4)], waiting, NOW, held=[holds(4, 40)], later=later)
+    starts = start_times([room(granted_gib=4)], waiting, NOW, held=[holds(4, 40)], later=later)
     assert starts == {"second": NOW, "first": NOW + 30, "third": NOW + 130, "fourth": NOW + 140}
 
 
@@ -68,7 +80,7 @@ def test_the_wait_of_a_job_that_goes_after_others_counts_from_their_end() -> Non
     chained, urgent = replace(job("chained", 20, 10), eligible_at_seconds=0.0), job("urgent", 20, 10)
     urgent = replace(urgent, request=Request(20 * GIB, priority=50))
     later = [(chained, {"running"}), (urgent, {"running"})]
-    assert expected_starts([room(granted_gib=24)], [], NOW, held=[holds(24, 60)], later=later) == {
+    assert start_times([room(granted_gib=24)], [], NOW, held=[holds(24, 60)], later=later) == {
         "urgent": NOW + 60,
         "chained": NOW + 70,
     }
@@ -76,8 +88,8 @@ def test_the_wait_of_a_job_that_goes_after_others_counts_from_their_end() -> Non
 
 def test_nothing_is_foretold_of_a_job_that_only_the_limit_of_its_array_keeps_back() -> None:
     later = [(job("element", 1, 10), set[str]()), (job("last", 1, 10), {"element"})]
-    assert expected_starts([room(granted_gib=20)], [], NOW, held=[holds(20, 60)], later=later) == {}
+    assert start_times([room(granted_gib=20)], [], NOW, held=[holds(20, 60)], later=later) == {}
 
 
 def test_nothing_is_foretold_of_a_job_that_goes_after_one_of_another_queue() -> None:
-    assert expected_starts([room()], [], NOW, later=[(job("third", 1, 10), {"elsewhere"})]) == {}
+    assert start_times([room()], [], NOW, later=[(job("third", 1, 10), {"elsewhere"})]) == {}

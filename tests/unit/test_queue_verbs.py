@@ -83,6 +83,26 @@ def test_an_objective_is_of_the_command_line_or_of_the_file(
     )
 
 
+def test_a_dry_run_prints_a_table_or_a_queue_and_submits_nothing(
+    run: Run, client: FakeClient, tmp_path: Path, capsys: Any
+) -> None:
+    assert run(*SUBMIT, "--dry-run", "--array", "3-4", "--", "true") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["JOB", "SLICE", "PLACE", "STARTS", "GPU", "REASON"]
+    assert [line.split() for line in lines[1:]] == [
+        ["3", "2", "GiB", "1", "soon", GPU.uuid[:12]],
+        ["4", "2", "GiB", "2", "soon", GPU.uuid[:12]],
+    ]
+    path = tmp_path / "jobs.toml"
+    path.write_text(FILE)
+    assert run("submit", "--dry-run", "--json", str(path)) == 0
+    found = validate("queue", capsys.readouterr().out)
+    assert {each["job"]["name"] for each in found["queue"]} == {"train-0", "train-3", "train-6", "train-9", "prepare"}
+    assert found["queue"][0]["job"]["expected_gpu_uuids"] == [GPU.uuid]
+    assert run(*SUBMIT, "--memory", "100GiB", "--dry-run", "--", "true") == 125
+    assert client.stored == {}
+
+
 def test_without_an_amount_pgpu_chooses_one(run: Run, client: FakeClient, tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     path.write_text("[jobs.one]\ncommand = 'true'")

@@ -22,7 +22,7 @@ from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
-from pgpu.services.messages import Ask, JobReport
+from pgpu.services.messages import Ask, JobReport, QueueReport
 from pgpu.services.output_log import last_lines
 
 _PAGE = 256
@@ -55,6 +55,10 @@ class EmbeddedClient(JobService, Client):
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs, all or none; see `Client.submit_all`."""
         return self.submit_batch(Ask(tuple(submissions)))
+
+    def dry_run(self, submissions: Sequence[Submission]) -> Sequence[QueueReport]:
+        """Forecast a submission; see `Client.dry_run`."""
+        return self.rehearse_batch(Ask(tuple(submissions)))
 
     def submit_attached(self, submission: Submission) -> Job:
         """Accept one job and offer its agent a monitor that this process starts; see `Client.submit_attached`."""

@@ -22,7 +22,18 @@ from pgpu.engine.submitter import this_process
 from pgpu.errors import NodeError, PgpuError, RequestError, ServerUnavailableError
 from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire
-from pgpu.services.messages import END_HEADER, MOST_WAITED, Ask, Cancel, JobReport, Signal, Stop, Wait, Window
+from pgpu.services.messages import (
+    END_HEADER,
+    MOST_WAITED,
+    Ask,
+    Cancel,
+    JobReport,
+    QueueReport,
+    Signal,
+    Stop,
+    Wait,
+    Window,
+)
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
 from pgpu.structs import Struct
 
@@ -80,6 +91,11 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
                 hint="update the server, or leave out --strict, --sharing, --oversubscribe and --preempt",
             )
         return jobs
+
+    def dry_run(self, submissions: Sequence[Submission]) -> Sequence[QueueReport]:
+        """Forecast a submission; see `Client.dry_run`."""
+        sender = this_process()
+        return self.rehearse_batch(Ask(tuple(submissions), None, sender.environment, sender.inherited, self._simulate))
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""

@@ -49,6 +49,17 @@ class Client(Protocol):
         """
         ...
 
+    def dry_run(self, submissions: Sequence[Submission]) -> Sequence[QueueReport]:
+        """Return where and about when each job of a submission would start, and why it would wait; stores nothing.
+
+        Returns:
+            The jobs in the order of `submit_all`, with ids that are of no job.
+
+        Raises:
+            RequestError: As `submit_all`.
+        """
+        ...
+
     def submit_attached(self, submission: Submission) -> Job:
         """Accept one job, as `submit_all` does, that the caller attaches to next.
 

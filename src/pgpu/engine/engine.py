@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pgpu.enforcement import Enforcer
 from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
-from pgpu.engine.job_submission import accept, new_job_id
+from pgpu.engine.job_submission import accept, new_job_id, rehearse
 from pgpu.engine.leases.lease_resize import concerned
 from pgpu.engine.leases.mps_sharing import leave_mps
 from pgpu.engine.settings import EngineSettings
@@ -59,6 +59,12 @@ class Engine(EngineContext):
                     decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
                 raise  # the job is final in the ledger, so nothing starts it again
         return jobs
+
+    def rehearse(
+        self, submissions: Sequence[Submission], submitter: Submitter | None = None
+    ) -> list[tuple[int | None, Job]]:
+        """Return the jobs that a submission would store, with their places in the queue; see `job_submission.rehearse`."""
+        return rehearse(self, self.admissions, submissions, submitter, new_job_id)
 
     def submit(
         self,

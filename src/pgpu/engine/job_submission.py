@@ -60,6 +60,35 @@ def accept(
         CapacityError: Too many jobs of the user would wait; nothing was stored.
         NodeError: There is no GPU, or another ledger uses them.
     """
+    gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
+    return _store(context, admissions, gpus, entries, submitter)
+
+
+def rehearse(
+    context: EngineContext,
+    admissions: Admissions,
+    submissions: Sequence[Submission],
+    submitter: Submitter | None,
+    new_id: Callable[[], str],
+) -> list[tuple[int | None, Job]]:
+    """Return the jobs that `accept` would store, each with its place in the queue (None: held); stores nothing.
+
+    Arguments and errors are those of `accept`. The jobs have ids that no job has afterwards, and as forecast when they would
+    start, on which GPUs, and why they would wait.
+    """
+    gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
+    line, held = admissions.read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
+    places = [*enumerate(line, 1), *((None, job) for job in held)]
+    by_id = {job.id: (place, job) for place, job in places}
+    return [by_id[entry.job.id] for entry in entries]
+
+
+def _prepare(
+    context: EngineContext,
+    submissions: Sequence[Submission],
+    submitter: Submitter | None,
+    new_id: Callable[[], str],
+) -> tuple[Sequence[Gpu], list[Entry], Submitter]:
     submitter = submitter or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
@@ -72,8 +101,7 @@ def accept(
     # Jobs without a GPU get none here; all others get every GPU of the engine.
     gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
     elements = with_batches(expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id))
-    entries = [_make_entry(element, submitter, context.settings.gpu_model) for element in elements]
-    return _store(context, admissions, gpus, entries, submitter)
+    return gpus, [_make_entry(element, submitter, context.settings.gpu_model) for element in elements], submitter
 
 
 def check(context: EngineContext, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
@@ -277,12 +305,7 @@ def _store(
     forgotten: list[str] = []
 
     def add(decision: Decision) -> None:
-        for request in {job.request for job in jobs}:
-            refuse_more_than_quota(decision, submitter.uid, request)
-        refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
-        decision.put_gpus(gpus, time.time())
-        for entry in entries:
-            decision.add(entry, submitter.environment, submitter.inherited)
+        _add(context, decision, gpus, entries, submitter)
         forgotten.extend(decision.forget_oldest(context.settings.kept_jobs))
 
     stored = admissions.submit(entries, add, impatient, undecided)
@@ -290,3 +313,14 @@ def _store(
     for job_id in forgotten:
         context.places(job_id).remove()
     return [entry.job for entry in stored]
+
+
+def _add(
+    context: EngineContext, decision: Decision, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
+) -> None:
+    for request in {entry.job.request for entry in entries}:
+        refuse_more_than_quota(decision, submitter.uid, request)
+    refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
+    decision.put_gpus(gpus, time.time())
+    for entry in entries:
+        decision.add(entry, submitter.environment, submitter.inherited)

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,10 @@ from pgpu.model import Job
 from pgpu.units import is_text
 
 T = TypeVar("T")
+
+
+class _RehearsalOverError(Exception):
+    """Rolls a transaction back."""
 
 
 class Ledger:
@@ -76,6 +80,19 @@ class Ledger:
         """Start a read transaction on one snapshot; it does not block writers."""
         with self._connections.reading() as connection:
             yield LedgerView(connection, self._waiting_seen)
+
+    @contextmanager
+    def rehearsal(self, change: Callable[[Decision], None]) -> Iterator[LedgerView]:
+        """Start a read transaction on what a decision would leave; it excludes writers and is always rolled back.
+
+        Raises:
+            PgpuError: As `change`.
+        """
+        with suppress(_RehearsalOverError), self._connections.writing() as connection:
+            decision = Decision(connection)
+            change(decision)
+            yield decision
+            raise _RehearsalOverError
 
     def entries(self, *, include_final: bool) -> list[Entry]:
         """Return jobs, oldest first: all, or only the live ones."""

@@ -263,6 +263,9 @@ class Job(Struct, frozen=True):
     gpu_model: str | None = None
     """Simulated model and count (`RTX 3090x4`); None on real GPUs."""
 
+    expected_gpu_uuids: tuple[str, ...] = ()
+    """The GPUs of that predicted grant."""
+
     @property
     def is_offered(self) -> bool:
         """Whether it is idle and its lease may be taken for another job."""

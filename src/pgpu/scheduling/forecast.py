@@ -183,6 +183,15 @@ def _fit_ascending_levels(seen: Sequence[tuple[float, int]]) -> list[tuple[int, 
     return [(count, level) for counts, level, _ in pools for count in sorted({counts[0], counts[-1]})]
 
 
+class ExpectedStart(Struct, frozen=True):
+    """Predicted grant of a waiting job."""
+
+    at_seconds: float
+    """Seconds since the epoch."""
+
+    gpu_uuids: tuple[str, ...]
+
+
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
 MOST_JOBS = 200
 
@@ -202,8 +211,8 @@ def expected_starts(
     precedence: Precedence = NO_PRECEDENCE,
     later: Sequence[Later] = (),
     most_without_gpu: int = MOST_AT_ONCE,
-) -> dict[str, float]:
-    """Return when waiting jobs are expected to start, by job id, in seconds since the epoch.
+) -> dict[str, ExpectedStart]:
+    """Return when waiting jobs are expected to start, and on which GPUs, by job id.
 
     A job of unknown length is assumed to run for the default duration of the rules. Missing are jobs behind the first 200 of
     today's round, and those for which no known end makes room.
@@ -257,7 +266,7 @@ class _Future:
         rules: OrderRules,
         now_seconds: float,
     ) -> None:
-        self.starts: dict[str, float] = {}
+        self.starts: dict[str, ExpectedStart] = {}
         self.precedence = NO_PRECEDENCE
         self.most_without_gpu = MOST_AT_ONCE
         self.later: list[tuple[Candidate, set[str]]] = []
@@ -297,7 +306,8 @@ class _Future:
                 candidate.batch,
                 uses_headroom=candidate.uses_headroom,
             )
-            self.starts[grant.job_id] = self._now_seconds
+            gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
+            self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids)
             self.ends.append((self._now_seconds + lasts_seconds, started))
             self._change(started, 1)
         self.waiting = list(known.values())

@@ -15,6 +15,7 @@ from itertools import count, islice
 from pgpu.advising.advice import Advice
 from pgpu.engine.admission.rounds import add_wait_reasons
 from pgpu.engine.context import EngineContext, send_signal, send_window
+from pgpu.engine.engine import Engine
 from pgpu.engine.history.sharing_advice import advise_jobs
 from pgpu.engine.history.usage_history import add_findings, read_history, read_profiled, read_waste
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
@@ -24,6 +25,7 @@ from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
 from pgpu.engine.submission_expansion import check_count
+from pgpu.engine.submitter import Submitter
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
 from pgpu.engine.watch.turn_arbiter import read_turns
 from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
@@ -63,16 +65,7 @@ class JobService:
         """
         if ask.key is not None and not _KEY.fullmatch(ask.key):
             raise RequestError("a key is up to 64 letters and digits")
-        check_count(ask.submissions)
-        for each in ask.submissions:
-            _check_seconds(each.wait_timeout_seconds)
-            _check_seconds(each.spec.wait_for_memory_seconds)
-        for each in ask.submissions:
-            self.caller.check_submission(each.spec, each.request)
-        # After the checks, so that a refused request changes nothing.
-        self._recover()
-        submitter = self.caller.submitter(ask.environment, ask.inherited)
-        engine = self.engines.simulated(ask.simulate)
+        engine, submitter = self._accepting(ask)
         # Ids are made from the key, so a repeated request meets the jobs of the first one.
         if ask.key is None:
             return engine.submit_all(ask.submissions, submitter, new_job_id)
@@ -86,6 +79,26 @@ class JobService:
             if accepted := self._jobs_of_key(ask, ask.key):
                 return accepted
             raise
+
+    def rehearse_batch(self, ask: Ask) -> Sequence[QueueReport]:
+        """Return where and about when each job of a submission would start, and why it would wait; stores nothing.
+
+        The ids are of no job. Errors are those of the submission.
+        """
+        engine, submitter = self._accepting(ask)
+        return [QueueReport(place, job) for place, job in engine.rehearse(ask.submissions, submitter)]
+
+    def _accepting(self, ask: Ask) -> tuple[Engine, Submitter | None]:
+        """Check a submission, and return the engine and the user of its jobs."""
+        check_count(ask.submissions)
+        for each in ask.submissions:
+            _check_seconds(each.wait_timeout_seconds)
+            _check_seconds(each.spec.wait_for_memory_seconds)
+        for each in ask.submissions:
+            self.caller.check_submission(each.spec, each.request)
+        # After the checks, so that a refused request changes nothing.
+        self._recover()
+        return self.engines.simulated(ask.simulate), self.caller.submitter(ask.environment, ask.inherited)
 
     def _jobs_of_key(self, ask: Ask, key: str) -> Sequence[Job]:
         """Return the caller's jobs of a key; ids are short enough that another user's job may have one of them."""

@@ -88,6 +88,9 @@ class ServiceRoute(Struct, frozen=True, dict=True):
 
 JOB_ROUTES = (
     ServiceRoute("submit", "POST", JOB_ROOT, tuple[Job, ...], value=Ask, operation="submit_batch", status=201),
+    ServiceRoute(
+        "dry_run", "POST", f"{JOB_ROOT}/dry-run", tuple[QueueReport, ...], value=Ask, operation="rehearse_batch"
+    ),
     ServiceRoute("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
     ServiceRoute("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
     ServiceRoute("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),

@@ -125,6 +125,7 @@ def _job(report: "JobReport") -> Document:
         "signature": job.signature,
         "attempt": job.attempt,
         "expected_start_seconds": job.expected_start_seconds,
+        "expected_gpu_uuids": list(job.expected_gpu_uuids),
     }
 
 

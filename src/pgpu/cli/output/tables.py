@@ -125,11 +125,6 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
     table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
     for report in reports:
         job = report.job
-        if job.expected_start_seconds is None:  # no known event would let it start
-            starts = "?"
-        else:
-            left_seconds = job.expected_start_seconds - now
-            starts = "soon" if left_seconds < 1 else f"in about {format_duration(left_seconds)}"
         table.add_row(
             "held" if report.position is None else str(report.position),
             job.id,
@@ -137,10 +132,34 @@ def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -
             str(job.request.priority),
             _slice(job),
             format_duration(now - job.created_at_seconds),
-            starts,
+            _start(job, now),
             job.reason or "",
         )
     return table
+
+
+def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None) -> PlainTable:
+    """Lay out the jobs of a submission that was not made, by name or number, one on each line."""
+    now = time.time() if now_seconds is None else now_seconds
+    table = PlainTable("JOB", "SLICE", "PLACE", "STARTS", "GPU", "REASON", no_wrap=_ONE_LINE)
+    for number, report in enumerate(reports, 1):
+        job = report.job
+        table.add_row(
+            job.spec.name or str(number if job.place.array_index is None else job.place.array_index),
+            _slice(job),
+            "held" if report.position is None else str(report.position),
+            _start(job, now),
+            ", ".join(uuid[:12] for uuid in job.expected_gpu_uuids),
+            job.reason or "",
+        )
+    return table
+
+
+def _start(job: Job, now_seconds: float) -> str:
+    if job.expected_start_seconds is None:  # no known event would let it start
+        return "?"
+    left_seconds = job.expected_start_seconds - now_seconds
+    return "soon" if left_seconds < 1 else f"in about {format_duration(left_seconds)}"
 
 
 def of_gpus(reports: Iterable[GpuReport]) -> PlainTable:

@@ -20,7 +20,7 @@ from pgpu.cli.attachment import (
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.job_arguments import read_submission
 from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions, rows_of
-from pgpu.cli.option_table import COMMAND, JSON, takes
+from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import JobReport
 from pgpu.errors import CancelledError, RequestError
@@ -72,9 +72,15 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
         help="The command, with --image the image's own by default; or a file of many jobs.",
     ),
     *rows_of(SUBMIT, memory=AUTO),
+    Option(
+        "is_dry_run",
+        OptionKind.FLAG,
+        ("--dry-run",),
+        "Submit nothing; print where and about when each job would start, and why it would wait.",
+    ),
     JSON,
 )
-def submit(invocation: Invocation, *, as_json: bool, **given: Any) -> None:
+def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: Any) -> None:
     """Put jobs into the queue and print their ids.
 
     An array has one id for all its jobs. `pgpu logs`, `wait`, `stop` and `cancel` take these ids. A file of jobs is
@@ -90,6 +96,15 @@ def submit(invocation: Invocation, *, as_json: bool, **given: Any) -> None:
         settings = invocation.settings(**job.settings())
         submissions = [read_submission(job, settings.wait_timeout, settings.sharing)]
         client = invocation.make_client(settings)
+    if is_dry_run:
+        reports = client.dry_run(submissions)
+        if as_json:
+            console.print_json(documents.of_queue(reports))
+            return
+        from pgpu.cli.output import tables
+
+        console.print_table(tables.of_dry_run(reports))
+        return
     with deferred_signals() as signals:
         jobs = client.submit_all(submissions)
         if signals:

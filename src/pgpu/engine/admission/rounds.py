@@ -203,15 +203,18 @@ class Admissions:
         with self._context.ledger.view() as view:
             return self._round(view, snapshot, ())
 
-    def read_queue(self) -> tuple[list[Job], list[Job]]:
+    def read_queue(self, add: Callable[[Decision], None] | None = None) -> tuple[list[Job], list[Job]]:
         """Return the waiting jobs in the order of the next round, and those that are held; changes nothing.
+
+        Args:
+            add: Stores further jobs, in a transaction that is rolled back once the queue was read with them.
 
         Raises:
             NodeError: A GPU or the ledger cannot be read.
         """
         snapshot = self._context.snapshot()
-        now_seconds = time.time()
-        with self._context.ledger.view() as view:
+        ledger, now_seconds = self._context.ledger, time.time()
+        with ledger.view() if add is None else ledger.rehearsal(add) as view:
             situation = self.reader.situation(view, snapshot)
             entries = self._context.queue_of(view.live())
             later = self.reader.later(view, situation.hindered)
@@ -235,7 +238,11 @@ class Admissions:
 
         def with_forecast(job: Job, reasons: Mapping[str, str]) -> Job:
             reason = reasons.get(job.id, "it fits and starts now")
-            return replace(job, reason=reason, expected_start_seconds=starts.get(job.id))
+            if (start := starts.get(job.id)) is None:
+                return replace(job, reason=reason)
+            return replace(
+                job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
+            )
 
         queue = [with_forecast(waiting[job_id], reasons) for job_id in order if job_id in waiting]
         held = [job for job in waiting.values() if job.id in situation.hindered]
