@@ -4,7 +4,6 @@
 """
 
 import ast
-import dataclasses
 import inspect
 import itertools
 import sys
@@ -141,7 +140,7 @@ def explanations() -> dict[str, str]:
         and isinstance(text, ast.Expr)
         and isinstance(text.value, ast.Constant)
     }
-    names = [field.name for field in dataclasses.fields(settings.Settings)]
+    names = settings.NAMES
     return {name: " ".join(texts[name].split()) for name in names}
 
 

@@ -7,7 +7,6 @@ process. The long form is benchmarks/sharing_storm.
 """
 
 import contextlib
-import dataclasses
 import os
 import random
 import secrets
@@ -378,8 +377,8 @@ def opened_sharing_storm(
         with serving(run, state_dir=state, simulate=GPUS, environment=environment) as server:
             place.environment["PGPU_HOST"] = server.host
             settings = Settings(state_dir=state, runtime_dir=run, simulate=GPUS)
-            engine = make_engine(dataclasses.replace(settings, host="embedded"))
-            client = open_client(dataclasses.replace(settings, host=server.host))
+            engine = make_engine(replace(settings, host="embedded"))
+            client = open_client(replace(settings, host=server.host))
             books = SharingBooks(engine, fates)
             storm = SharingStorm(place, server, engine, client, books, random.Random(seed), kinds)
             try:

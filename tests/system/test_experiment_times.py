@@ -1,6 +1,5 @@
 """The times of trials count from the submission, with pgpu and without: late starts and waits are part of the whole time."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ WORDS = ("spin", "--kernel-ms", "1", "--launches", "1")
 
 @pytest.fixture
 def bed() -> Iterator[testbed.Testbed]:
-    settings = dataclasses.replace(Settings(), simulate="RTX 3090")
+    settings = replace(Settings(), simulate="RTX 3090")
     with testbed.open_testbed(settings, "process", None, lambda _line: None, headroom=testbed.NO_HEADROOM) as found:
         yield found
 

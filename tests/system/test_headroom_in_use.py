@@ -1,6 +1,5 @@
 """Headroom that yields, with a real agent on the simulated GPU: P1's twenty run at once, and an outsider costs none of them a byte."""
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pgpu.lab import testbed
 from pgpu.lab.p1 import P1Plan
 from pgpu.lab.trials import SlicedJob, run_sliced, settle
 from pgpu.model import JobState
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -120,7 +120,7 @@ def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_
 
 def test_an_experiment_settles_first_so_that_p1s_twenty_are_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPU_STABLE_TIME", "8s")  # which the agent reads
-    settings = dataclasses.replace(Settings(), simulate="RTX 3090", stable_time=8.0)
+    settings = replace(Settings(), simulate="RTX 3090", stable_time=8.0)
     with testbed.open_testbed(settings, "process", None, lambda _line: None) as bed:
         settle(bed)
         jobs = [SlicedJob(f"job-{number}", ("spin", "--launches", "1"), JOB_MIB * MIB) for number in range(TWENTY)]
@@ -132,7 +132,7 @@ def test_an_experiment_settles_first_so_that_p1s_twenty_are_one_wave(monkeypatch
 def test_p1s_25_that_fill_the_gpu_past_its_headroom_see_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submitted one by one, so that they are no batch: twenty and then five, each with P1's steps of allocation."""
     monkeypatch.setenv("PGPU_STABLE_TIME", "1s")
-    settings = dataclasses.replace(Settings(), simulate="RTX 3090", stable_time=1.0)
+    settings = replace(Settings(), simulate="RTX 3090", stable_time=1.0)
     words = P1Plan((25,), batches=20, gpu_ms=1.0, host_ms=50.0).words()
     with testbed.open_testbed(settings, "process", None, lambda _line: None) as bed:
         settle(bed)

@@ -7,12 +7,12 @@ import argparse
 import ctypes
 import os
 import sys
-from dataclasses import replace
 
 from pgpu.app.composition import EnginesOfJobs, agent_command, make_engine, open_ledger, supervise
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_settings
 from pgpu.errors import LedgerGoneError
+from pgpu.structs import replace
 
 _M_ARENA_MAX = -8
 """malloc.h"""

@@ -3,12 +3,12 @@
 With a server, nothing of the engine is imported: the command is done sooner than an engine could start.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pgpu.app.settings import Settings
 from pgpu.client import Client
 from pgpu.errors import RequestError
+from pgpu.structs import replace
 
 if TYPE_CHECKING:
     from pgpu.client.address import Address

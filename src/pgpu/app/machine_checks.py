@@ -7,7 +7,6 @@ refused. A trial takes the path of every job: ledger, agent, shim, driver.
 The NVIDIA driver is loaded in another process (`python -m pgpu.app.machine_checks`): a broken one must not end the doctor.
 """
 
-import dataclasses
 import getpass
 import importlib.util
 import json
@@ -46,7 +45,7 @@ from pgpu.libraries import (
 from pgpu.model import Gpu, Job, JobSpec, Request
 from pgpu.model.finding import Finding, broken, fine, weak
 from pgpu.runtimes.process_runtime import why_no_private_view
-from pgpu.structs import to_builtins
+from pgpu.structs import replace, to_builtins
 from pgpu.units import GIB, MIB, format_memory
 
 _LISTING_TIMEOUT_SECONDS = 60
@@ -311,7 +310,7 @@ def try_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[
     """
     name = "trial on a simulated GPU" + (f" in {image}" if image else "")
     with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
-        own = dataclasses.replace(settings, state_dir=Path(directory), simulate="rtx-3090")
+        own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
         runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
         try:
             yield _try_slice(name, open_client(own), image)
@@ -325,7 +324,7 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
     if not real_gpus():
         return
     try:
-        yield _try_slice("trial on a GPU", open_client(dataclasses.replace(settings, simulate=None)))
+        yield _try_slice("trial on a GPU", open_client(replace(settings, simulate=None)))
     except WaitTimeoutError as exc:
         yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
 

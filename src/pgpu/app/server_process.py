@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client.address import GATEWAY_SOCKET
 from pgpu.errors import NodeError
+from pgpu.structs import replace
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine

@@ -5,10 +5,8 @@ setting's name in capitals), the command line's flags. An unknown key or a value
 names the file and the key.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +14,7 @@ from pgpu.client.address import parse_host
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.model import SharingWish
 from pgpu.scheduling.capacity import Headroom
+from pgpu.structs import Struct, asdict, field
 from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes, quoted
 
 SYSTEM_FILE = Path("/etc/pgpu/config.toml")
@@ -88,128 +87,139 @@ def _duration_or(word: str) -> Callable[[str], float | None]:
     return lambda text: None if text == word else parse_duration_seconds(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+_readers: list[Callable[[str], Any]] = []
+"""Of the fields of `Settings`, in their order."""
+
+
+def _setting(read: Callable[[str], Any], **default: Any) -> Any:
+    """Define a field of `Settings` by what converts its texts, and by its default."""
+    _readers.append(read)
+    return field(**default)
+
+
+class Settings(Struct, frozen=True):
     """Every setting. The field names are the keys of the files and, in capitals behind `PGPU_`, the variables."""
 
-    state_dir: Path = field(default_factory=_default_state_dir, metadata={"read": _path})
+    state_dir: Path = _setting(_path, default_factory=_default_state_dir)
     """Directory of the ledger and the jobs' logs. Default: `$XDG_STATE_HOME/pgpu`, since both must survive a
     reboot. Flag: `--state-dir`."""
 
-    runtime_dir: Path | None = field(default=None, metadata={"read": _path})
+    runtime_dir: Path | None = _setting(_path, default=None)
     """Directory of slices, sockets and simulated GPUs; must be on a tmpfs. Default: `/run/pgpu` for root, else
     `$XDG_RUNTIME_DIR/pgpu`, else `/dev/shm/pgpu-UID`, since locks and shared counters need memory, not a disk."""
 
-    simulate: str | None = field(default=None, metadata={"read": str})
+    simulate: str | None = _setting(str, default=None)
     """Model and number of simulated GPUs, such as `RTX 3090` or `RTX 3090x4`. Default: none, so that a job that
     computed nothing is never taken for a result. Flag: `--simulate`."""
 
-    host: str | None = field(default=None, metadata={"read": parse_host})
+    host: str | None = _setting(parse_host, default=None)
     """The server to use, at `unix:///run/pgpu/pgpu.sock` or `https://HOST:PORT`, or `embedded` for an engine in
     each command. Default: this machine's server if one is installed, else `embedded`. Also the socket of `pgpu
     serve`."""
 
-    token: str | None = field(default=None, repr=False, metadata={"read": str})
+    token: str | None = _setting(str, default=None)
     """Token for a server over TCP; `pgpu admin token create` makes one. Default: none, since a Unix socket needs
     none."""
 
-    tls_certificate: Path | None = field(default=None, metadata={"read": _path})
+    tls_certificate: Path | None = _setting(_path, default=None)
     """PEM file of the certificate that a server over TCP must present. Default: the authorities that this machine
     trusts."""
 
-    submitters: str = field(default="pgpu", metadata={"read": str})
+    submitters: str = _setting(str, default="pgpu")
     """Group of this machine: its members may use root's server; apart from root, no other user can connect.
     Default: `pgpu`."""
 
-    connections: int = field(default=256, metadata={"read": _count})
+    connections: int = _setting(_count, default=256)
     """Most connections of one user to a server at a time; a command that waits or follows holds one. Default: 256,
     more than one user's terminals and scripts need, and few enough for many users."""
 
-    waiting_jobs: int = field(default=10_000, metadata={"read": _count})
+    waiting_jobs: int = _setting(_count, default=10_000)
     """Most waiting jobs of one user, root excepted; more are refused. Default: 10000, the queue length that the
     scheduler is built for, so that one user's scripts do not slow down others."""
 
-    jobs_without_gpu: int = field(default=128, metadata={"read": _count})
+    jobs_without_gpu: int = _setting(_count, default=128)
     """Most jobs without a GPU (`--gpus 0`) that run at a time, over all users; others wait. Default: 128, since
     each is a command and a monitor."""
 
-    headroom: Headroom = field(default=Headroom(yields=True), metadata={"read": _headroom})
+    headroom: Headroom = _setting(_headroom, default=Headroom(yields=True))
     """Memory of each GPU that is kept free of slices: `auto`, or always `0`, a share (`3%`) or an amount (`512MiB`).
     Default: `auto`, the larger of 256 MiB and 3 %, for memory that drivers and displays allocate themselves; while
     that did not grow for `stable_time`, jobs that declare their size may use all but 64 MiB of it."""
 
-    on_violation: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    on_violation: Literal["report", "stop"] = _setting(_one_of("report", "stop"), default="report")
     """What happens to a job that holds over 5 % more than its slice according to the driver: `report` or `stop`.
     Default: `report`, since a driver's estimate should not end a job unless the operator chooses so."""
 
-    idle_timeout: float | None = field(default=None, metadata={"read": _duration_or("never")})
+    idle_timeout: float | None = _setting(_duration_or("never"), default=None)
     """How long a job may hold memory without any work on its GPUs before it is reported as idle, such as `2h`, or
     `never`. Default: `never`, since an open notebook may be needed. Flag: `serve --idle-timeout`. Seconds in the
     program."""
 
-    on_idle: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    on_idle: Literal["report", "stop"] = _setting(_one_of("report", "stop"), default="report")
     """What happens to an idle job: `report` or `stop`. Default: `report`, since it may wait for its owner."""
 
-    on_outsider: Literal["report", "stop"] = field(default="report", metadata={"read": _one_of("report", "stop")})
+    on_outsider: Literal["report", "stop"] = _setting(_one_of("report", "stop"), default="report")
     """What happens to a process that computes on a GPU without a lease: `report` or `stop` (SIGTERM, and SIGKILL
     after `stop_grace`). Default: `report`, in the event log and in `pgpu gpus`, since its owner may not use pgpu.
     Programs that only draw are never stopped."""
 
-    wait_timeout: float | None = field(default=None, metadata={"read": _duration_or("forever")})
+    wait_timeout: float | None = _setting(_duration_or("forever"), default=None)
     """How long a request waits before it fails with exit code 124, such as `5m`; `0` does not wait, `forever` waits
     without limit. Default: `forever`, as in a queue. Flag: `--wait-timeout`. Seconds in the program."""
 
-    objective: Literal["response", "makespan"] = field(
-        default="response", metadata={"read": _one_of("response", "makespan")}
-    )
+    objective: Literal["response", "makespan"] = _setting(_one_of("response", "makespan"), default="response")
     """Goal of the order of waiting jobs: `response`, an early end of each job, or `makespan`, the earliest end of
     all of them. With `makespan`, shares of users do not count, and a planned job is overdue after a day instead of
     half an hour. Default: `response`, since most queues have several users. The process that keeps the queue reads
     it: set it in `/etc/pgpu/config.toml`."""
 
-    sharing: SharingWish = field(default=SharingWish.TIME_SLICE, metadata={"read": _sharing})
+    sharing: SharingWish = _setting(_sharing, default=SharingWish.TIME_SLICE)
     """How a job shares its GPUs unless it chooses itself: `time-slice`, `mps`, `exclusive` or `auto`. Default:
     `time-slice`, the mode of GPUs themselves: it suits every program and isolates the faults of each. Flag:
     `--sharing`."""
 
-    oversubscription: float = field(default=1.5, metadata={"read": _factor})
+    oversubscription: float = _setting(_factor, default=1.5)
     """Largest sum of the slices of jobs with `--oversubscribe`, as a multiple of the GPU's memory: `1` (none) to
     `4`. Default: `1.5`, so that two thirds of each slice fit on the GPU; the host needs room for the rest."""
 
-    turns: Literal["on", "off"] = field(default="on", metadata={"read": _one_of("on", "off")})
+    turns: Literal["on", "off"] = _setting(_one_of("on", "off"), default="on")
     """Whether jobs with `--oversubscribe` take turns while their working sets together do not fit on the GPU: `on`
     or `off`. Default: `on`: without turns the GPU moves memory most of the time, unless its link is as fast as
     memory."""
 
-    checkpoints: Literal["on", "off"] = field(default="on", metadata={"read": _one_of("on", "off")})
+    checkpoints: Literal["on", "off"] = _setting(_one_of("on", "off"), default="on")
     """Whether a job that is suspended for one with `--preempt` moves all its memory to the host, where the driver
     checkpoints processes (NVIDIA's from r570 on): `on` or `off`. Default: `on`: otherwise only jobs with
     `--oversubscribe` make room."""
 
-    log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
+    log_cap: int = _setting(parse_memory_bytes, default=100 * MIB)
     """How much of each job's output is kept, such as `100MiB`; the oldest part is dropped first. Default: 100 MiB,
     a day of a training with much output. Bytes in the program."""
 
-    stop_grace: float = field(default=10.0, metadata={"read": parse_duration_seconds})
+    stop_grace: float = _setting(parse_duration_seconds, default=10.0)
     """Time between SIGTERM and SIGKILL when a job is stopped. Default: `10s`, as Docker's. Flag: `stop --time`.
     Seconds in the program."""
 
-    build_timeout: float = field(default=1800.0, metadata={"read": parse_duration_seconds})
+    build_timeout: float = _setting(parse_duration_seconds, default=1800.0)
     """Longest installation of the packages of a function's version. Default: `30m`, enough for the largest wheels
     over a slow line; an installation that hangs delays only its owner's next one. Seconds in the program."""
 
-    image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _one_of("ignore", "allow")})
+    image_requests: Literal["ignore", "allow"] = _setting(_one_of("ignore", "allow"), default="ignore")
     """What `PGPU_MEMORY` set in an image means to `docker run --runtime=pgpu`: `ignore` or `allow`. Default:
     `ignore`, since the author of an image should not decide about this machine's GPUs."""
 
-    stable_time: float = field(default=60.0, metadata={"read": parse_duration_seconds})
+    stable_time: float = _setting(parse_duration_seconds, default=60.0)
     """How long memory must be stable: the peak of a job of unknown size before its slice is shrunk to it, and what
     other programs hold of a GPU before `headroom` yields. Default: `1m`, longer than the first steps of a training.
     Seconds in the program."""
 
+    def __repr__(self) -> str:
+        # Without the token: the text may end in a log.
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in asdict(self).items() if name != 'token')})"
 
-_READERS: dict[str, Callable[[str], Any]] = {each.name: each.metadata["read"] for each in dataclasses.fields(Settings)}
-NAMES = tuple(_READERS)
+
+NAMES = Settings.__struct_fields__
+_READERS = dict(zip(NAMES, _readers, strict=True))
 
 
 def load_settings(

@@ -1,16 +1,15 @@
 """The options of a job, in one table: `pgpu run`, `submit` and `profile` and the job file are all made from it.
 
-Each field of `JobOptions` is one option, and its metadata holds the row: kind, flags, help text, environment variable,
-and the commands that have it. Nothing here depends on Typer: `pgpu.cli.options` makes command-line options of the
+Each field of `JobOptions` is one option, defined by its row: kind, flags, help text, environment variable, and the commands
+that have it. Nothing here depends on Typer: `pgpu.cli.options` makes command-line options of the
 rows, `job_arguments` makes TOML keys of them and reads a filled `JobOptions` into a submission.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pgpu.cli.option_table import Option, OptionKind
-from pgpu.structs import replace
+from pgpu.structs import Struct, replace
 
 AUTO = "auto"
 """The amount of memory with which pgpu chooses the size from earlier runs."""
@@ -31,6 +30,10 @@ class JobOption(Option, frozen=True):
         return self.flags[0].partition("/")[0].removeprefix("--") if self.flags else self.name
 
 
+_rows: list[Mapping[str, Any]] = []
+"""Of the fields of `JobOptions`, in their order, without their names."""
+
+
 def _option(
     kind: OptionKind,
     *flags: str,
@@ -40,12 +43,22 @@ def _option(
     used_by: tuple[str, ...] = _ALL,
     default: Any = None,
 ) -> Any:
-    row = {"kind": kind, "flags": flags, "help": help, "metavar": metavar, "variable": variable, "used_by": used_by}
-    return field(default=default, metadata=row)
+    """Define a field of `JobOptions`: add its row, and return its default."""
+    _rows.append(
+        {
+            "kind": kind,
+            "flags": flags,
+            "help": help,
+            "metavar": metavar,
+            "variable": variable,
+            "default": default,
+            "used_by": used_by,
+        }
+    )
+    return default
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True, kw_only=True):
     """Everything that was given for one job, unread: text as typed, None for what was left out."""
 
     command: tuple[str, ...] = _option(OptionKind.COMMAND, used_by=(FILE,), default=())
@@ -206,7 +219,7 @@ class JobOptions:
 
 
 TABLE: tuple[JobOption, ...] = tuple(
-    JobOption(name=each.name, default=each.default, **each.metadata) for each in fields(JobOptions)
+    JobOption(name=name, **row) for name, row in zip(JobOptions.__struct_fields__, _rows, strict=True)
 )
 
 

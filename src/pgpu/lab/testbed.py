@@ -4,7 +4,6 @@ A simulated experiment gets state and runtime directories of its own, so it meet
 real GPU it uses the user's own ledger, since a GPU has only one.
 """
 
-import dataclasses
 import os
 import shutil
 import sys
@@ -162,7 +161,7 @@ def open_testbed(
     private = Path(tempfile.mkdtemp(prefix="pgpu-experiment-", dir=_SHARED_MEMORY)) if settings.simulate else None
     try:
         if private is not None:
-            settings = dataclasses.replace(
+            settings = replace(
                 settings,
                 state_dir=private / "state",
                 runtime_dir=private,

@@ -9,7 +9,6 @@ import os
 import signal
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +23,7 @@ from pgpu.errors import (
 from pgpu.host.thread_turns import pause
 from pgpu.libraries import LAUNCHER, library_path
 from pgpu.runtimes import Stdio
+from pgpu.structs import Struct
 
 _REPORT_FD = 4
 """Standard streams, then control (3) and report (4): native/launcher/report.h."""
@@ -35,15 +35,14 @@ _LET_GO = b"G"
 _SIGNALS_TO_RESTORE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
-@dataclass
-class Launch:
+class Launch(Struct):
     """One start of the launcher. As a context manager it ensures that a job that was not released has exited."""
 
     pid: int
     _control: int
     _report: int
-    _buffer: bytes = field(default=b"", init=False)
-    _is_let_go: bool = field(default=False, init=False)
+    _buffer: bytes = b""
+    _is_let_go: bool = False
 
     def __enter__(self) -> Self:
         return self

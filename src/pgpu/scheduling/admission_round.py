@@ -3,7 +3,6 @@
 Values only. The engine fills them in from the ledger and writes the result back.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -218,8 +217,7 @@ class Cause(Enum):
 Explain = Callable[[Candidate, Cause], str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True, eq=False):
     """A job that waits. The text of its reason is computed on access."""
 
     job_id: str
@@ -227,8 +225,18 @@ class Wait:
     ahead: int
     """Number of jobs before it in its queue."""
 
-    _explain: Explain = dataclasses.field(compare=False, repr=False)
-    _candidate: Candidate = dataclasses.field(compare=False, repr=False)
+    _explain: Explain
+    _candidate: Candidate
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Wait) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[str, Cause, int]:
+        return self.job_id, self.cause, self.ahead
 
     @property
     def reason(self) -> str:

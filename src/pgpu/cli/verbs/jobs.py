@@ -310,8 +310,6 @@ def resize(
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
     A new share holds from the job's next launch on.
     """
-    import dataclasses
-
     from pgpu.cli.job_arguments import read_resize
 
     if strict and fair:
@@ -320,7 +318,7 @@ def resize(
     # The GPUs of the job count, whether --simulate was given or not.
     settings = invocation.settings()
     found = invocation.make_client(settings).job(job).job
-    client = invocation.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
+    client = invocation.make_client(replace(settings, simulate=found.gpu_model))
     changed = client.resize(job, change.memory_bytes, compute_share=change.compute_share, is_strict=change.is_strict)
     if as_json:
         console.print_json(documents.of_job(client.job(changed.id)))

@@ -1,7 +1,6 @@
 """`pgpu kubernetes`: the driver of a node, and the scheduler extender of a cluster."""
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from pgpu.cli.output import console
 from pgpu.cli.typer_app import Group
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
+from pgpu.structs import replace
 from pgpu.units import parse_memory_bytes
 
 verbs = typer.Typer(

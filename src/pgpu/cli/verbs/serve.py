@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from pgpu.cli.output import console
 from pgpu.client.address import SYSTEM_SOCKET, UnixAddress, address_of
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
+from pgpu.structs import replace
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings

@@ -6,19 +6,18 @@ with a process on the GPU counts as busy. The caller stops the job, or does not.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from pgpu.engine.engine import Engine
 from pgpu.model import Job
 from pgpu.runtimes import RunningJob
+from pgpu.structs import Struct
 from pgpu.units import format_duration
 
 LOOK_SECONDS = 5.0
 """Interval between two queries of the driver, which keeps samples for longer than that."""
 
 
-@dataclass
-class Idleness:
+class Idleness(Struct):
     """The idle time of one running job, from one query to the next."""
 
     engine: Engine
@@ -26,9 +25,9 @@ class Idleness:
     """Longest allowed idle time; None: no limit."""
 
     clock: Callable[[], float] = time.monotonic
-    _busy_at_seconds: float = field(init=False)
-    _looked_at_seconds: float = field(init=False)
-    _asked_at_seconds: float = field(init=False)
+    _busy_at_seconds: float = 0.0
+    _looked_at_seconds: float = 0.0
+    _asked_at_seconds: float = 0.0
     """Of the last query, in the driver's time: seconds since the epoch."""
 
     def __post_init__(self) -> None:
