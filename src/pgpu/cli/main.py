@@ -50,16 +50,17 @@ def _run(words: list[str], invocation: Invocation) -> int | None:
         print(f"pgpu {installed_version()}")
         return exits.OK
     from pgpu.cli.direct_parser import read_call
-    from pgpu.host.stderr_log import log_to_stderr
+    from pgpu.host.stderr_log import log_to_stderr, log_to_stderr_on_demand
 
     # What imports create lives to the end: collections in between, one for each 700 objects by default, free nothing.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    log_to_stderr()
     call = read_call(words)
     if call is None:
         from pgpu.cli.typer_app import run
 
+        log_to_stderr()  # servers are among these verbs, and log in many places
         return run(words, invocation)
+    log_to_stderr_on_demand()
     invocation.flags.update(call.flags)
     invocation.typed = call.typed
     invocation.as_json = bool(call.values.get("as_json"))

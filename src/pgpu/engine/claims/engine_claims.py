@@ -4,7 +4,6 @@ A claim is granted at once or refused. Running containers do not depend on this 
 """
 
 import contextlib
-import logging
 import threading
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from pgpu.errors import (
     PgpuError,
     RequestError,
 )
+from pgpu.host.stderr_log import say
 from pgpu.ledger import ALL_GPUS, ClaimRecord, Decision, Entry, LedgerView
 from pgpu.model import (
     KUBERNETES_UID,
@@ -65,7 +65,6 @@ _UID_DIGITS = 8
 _POLL_SECONDS = 0.01
 _RECOVERY_SECONDS = 1.0
 
-_LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -184,7 +183,7 @@ class EngineClaims:
             except LedgerError:
                 raise
             except PgpuError as exc:
-                _LOG.warning(f"the slices of claim {claim.namespace}/{claim.name} are not there: {exc}")
+                say(f"the slices of claim {claim.namespace}/{claim.name} are not there: {exc}")
         return found
 
     def records(self) -> Mapping[str, ClaimRecord]:

@@ -4,7 +4,6 @@ A next try has more memory; the last one has its GPUs alone. No try requests mor
 for ever. A trace log that cannot be read or written is logged and does not delay the job's end.
 """
 
-import logging
 import time
 import zlib
 
@@ -14,6 +13,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
 from pgpu.errors import PgpuError
 from pgpu.gpu import MetricsWatch
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Decision, LedgerView
 from pgpu.model import Gpu, Job, JobState, Profile, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
@@ -25,8 +25,6 @@ MOST_TRIES = 3
 
 _ZLIB_LEVEL = 1
 """zlib level: a log shrinks to a fifth, at 100 MB/s."""
-
-_LOG = logging.getLogger(__name__)
 
 
 class TraceMeasurement(Struct, frozen=True):
@@ -51,7 +49,7 @@ def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
     try:
         return context.gpus.watch_metrics(job.lease.slices[0].gpu_uuid)
     except PgpuError as exc:
-        _LOG.warning("%s", exc)
+        say(str(exc))
         return None
 
 
@@ -68,7 +66,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
-        _LOG.warning(f"the trace of job {job.id} cannot be read: {exc}")
+        say(f"the trace of job {job.id} cannot be read: {exc}")
         return None
 
 
@@ -133,7 +131,7 @@ def observe_end(
     try:
         gpus = tuple(context.recent_gpus())
     except PgpuError as exc:
-        _LOG.warning("%s", exc)
+        say(str(exc))
         return None
     return EndedRun(context.learning, observed, gpus, measured)
 

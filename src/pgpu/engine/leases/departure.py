@@ -4,7 +4,6 @@ If the driver can move whole processes to the host, the processes of a job that 
 counts as away once none of its work is in flight. The caller holds the job's launches.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, is_trave
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import identify_running, is_alive
+from pgpu.host.stderr_log import say
 from pgpu.model import Job
 from pgpu.structs import Struct, field, replace
 
@@ -37,8 +37,6 @@ _OVER_SECONDS = 1.0
 """Work counts as finished so long after its expected end, even if the job has not polled it."""
 
 _NANOSECONDS = 1e9
-
-_LOG = logging.getLogger(__name__)
 
 
 class Departure(Struct):
@@ -322,4 +320,4 @@ class Mover(Struct):
         # What fails is tried again every second, so the same message is logged once.
         if text != self._logged:
             self._logged = text
-            _LOG.warning(text)
+            say(text)

@@ -5,7 +5,6 @@ one server can fault together. A job waits (`NotReadyError`) while a daemon reco
 ended.
 """
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,12 +17,11 @@ from pgpu.enforcement.mps.daemon import Generation
 from pgpu.enforcement.self_test import throwaway, way_into
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, NodeError, NotReadyError, PgpuBug, RequestError
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import PROBE
 from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, Request, SharingMode, SharingWish, Slice
 from pgpu.structs import Struct, replace
-
-_LOG = logging.getLogger(__name__)
 
 
 class MpsSharing(Struct, frozen=True):
@@ -183,7 +181,7 @@ def leave_mps(mps: MpsSharing | None, lease: Lease | None) -> None:
         if mps is not None and lease is not None:
             mps.leave(lease)
     except NodeError as exc:
-        _LOG.warning("%s", exc)
+        say(str(exc))
 
 
 def refuse_what_cannot_join(spec: JobSpec, request: Request) -> None:

@@ -6,7 +6,6 @@ the limit files, so the next holder of the lock finds them; it releases all jobs
 not be held (MPS by name, or oversubscribed) has no trial. Verdicts are stored in the ledger and choose the mode of later jobs.
 """
 
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
+from pgpu.host.stderr_log import say
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
 from pgpu.structs import Struct, field
 
@@ -30,8 +30,6 @@ LOOK_SECONDS = 0.02
 
 _NANOSECONDS = 1e9
 _LATELY_SECONDS = 0.05
-
-_LOG = logging.getLogger(__name__)
 
 
 class MpsVerifier:
@@ -150,9 +148,7 @@ class _GpuTrial(Struct):
             return
         verdict = Verdict(trial.way, gain, time.time())
         keep_verdict(self.context.ledger.facts, gpu, [job.signature for job in self._jobs], verdict)
-        _LOG.warning(
-            f"sharing auto: {len(self._jobs)} jobs are {gain:.2f} times as fast together as in turns: {trial.way}"
-        )
+        say(f"sharing auto: {len(self._jobs)} jobs are {gain:.2f} times as fast together as in turns: {trial.way}")
 
     def _gpu(self) -> Gpu | None:
         return next((gpu for gpu in self.context.gpus.gpus() if gpu.uuid == self.gpu_uuid), None)
@@ -197,7 +193,7 @@ class _GpuTrial(Struct):
             if self._is_held(job) != is_held:
                 self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TRIAL, is_held=is_held)
         except PgpuError as exc:
-            _LOG.warning(f"sharing auto: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
+            say(f"sharing auto: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
 
     def _is_held(self, job: Job) -> bool:
         words = () if job.lease is None else self.context.enforcer.words(job.lease)
