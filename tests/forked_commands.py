@@ -33,7 +33,7 @@ PGPU = Path(sys.executable).parent / "pgpu"
 _LONGEST_REQUEST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1 << 16
 _MODULES = ("uvicorn.protocols.http.h11_impl",)
-_PACKAGES = ("pgpu.cli", "pgpu.client", "pgpu.engine", "pgpu.server", "pgpu.kubernetes", "pgpu.app")
+_PACKAGES = ("pgpu.cli", "pgpu.client", "pgpu.engine", "pgpu.gpu", "pgpu.server", "pgpu.kubernetes", "pgpu.app")
 
 
 class Process(Protocol):

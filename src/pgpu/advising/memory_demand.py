@@ -19,7 +19,6 @@ measurements (itu-rad, CC-BY-4.0); `benchmarks.demand` fits it again and scores 
 Sources: P2 for greed; split conformal prediction (Papadopoulos et al., 2002); the margins and the three runs are pgpu's own choice.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -39,7 +38,8 @@ NUMBER = "#"
 # Longer arguments are code or data; only a digest of them is kept.
 _LONGEST_WORD = 64
 
-_NUMBER = re.compile(r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)")
+# Text, since its compilation takes a millisecond and few processes use it.
+_NUMBER = r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)"
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
 
 # Matches what can only be a path: `org/model` may name a model, and models differ in size.
@@ -84,8 +84,8 @@ def program_of(signature: str) -> str:
 def family_of(signature: str) -> Family:
     """Split the numbers from the text of a signature; the program's name keeps its digits."""
     program, space, rest = signature.partition(" ")
-    numbers = tuple(float(text) for text in _NUMBER.findall(rest))
-    return Family(program + space + _NUMBER.sub(NUMBER, rest), numbers)
+    numbers = tuple(float(text) for text in re.findall(_NUMBER, rest))
+    return Family(program + space + re.sub(_NUMBER, NUMBER, rest), numbers)
 
 
 def is_script(word: str) -> bool:
@@ -107,7 +107,9 @@ def _word(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 # The numbers of a call, and the peak of one run of it in bytes.

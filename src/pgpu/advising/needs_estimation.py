@@ -12,7 +12,6 @@ formulas are part of the key, so other versions of the formulas never share an e
 Source: Bubble-Up (MICRO 2011): what a program loses beside known pressure, and what its pressure costs a known program.
 """
 
-import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -297,14 +296,18 @@ def _clamp(value: float) -> float:
 
 def name_of(profile: Profile) -> str:
     """Return the rest of the key under which a profile's estimate is stored."""
-    return hashlib.sha256(f"{_hash_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(f"{_hash_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 # Part of each key: an estimate that other formulas made is never used, and expires. Read once per process.
 @cache
 def _hash_formulas() -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def text_of(reading: NeedsEstimate) -> str:

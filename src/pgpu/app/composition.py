@@ -4,7 +4,6 @@ The command line, the server and every agent use the same code. Imports that few
 agent that runs no container never loads the container engine's library.
 """
 
-import dataclasses
 import functools
 import importlib.util
 import os
@@ -12,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings, load_settings
@@ -22,7 +21,6 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import account_of
 from pgpu.errors import NodeError, RuntimeUnavailableError
-from pgpu.gpu.nvml import NvmlSource
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
     from pgpu.engine.leases.mps_sharing import MpsSharing
+    from pgpu.gpu.nvml import NvmlSource
     from pgpu.gpu.products import GpuModel
     from pgpu.runtimes.cgroups import LimitCgroup
     from pgpu.runtimes.docker.staging import Staging
@@ -130,9 +129,25 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
     return found
 
 
-def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
+class _SourceOnDemand:
+    """An `NvmlSource` that is made at the first call of a method: NVML's binding takes longer to import than many commands run."""
+
+    def __init__(self, simulated_directory: Path | None) -> None:
+        self._directory = simulated_directory
+
+    @functools.cached_property
+    def _source(self) -> "NvmlSource":
+        from pgpu.gpu.nvml import NvmlSource
+
+        return NvmlSource(self._directory)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: getattr(self._source, name)(*arguments)  # noqa: PLW0108 - not before the call
+
+
+def gpu_source(simulated: SimulatedGpus | None) -> "NvmlSource":
     """Return the NVML client of the real or simulated GPUs."""
-    return NvmlSource(simulated.directory if simulated else None)
+    return cast("NvmlSource", _SourceOnDemand(simulated.directory if simulated else None))
 
 
 def agent_command(settings: Settings) -> tuple[str, ...]:
@@ -185,7 +200,7 @@ class EnginesOfJobs:
             return None
         settings = load_machine_settings(config, str(self._settings.state_dir))
         own = self._settings
-        return dataclasses.replace(settings, simulate=own.simulate, runtime_dir=own.runtime_dir), clean_environment()
+        return replace(settings, simulate=own.simulate, runtime_dir=own.runtime_dir), clean_environment()
 
     def _of_submitter(self, job_id: str) -> tuple[Settings, Mapping[str, str]]:
         environment = dict(self._ledger.environment(job_id))
@@ -194,7 +209,7 @@ class EnginesOfJobs:
             return self._settings, dict(os.environ)
         own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)
         flags = {"state_dir": str(self._settings.state_dir), "runtime_dir": own}
-        return dataclasses.replace(load_settings(flags, environment), simulate=self._settings.simulate), environment
+        return replace(load_settings(flags, environment), simulate=self._settings.simulate), environment
 
     @staticmethod
     def _key(settings: Settings, environment: Mapping[str, str]) -> tuple[object, ...]:
@@ -213,7 +228,7 @@ def supervise(settings: Settings, job_id: str) -> None:
     ledger = open_ledger(settings)
     ledger.refuse_to_make()
     job = ledger.job(job_id)
-    supervise_job(make_engine(dataclasses.replace(settings, simulate=job.gpu_model)), job_id)
+    supervise_job(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
 
 
 class Runtimes(Mapping[str, Runtime]):
@@ -334,7 +349,7 @@ def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTes
 
 def _select_enforcer(
     enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
-    source: NvmlSource,
+    source: "NvmlSource",
     self_test: "SelfTest",
     *,
     may_limit_cgroups: bool,

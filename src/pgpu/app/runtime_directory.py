@@ -5,7 +5,6 @@ descriptor is closed, so a disk will not do. Jobs load the shim from there, so a
 A directory that another user owns or can write is refused.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -52,7 +51,9 @@ def _make_folder(parent: Path, state_directory: Path) -> Path:
             f"{parent} is not on a tmpfs that allows programs",
             hint="set runtime_dir to a directory below /dev/shm or /run",
         )
-    folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
+    from hashlib import sha256  # it loads OpenSSL, which takes milliseconds
+
+    folder = parent / sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
     _make_private(folder, forbidden=0o077)
     return folder
 

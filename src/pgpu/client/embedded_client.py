@@ -1,19 +1,16 @@
-"""The client with the engine in its own process: there is no daemon, and such processes coordinate through the ledger."""
+"""The client with the engine in its own process: there is no daemon, and such processes coordinate through the ledger.
+
+Methods import what they alone need, since each command is a new process.
+"""
 
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from pgpu.advising.contention import Constants
-from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
-from pgpu.client.job_stream import require_grant
-from pgpu.client.monitor_offer import MonitorOffer, may_offer
 from pgpu.client.protocol import Client
-from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
-from pgpu.engine.history.sharing_advice import check_calibration, keep_constants
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.submitter import inheritance
 from pgpu.host.process_identity import myself
@@ -23,7 +20,11 @@ from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
 from pgpu.services.messages import Ask, JobReport, QueueReport
-from pgpu.services.output_log import last_lines
+
+if TYPE_CHECKING:
+    from pgpu.advising.contention import Constants
+    from pgpu.client.monitor_offer import MonitorOffer
+    from pgpu.engine.agent.doorstep import Doorstep
 
 _PAGE = 256
 """Jobs that are read at a time while all of them have ended; after each change of the ledger the first one is read alone."""
@@ -62,6 +63,8 @@ class EmbeddedClient(JobService, Client):
 
     def submit_attached(self, submission: Submission) -> Job:
         """Accept one job and offer its agent a monitor that this process starts; see `Client.submit_attached`."""
+        from pgpu.client.monitor_offer import MonitorOffer, may_offer
+
         if submission.spec.runtime != "process" or not may_offer():
             return self.submit_all([submission])[0]
         ask = Ask((submission,), environment=tuple(os.environ.items()), inherited=inheritance(starter=myself()))
@@ -72,7 +75,9 @@ class EmbeddedClient(JobService, Client):
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""
-        from pgpu.client.terminal import attach  # noqa: PLC0415 - most commands attach to nothing
+        from pgpu.client.following import EngineHand, Follower
+        from pgpu.client.job_stream import require_grant
+        from pgpu.client.terminal import attach
 
         job = self.ledger.job(job_id)
         offer, control = self._offers.get(job_id), EngineHand(self._engine, job_id)
@@ -90,6 +95,8 @@ class EmbeddedClient(JobService, Client):
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
         """Wait for a job's grant; see `Client.still_waits`."""
+        from pgpu.engine.agent.doorstep import Doorstep
+
         deadline = time.monotonic() + timeout_seconds
         while (job := self.ledger.job(job_id)).state is JobState.WAITING:
             doorstep = self._doorsteps.setdefault(job_id, Doorstep(self._engine, job_id, job.gpu_model))
@@ -106,6 +113,8 @@ class EmbeddedClient(JobService, Client):
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""
+        from pgpu.client.following import FROM_NOW_ON, Follower
+
         job = self.ledger.find(id_or_name).job
         if job.state is JobState.CANCELLED:  # it never started: nothing of it ends
             return job
@@ -138,6 +147,9 @@ class EmbeddedClient(JobService, Client):
 
     def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
         """Read a job's output; see `Client.logs`."""
+        from pgpu.client.following import Follower
+        from pgpu.services.output_log import last_lines
+
         follower = Follower(self._engine, self.ledger.find(id_or_name).job)
         if tail_lines is not None:
             yield from last_lines(follower.stored_records(), tail_lines)
@@ -148,8 +160,12 @@ class EmbeddedClient(JobService, Client):
 
     def check_calibration(self) -> None:
         """Check that this engine can keep calibrated constants; see `Client.check_calibration`."""
+        from pgpu.engine.history.sharing_advice import check_calibration
+
         check_calibration(self._engine)
 
-    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+    def keep_constants(self, gpu_uuid: str, constants: "Constants", bandwidths: Bandwidths) -> None:
         """Store calibrated constants; see `Client.keep_constants`."""
+        from pgpu.engine.history.sharing_advice import keep_constants
+
         keep_constants(self._engine, gpu_uuid, constants, bandwidths)

@@ -1,11 +1,8 @@
 """The protocol of clients: what the command line calls on jobs and GPUs."""
 
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from pgpu.advising.advice import Advice
-from pgpu.advising.contention import Constants
-from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 from pgpu.model import (
     Bandwidths,
     Job,
@@ -17,6 +14,11 @@ from pgpu.model import (
     Submission,
 )
 from pgpu.services.messages import GpuReport, JobReport, QueueReport
+
+if TYPE_CHECKING:
+    from pgpu.advising.advice import Advice
+    from pgpu.advising.contention import Constants
+    from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 
 
 class Client(Protocol):
@@ -227,7 +229,7 @@ class Client(Protocol):
         """
         ...
 
-    def history(self, word: str | None) -> Sequence[CallHistory]:
+    def history(self, word: str | None) -> "Sequence[CallHistory]":
         """Return the history of each call of each program, the one that ran last first.
 
         Args:
@@ -238,7 +240,7 @@ class Client(Protocol):
         """
         ...
 
-    def profiled(self, id_or_name: str) -> Profiled:
+    def profiled(self, id_or_name: str) -> "Profiled":
         """Return the profile and the packed log of a traced job that ended.
 
         Raises:
@@ -246,7 +248,7 @@ class Client(Protocol):
         """
         ...
 
-    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+    def add_findings(self, id_or_name: str, findings: "Findings") -> Profile:
         """Add the results of several runs of a program to the profile of one of them, and return it.
 
         Raises:
@@ -254,13 +256,13 @@ class Client(Protocol):
         """
         ...
 
-    def waste(self) -> Sequence[Waste]:
+    def waste(self) -> "Sequence[Waste]":
         """Return what jobs reserved and what they used of it, the oldest first, running ones last."""
         ...
 
     def advise(
         self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
-    ) -> Advice:
+    ) -> "Advice":
         """Recommend how jobs share a GPU, from the profile of each of them alone.
 
         Args:
@@ -281,7 +283,7 @@ class Client(Protocol):
         """
         ...
 
-    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+    def keep_constants(self, gpu_uuid: str, constants: "Constants", bandwidths: Bandwidths) -> None:
         """Store the calibration of a GPU: constants for its model and driver, bandwidths for this GPU.
 
         Raises:

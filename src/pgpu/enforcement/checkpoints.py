@@ -6,7 +6,6 @@ agent down. It works with NVIDIA's library and the simulated one. Callers decide
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -200,6 +199,8 @@ class Checkpoints:
 
     def _ask(self, word: str, *more: int) -> tuple[int, int]:
         """Run the helper; return the CUresult and the value that it prints, or -1 where it prints none."""
+        import subprocess  # noqa: PLC0415 - most processes move no memory
+
         try:
             command = [str(self._helper()), str(self._cuda_library()), word, *map(str, more)]
             done = subprocess.run(

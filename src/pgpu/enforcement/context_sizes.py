@@ -7,7 +7,6 @@ table of sizes: on a simulated GPU, too, the result is what its driver charges.
 import contextlib
 import os
 import select
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -74,6 +73,8 @@ class ContextSizes:
 
     @contextlib.contextmanager
     def _holding_context(self, gpu: Gpu) -> Iterator[int]:
+        import subprocess  # noqa: PLC0415 - once for each model of GPUs
+
         with subprocess.Popen(
             [library_path(PROBE), "hold", self._cuda_library()],
             env=self._environment(gpu),

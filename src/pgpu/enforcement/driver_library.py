@@ -4,10 +4,8 @@ Candidates come from the linker cache and a list of known directories. A candida
 both libraries must be found.
 """
 
-import filecmp
-import platform
+import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +49,8 @@ def refuse_shim(real: Path, shim: Path) -> None:
     Raises:
         EnforcementError: Both paths are the same file, or have equal content.
     """
+    import filecmp  # noqa: PLC0415 - at the start of a slice only
+
     if real.samefile(shim) or filecmp.cmp(real, shim, shallow=False):
         raise EnforcementError(
             f"{real} is pgpu's own shim, not the driver", hint="run pgpu outside of a job that runs in a slice"
@@ -58,7 +58,7 @@ def refuse_shim(real: Path, shim: Path) -> None:
 
 
 def _find(name: str, shim: Path) -> Path:
-    known = (Path(directory.format(machine=platform.machine())) / name for directory in _KNOWN_DIRECTORIES)
+    known = (Path(directory.format(machine=os.uname().machine)) / name for directory in _KNOWN_DIRECTORIES)
     for path in (*_in_linker_cache(name), *known):
         if path.exists():
             real = path.resolve()
@@ -69,13 +69,15 @@ def _find(name: str, shim: Path) -> Path:
 
 def _in_linker_cache(name: str) -> Iterator[Path]:
     """Yield the entries of `ldconfig -p` for this machine's architecture, in the dynamic linker's order."""
+    import subprocess  # noqa: PLC0415 - once in the life of a process
+
     # By path, since /sbin is not in the PATH of most users.
     program = next((each for each in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if Path(each).exists()), None)
     if program is None:
         return
     cache = subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
     # A multiarch machine lists one entry for each architecture; a library of another one cannot be loaded.
-    word = _ARCHITECTURE_WORD.get(platform.machine(), "")
+    word = _ARCHITECTURE_WORD.get(os.uname().machine, "")
     for found in _CACHE_LINE.finditer(cache):
         if found["name"] == name and word in found["kind"]:
             yield Path(found["path"])

@@ -4,7 +4,6 @@ The result is cached for this boot, driver, enforcer, way of delivery and the co
 fails because the GPU itself is full proves nothing: where there is a meter, it must have counted the failure.
 """
 
-import hashlib
 from collections.abc import Callable
 
 from pgpu.enforcement import Enforcer, Facts
@@ -114,7 +113,9 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
 
 
 def _id_of_test(job_id: str) -> str:
-    return hashlib.sha256(f"self-test of {job_id}".encode()).hexdigest()[:12]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(f"self-test of {job_id}".encode()).hexdigest()[:12]
 
 
 def _lease_of(job: Job) -> Lease:

@@ -5,7 +5,6 @@ written by the job, so its figures are bounds-checked and capped.
 """
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -306,7 +305,9 @@ def shims_id(find: Callable[[str], Path] = library_path) -> str:
     Raises:
         NodeError: A file is missing from this installation.
     """
-    return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1024)

@@ -6,9 +6,7 @@ check that a slice is not held before they remove it.
 
 import contextlib
 import errno
-import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -166,12 +164,14 @@ class SliceFiles(Struct, frozen=True, dict=True):
         Raises:
             EnforcementError: It cannot be removed.
         """
+        from shutil import rmtree  # noqa: PLC0415 - commands remove no slices
+
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
             if not os.path.lexists(self.home):
                 return
             tmpfs.leave_board(str(self._runtime_directory), str(self.meter))
             unmount(self.meter)  # a mount point cannot be removed (EBUSY)
-            shutil.rmtree(self.home)
+            rmtree(self.home)
 
     def _make_meter(self, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
         self.meter.mkdir(mode=0o700)
@@ -210,7 +210,9 @@ class LibraryStore:
 
 
 def _name_of(library: Path, content: bytes) -> str:
-    return f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return f"{sha256(content).hexdigest()[:16]}-{library.name}"
 
 
 @lru_cache(maxsize=64)

@@ -7,15 +7,14 @@ jobs; agents hold one as well.
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from pgpu.enforcement import DRIVER, Enforcer
-from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.admission.outsider_peaks import OutsiderPeaks
 from pgpu.engine.admission.snapshot import BLIND, Snapshot, take_snapshot
 from pgpu.engine.agent.agents import Agents
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.leases.gpu_lock import GpuLocks
-from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.leases.parking_state import can_leave, is_travelling
 from pgpu.engine.settings import EngineSettings, JobPaths, job_paths
 from pgpu.engine.submitter import account_of, own_account
@@ -28,6 +27,10 @@ from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.scheduling.capacity import check_can_page, check_can_preempt, taken_of_device
 from pgpu.structs import replace
+
+if TYPE_CHECKING:
+    from pgpu.enforcement.checkpoints import Checkpoints
+    from pgpu.engine.leases.mps_sharing import MpsSharing
 
 RECENT_SECONDS = 1.0
 """Hundreds of jobs that start or end together read their GPUs once."""

@@ -4,49 +4,47 @@ Any process of pgpu may make them; no daemon is needed. The queue's agent does w
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from pgpu.enforcement import Enforcer
-from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
-from pgpu.engine.job_submission import accept, new_job_id, rehearse
-from pgpu.engine.leases.lease_resize import concerned
-from pgpu.engine.leases.mps_sharing import leave_mps
-from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
-from pgpu.gpu import GpuSource
-from pgpu.ledger import Decision, Entry, Ledger
+from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobSpec, JobState, Request, Submission
-from pgpu.runtimes import Runtime
 from pgpu.structs import replace
+
+if TYPE_CHECKING:
+    from pgpu.engine.admission.rounds import Admissions
+    from pgpu.engine.admission.situation import SituationReader
 
 
 class Engine(EngineContext):
     """Grants one kind of GPUs to the jobs of one ledger."""
 
-    def __init__(  # noqa: PLR0917 - the parts that app joins
-        self,
-        settings: EngineSettings,
-        ledger: Ledger,
-        gpus: GpuSource,
-        enforcer: Enforcer,
-        runtimes: Mapping[str, Runtime],
-        agent_command: Sequence[str],
-    ) -> None:
-        super().__init__(settings, ledger, gpus, enforcer, runtimes, agent_command)
-        self.admissions = Admissions(self)
-        self.rounds = self.admissions.reader
+    @cached_property
+    def admissions(self) -> "Admissions":
+        """The rounds of this engine; a command on jobs of which none waits needs none, and does not import the scheduler."""
+        from pgpu.engine.admission.rounds import Admissions  # noqa: PLC0415 - see above
+
+        return Admissions(self)
+
+    @property
+    def rounds(self) -> "SituationReader":
         """Reads the situation that a round decides on; tests and `app` may replace its parts."""
+        return self.admissions.reader
 
     def submit_all(
         self,
         submissions: Sequence[Submission],
         submitter: Submitter | None = None,
-        new_id: Callable[[], str] = new_job_id,
+        new_id: Callable[[], str] | None = None,
     ) -> list[Job]:
         """Store jobs durably, all or none, and have the agent start those that were granted at once."""
-        jobs = accept(self, self.admissions, submissions, submitter, new_id)
+        from pgpu.engine.job_submission import accept, new_job_id  # noqa: PLC0415 - most commands submit nothing
+
+        jobs = accept(self, self.admissions, submissions, submitter, new_id or new_job_id)
         for job in jobs:
             if job.state is not JobState.STARTING:
                 continue
@@ -64,6 +62,8 @@ class Engine(EngineContext):
         self, submissions: Sequence[Submission], submitter: Submitter | None = None
     ) -> list[tuple[int | None, Job]]:
         """Return the jobs that a submission would store, with their places in the queue; see `job_submission.rehearse`."""
+        from pgpu.engine.job_submission import new_job_id, rehearse  # noqa: PLC0415 - likewise
+
         return rehearse(self, self.admissions, submissions, submitter, new_job_id)
 
     def submit(
@@ -85,7 +85,7 @@ class Engine(EngineContext):
             job_id: Twelve hexadecimal digits that no job has; None chooses some.
         """
         submission = Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)
-        return self.submit_all([submission], submitter, lambda: job_id or new_job_id())[0]
+        return self.submit_all([submission], submitter, None if job_id is None else lambda: job_id)[0]
 
     def release(self, job: Job, ended: Callable[[Decision, Entry], Entry] | None = None) -> Job:
         """Return a lease that holds no memory any more, and wake the queue and the jobs beside it.
@@ -101,6 +101,9 @@ class Engine(EngineContext):
             EnforcementError: The slice's files cannot be removed; the lease is kept.
             LedgerError: The ledger cannot be written; the lease is kept.
         """
+        from pgpu.engine.leases.lease_resize import concerned  # noqa: PLC0415 - agents release, commands do not
+        from pgpu.engine.leases.mps_sharing import leave_mps  # noqa: PLC0415 - likewise
+
         # The slice's files go first: a crash here leaves the lease in the ledger, and recovery releases it again.
         if job.lease is not None:
             self.enforcer.release(job.lease)

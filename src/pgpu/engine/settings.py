@@ -4,7 +4,6 @@ Values only: `app` reads the settings from files, environment and flags. Every p
 """
 
 import os
-import shutil
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
@@ -200,13 +199,17 @@ class JobPaths(Struct, frozen=True, dict=True):
 
     def remove_live(self) -> None:
         """Remove the files of the runtime directory."""
-        shutil.rmtree(self.live, ignore_errors=True)
+        from shutil import rmtree  # noqa: PLC0415 - commands remove no jobs
+
+        rmtree(self.live, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove all files of the job."""
+        from shutil import rmtree  # noqa: PLC0415 - likewise
+
         self.remove_live()
         self.remove_records()
-        shutil.rmtree(self.kept, ignore_errors=True)
+        rmtree(self.kept, ignore_errors=True)
 
 
 def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:

@@ -5,10 +5,13 @@ through /proc/self/fd.
 """
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 
 @contextmanager
@@ -21,8 +24,10 @@ def _short(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def bind(kind: int, path: Path) -> socket.socket:
+def bind(kind: int, path: Path) -> "socket.socket":
     """Return a non-blocking socket at `path`; replaces one that a dead process left there."""
+    import socket  # noqa: PLC0415 - commands that read the ledger need none
+
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     with _short(path) as name:
@@ -30,12 +35,14 @@ def bind(kind: int, path: Path) -> socket.socket:
     return bound
 
 
-def connect(path: Path) -> socket.socket:
+def connect(path: Path) -> "socket.socket":
     """Return a blocking stream socket connected to `path`.
 
     Raises:
         OSError: No process listens there.
     """
+    import socket  # noqa: PLC0415 - likewise
+
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(path) as name:
@@ -48,6 +55,8 @@ def connect(path: Path) -> socket.socket:
 
 def send_datagram(path: Path, message: bytes, timeout_seconds: float = 0.0) -> bool:
     """Send one datagram, waiting at most so long while the receiver's queue is full; False if no process listens there."""
+    import socket  # noqa: PLC0415 - likewise
+
     try:
         # The directory first: most jobs of a long queue have none, and a socket costs more than this look-up.
         with _short(path) as name, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

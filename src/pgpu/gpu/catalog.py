@@ -22,12 +22,12 @@ _FIRST_THAT_PAGES = 6
 _PASCAL = 4
 
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
-_DIVIDED = re.compile(
-    r"(?P<model>.+?)[\s-]+mig[\s-]+(?P<instances>[\w.+\s]+?)(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII
-)
-_LIMITING = re.compile(r"(?P<model>.+?)[\s-]+cgroup(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
-_PAGING = re.compile(r"(?P<model>.+?)[\s-]+paging(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
-_COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
+
+# Texts, compiled where they are used: each compilation takes as long as a hundred look-ups of a model.
+_DIVIDED = r"(?P<model>.+?)[\s-]+mig[\s-]+(?P<instances>[\w.+\s]+?)(?:\s*[x×]\s*(?P<count>\d+))?\s*"
+_LIMITING = r"(?P<model>.+?)[\s-]+cgroup(?:\s*[x×]\s*(?P<count>\d+))?\s*"
+_PAGING = r"(?P<model>.+?)[\s-]+paging(?:\s*[x×]\s*(?P<count>\d+))?\s*"
+_COUNTED = r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*"
 
 # Suffix of the name of an imaginary card.
 IMAGINARY = " with paging (imaginary)"
@@ -45,26 +45,30 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     Raises:
         RequestError: Unknown model (the known ones are listed), a count out of range, or unknown instances.
     """
-    limiting = _LIMITING.fullmatch(text.strip())
-    if limiting:
-        model = _known_model(limiting["model"])
-        count = _checked_count(int(limiting["count"] or 1), model)
-        return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), count
-    paging = _PAGING.fullmatch(text.strip())
-    if paging:
-        return _paging(paging["model"], int(paging["count"] or 1))
-    divided = _DIVIDED.fullmatch(text.strip())
-    if divided:
-        return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
     # The whole text first: `rtx3090` also matches as 3,090 GPUs of a model `rt`.
     single = _by_word(text)
     if single is not None:
         return single, 1
-    counted = _COUNTED.fullmatch(text)
+    limiting = _match(_LIMITING, text.strip())
+    if limiting:
+        model = _known_model(limiting["model"])
+        count = _checked_count(int(limiting["count"] or 1), model)
+        return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), count
+    paging = _match(_PAGING, text.strip())
+    if paging:
+        return _paging(paging["model"], int(paging["count"] or 1))
+    divided = _match(_DIVIDED, text.strip())
+    if divided:
+        return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
+    counted = _match(_COUNTED, text)
     several = _by_word(counted["model"]) if counted else None
     if counted is None or several is None:
         raise _unknown(text)
     return several, _checked_count(int(counted["count"]), several)
+
+
+def _match(pattern: str, text: str) -> "re.Match[str] | None":
+    return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII)
 
 
 def model_named(name: str) -> GpuModel | None:

@@ -5,7 +5,6 @@ The driver creates everything else in that directory. Simulated GPUs exist as lo
 
 import os
 import stat
-import tempfile
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -82,6 +81,8 @@ def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -
 
 def _publish_once(target: Path, text: str) -> None:
     """Create the target atomically with its whole content, unless it exists: write a temporary file, then link it."""
+    import tempfile  # noqa: PLC0415 - once in the life of a directory
+
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -5,7 +5,6 @@ other, and a commit is on disk once it returns.
 """
 
 import os
-import random
 import sqlite3
 import threading
 import time
@@ -241,6 +240,8 @@ class Connections:
             except sqlite3.OperationalError as exc:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
+                import random  # noqa: PLC0415 - most transactions meet no other writer
+
                 with pause():
                     threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
             else:

@@ -9,20 +9,21 @@ import contextlib
 import fcntl
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import has_ended
 from pgpu.libraries import LAUNCHER, MONITOR, library_path
 from pgpu.model import ProcessHolder
-from pgpu.runtimes.launcher import spawn
 from pgpu.structs import Struct
+
+if TYPE_CHECKING:
+    import socket
 
 _VERSION = "pgpu-monitor 1"
 _FIRST_WORDS = "pgpu-record 1 "
@@ -108,7 +109,7 @@ class EndRecord(Struct, frozen=True):
 class OfferedMonitor(Struct, frozen=True):
     """A monitor that another process started, and that waits for its order. The descriptors are the owner's to close."""
 
-    connection: socket.socket
+    connection: "socket.socket"
     """For the order; the monitor ends if it is closed before."""
 
     pidfd: int
@@ -178,7 +179,7 @@ def reap_ended_monitors() -> None:
                 _children.remove(pid)
 
 
-def start_idle_monitor(stderr: int | None = None) -> tuple[int, socket.socket]:
+def start_idle_monitor(stderr: int | None = None) -> tuple[int, "socket.socket"]:
     """Start a monitor that waits for its order, as a child of this process in a session of its own.
 
     It ends if the socket is closed before the order is sent. `reap_ended_monitors` reaps it.
@@ -193,6 +194,10 @@ def start_idle_monitor(stderr: int | None = None) -> tuple[int, socket.socket]:
         NodeError: The monitor is missing from this installation.
         OSError: The kernel could not create a process.
     """
+    import socket  # noqa: PLC0415 - most commands start nothing
+
+    from pgpu.runtimes.launcher import spawn  # noqa: PLC0415 - likewise
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -244,8 +249,10 @@ def _words_of(order: MonitorOrder) -> list[str]:
     return words
 
 
-def send_order(connection: socket.socket, words: Sequence[str], order: MonitorOrder) -> None:
+def send_order(connection: "socket.socket", words: Sequence[str], order: MonitorOrder) -> None:
     """Send an order to a monitor or spawner."""
+    import socket  # noqa: PLC0415 - likewise
+
     memory = os.memfd_create("order", os.MFD_CLOEXEC)
     try:
         with open(memory, "wb", closefd=False) as file:
@@ -275,6 +282,8 @@ def start_guard(lock: int, spool: Path, command: Sequence[str], stderr: int) -> 
         NodeError: The monitor is missing from this installation.
         OSError: The kernel could not create a process.
     """
+    from pgpu.runtimes.launcher import spawn  # noqa: PLC0415 - likewise
+
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
         words = ("guard", "3", str(spool.absolute()), "--", *command)

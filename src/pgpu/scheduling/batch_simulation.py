@@ -10,13 +10,16 @@ Source: list scheduling (Graham, 1969).
 import heapq
 import math
 import operator
-import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import starmap
+from typing import TYPE_CHECKING
 
 from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, sample_left_seconds
 from pgpu.structs import Struct, field, replace
+
+if TYPE_CHECKING:
+    import random
 
 
 class BatchJob(Struct, frozen=True):
@@ -101,7 +104,7 @@ class SimulatedBatch(Struct, frozen=True, dict=True):
             (1.0, *(1.0 if slowdown is None else slowdown(count) for count in counts)),
         )
 
-    def sample_worlds(self, doubt: float, count: int, generator: random.Random) -> "tuple[SimulatedBatch, ...]":
+    def sample_worlds(self, doubt: float, count: int, generator: "random.Random") -> "tuple[SimulatedBatch, ...]":
         """Return sampled worlds: copies with drawn durations; only itself if all durations are known.
 
         Args:

@@ -11,11 +11,9 @@ Source: pool adjacent violators (Ayer et al., 1955).
 """
 
 import math
-import random
-import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 from pgpu.scheduling.admission import admit
 from pgpu.scheduling.admission_round import (
@@ -32,6 +30,9 @@ from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 from pgpu.scheduling.reservations import expected_ends
 from pgpu.structs import Struct, replace
+
+if TYPE_CHECKING:
+    import random
 
 # Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it.
 KNOWN = 0.2
@@ -61,7 +62,7 @@ def expected_left_seconds(duration_seconds: float, elapsed_seconds: float) -> fl
 
 
 def sample_left_seconds(
-    duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, generator: random.Random
+    duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, generator: "random.Random"
 ) -> list[float]:
     """Draw remaining run times of a job at evenly spaced quantiles of its distribution, in random order.
 
@@ -76,6 +77,8 @@ def sample_left_seconds(
         return [expected_left_seconds(duration_seconds, elapsed_seconds)] * count
     if duration_seconds <= 0:
         return [elapsed_seconds] * count
+    from statistics import NormalDist  # noqa: PLC0415 - only plans of batches sample
+
     error = NormalDist(math.log(duration_seconds), doubt)
     passed = error.cdf(math.log(elapsed_seconds)) if elapsed_seconds > 0 else 0.0
     if passed >= _LONGEST:
@@ -94,9 +97,11 @@ def is_significantly_less(these: Sequence[float], those: Sequence[float]) -> boo
         these: Its value in several sampled worlds; at least one.
         those: The value of the other in the same worlds.
     """
+    from statistics import fmean, pstdev  # noqa: PLC0415 - likewise
+
     less = [other - one for one, other in zip(these, those, strict=True)]
-    mean = statistics.fmean(less)
-    return mean > 0 and mean >= _SURE * statistics.pstdev(less) / math.sqrt(len(less))
+    mean = fmean(less)
+    return mean > 0 and mean >= _SURE * pstdev(less) / math.sqrt(len(less))
 
 
 class SlowdownCurve(Struct, frozen=True):
@@ -140,9 +145,9 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
     seen = [(log, count) for count, logs in logs_by_count.items() for log in logs]
     if not seen:
         return None
-    levels = (
-        _fit_ascending_levels(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
-    )
+    from statistics import median  # noqa: PLC0415 - likewise
+
+    levels = _fit_ascending_levels(seen) if len(seen) >= LEAST_RUNS else [(1, median(log for log, _ in seen))]
     base = levels[0][1]
     curve = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
     off = sum((log - base - math.log(curve.slowdown(count))) ** 2 for log, count in seen)
@@ -169,13 +174,15 @@ def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdow
 
 
 def _fit_ascending_levels(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
+    from statistics import median  # noqa: PLC0415 - likewise
+
     # Pool adjacent violators: medians of each number, pooled with their neighbours until none falls.
     by_count: dict[int, list[float]] = {}
     for log, count in seen:
         by_count.setdefault(count, []).append(log)
     pools: list[tuple[list[int], float, int]] = []
     for count, logs in sorted(by_count.items()):
-        pools.append(([count], statistics.median(logs), len(logs)))
+        pools.append(([count], median(logs), len(logs)))
         while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
             (counts, level, weight), (more, next_level, next_weight) = pools[-2:]
             pooled = (level * weight + next_level * next_weight) / (weight + next_weight)

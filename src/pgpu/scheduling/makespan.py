@@ -10,7 +10,6 @@ Source: P1 (its 25 jobs end in 17.97 s as 12 + 13, in 25.56 s as 20 + 5); list s
 """
 
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -247,6 +246,8 @@ class _Search:
     """
 
     def __init__(self, batch: SimulatedBatch, doubt: float, guesses: Sequence[_Guess], simulations: int) -> None:
+        import random  # noqa: PLC0415 - only plans of batches search
+
         self._generator = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
         self._worlds = batch.sample_worlds(doubt, _WORLDS, self._generator)

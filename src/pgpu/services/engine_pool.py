@@ -7,12 +7,14 @@ forecasts of one queue.
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.engine import Engine
 from pgpu.errors import RequestError
 from pgpu.model import Job
+
+if TYPE_CHECKING:
+    from pgpu.engine.admission.rounds import RoundOutcome
 
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class EnginePool:
             return self.own
         return self._engine_of(job.gpu_model)
 
-    def outlook_of(self, job: Job) -> RoundOutcome:
+    def outlook_of(self, job: Job) -> "RoundOutcome":
         """Return the forecast of a job's queue; concurrent callers share one computation."""
         engine = self.of_job(job)
         # The lock is held for the dictionary only; the forecast itself runs outside of it.

@@ -1,10 +1,10 @@
 """Operations on jobs and GPUs for one caller, on the ledger and the engines of this process.
 
 The local client and the routes of a server call the same `JobService`; the HTTP client calls it through `route_table`.
+Methods import what they alone need: a local client is a new process for each command.
 Every method blocks on the ledger or on GPUs, so a server runs it in a thread. None waits for a job to change its state.
 """
 
-import hashlib
 import math
 import re
 import time
@@ -13,29 +13,19 @@ from contextlib import suppress
 from itertools import count, islice
 
 from pgpu.advising.advice import Advice
-from pgpu.engine.admission.rounds import add_wait_reasons
 from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.engine import Engine
-from pgpu.engine.history.sharing_advice import advise_jobs
-from pgpu.engine.history.usage_history import add_findings, read_history, read_profiled, read_waste
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
-from pgpu.engine.job_submission import new_job_id
-from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
-from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
-from pgpu.engine.submission_expansion import check_count
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
-from pgpu.engine.watch.turn_arbiter import read_turns
-from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import ANONYMOUS, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
-from pgpu.services.output_log import LogCursor, last_lines
 from pgpu.structs import replace
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
@@ -68,7 +58,7 @@ class JobService:
         engine, submitter = self._accepting(ask)
         # Ids are made from the key, so a repeated request meets the jobs of the first one.
         if ask.key is None:
-            return engine.submit_all(ask.submissions, submitter, new_job_id)
+            return engine.submit_all(ask.submissions, submitter)
         if accepted := self._jobs_of_key(ask, ask.key):
             return accepted
         ids = self._ids_of(ask.key)
@@ -90,6 +80,8 @@ class JobService:
 
     def _accepting(self, ask: Ask) -> tuple[Engine, Submitter | None]:
         """Check a submission, and return the engine and the user of its jobs."""
+        from pgpu.engine.submission_expansion import check_count
+
         check_count(ask.submissions)
         for each in ask.submissions:
             _check_seconds(each.wait_timeout_seconds)
@@ -111,8 +103,10 @@ class JobService:
 
     def _ids_of(self, key: str) -> Iterator[str]:
         """Yield the job ids of one key of one caller; the same sequence each time."""
+        from hashlib import sha256
+
         for number in count():
-            yield hashlib.sha256(f"{self.caller.uid} {key} {number}".encode()).hexdigest()[:12]
+            yield sha256(f"{self.caller.uid} {key} {number}".encode()).hexdigest()[:12]
 
     def page(
         self, *, include_final: bool, after: int = 0, limit: int | None = None
@@ -131,7 +125,7 @@ class JobService:
         most, sees_uid = None if limit is None else limit + 1, self.caller.sees_uid
         found = self.ledger.page(after, most, ended_of=sees_uid, include_final=include_final)
         # One forecast of each queue serves the whole page.
-        entries = add_wait_reasons(found[:limit], self.engines.outlook_of)
+        entries = self._with_reasons(found[:limit])
         own = self.engines.own
         reports = [
             report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else _anonymous_report(entry)
@@ -155,14 +149,22 @@ class JobService:
 
     def report(self, entry: Entry) -> JobReport:
         """Return a job and what it holds now, with the current reason if it waits."""
-        return report_job(self.engines.own, add_wait_reasons([entry], self.engines.outlook_of)[0])
+        return report_job(self.engines.own, self._with_reasons([entry])[0])
+
+    def _with_reasons(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Return entries with the present reason of each waiting job."""
+        if all(entry.job.state is not JobState.WAITING for entry in entries):
+            return entries
+        from pgpu.engine.admission.rounds import add_wait_reasons
+
+        return add_wait_reasons(entries, self.engines.outlook_of)
 
     def members(self, id_or_name: str) -> Sequence[JobReport]:
         """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
         entries = self.ledger.entries_of(self.ledger.members(id_or_name, self.caller.sees_uid))
         for entry in entries:
             self.caller.check_sees(entry.job)
-        return [report_job(self.engines.own, each) for each in add_wait_reasons(entries, self.engines.outlook_of)]
+        return [report_job(self.engines.own, each) for each in self._with_reasons(entries)]
 
     def ended(self, job_ids: Sequence[str]) -> tuple[Sequence[Job], float]:
         """Return the ended jobs at the beginning of a list of ids; all in one transaction.
@@ -238,21 +240,29 @@ class JobService:
         is_strict: bool | None = None,  # noqa: FBT001 - the fields of `Resize`, by name
     ) -> Job:
         """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none."""
+        from pgpu.engine.leases.lease_resize import resize
+
         job = self.find(id_or_name).job
         return resize(self.engines.of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
 
     def offer(self, id_or_name: str, value: float) -> Job:
         """Mark the lease of an idle job that serves a function as evictable for a waiting job of the same or a higher priority."""
+        from pgpu.engine.leases.eviction import mark_evictable
+
         engine, job_id = self._evictable(id_or_name)
         return mark_evictable(engine, job_id, value)
 
     def park(self, id_or_name: str) -> Job:
         """Take the lease from a job that supports parking until it is claimed again."""
+        from pgpu.engine.leases.eviction import park
+
         engine, job_id = self._evictable(id_or_name)
         return park(engine, job_id)
 
     def claim(self, id_or_name: str) -> Job:
         """Keep an evictable lease, 409 if it was taken before; a parked job waits for its lease again."""
+        from pgpu.engine.leases.eviction import reacquire
+
         engine, job_id = self._evictable(id_or_name)
         return reacquire(engine, job_id)
 
@@ -264,10 +274,14 @@ class JobService:
 
     def profiled(self, id_or_name: str) -> Profiled:
         """Return the profile and the packed log of a traced job that ended."""
+        from pgpu.engine.history.usage_history import read_profiled
+
         return read_profiled(self.engines.own, self.find(id_or_name).job.id)
 
     def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
         """Add the results of several runs of a program to the profile of one of them."""
+        from pgpu.engine.history.usage_history import add_findings
+
         return add_findings(self.engines.own, self.find(id_or_name).job.id, findings)
 
     def advise(
@@ -280,19 +294,27 @@ class JobService:
         """Recommend how jobs share a GPU, from the profile of each of them alone: the caller's, or those in the request."""
         if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 1):
             raise RequestError("no job gets faster by company: a tolerance is 1 or more")
+        from pgpu.engine.history.sharing_advice import advise_jobs
+
         engine, sees_uid = self.engines.simulated(simulate), self.caller.sees_uid
         return advise_jobs(engine, jobs, gpu_model=gpu_model, tolerance=tolerance, owner_uid=sees_uid)
 
     def history(self, word: str | None = None) -> Sequence[CallHistory]:
         """Return the memory use of the caller's programs and what `--memory auto` would reserve for each, newest run first."""
+        from pgpu.engine.history.usage_history import read_history
+
         return read_history(self.engines.own, word, self.caller.sees_uid)
 
     def waste(self) -> Sequence[Waste]:
         """Return what the caller's jobs reserved and what they used of it."""
+        from pgpu.engine.history.usage_history import read_waste
+
         return read_waste(self.engines.own, self.caller.sees_uid)
 
     def gpus(self, simulate: str | None = None) -> Sequence[GpuReport]:
         """Report every GPU, in NVML index order; of its jobs and outsiders only those that the caller may see."""
+        from pgpu.engine.watch.watchdog import find_outsiders_once
+
         engine = self.engines.simulated(simulate)
         with engine.ledger.view() as view:
             entries = engine.queue_of(view.holding())
@@ -331,16 +353,22 @@ class JobService:
 
     def outsiders(self, simulate: str | None = None) -> Sequence[Outsider]:
         """List the reported processes that compute outside of every lease: the caller's, or all for an administrator."""
+        from pgpu.engine.watch.watchdog import read_reported_outsiders
+
         found = read_reported_outsiders(self.engines.simulated(simulate))
         return [each for each in found if self.caller.sees(each.uid)]
 
     def output(self, id_or_name: str) -> Iterator[tuple[str, bytes]]:
         """Return the stored output of a job as (stream, bytes)."""
+        from pgpu.services.output_log import LogCursor
+
         path = self.engines.own.places(self.find(id_or_name).job.id).log
         return ((record.stream, record.payload) for record in LogCursor(0).read_stored(path))
 
     def output_tail(self, id_or_name: str, line_count: int) -> tuple[Sequence[tuple[str, bytes]], int]:
         """Return the last lines of the stored output, and the offset in the log at which they end."""
+        from pgpu.services.output_log import LogCursor, last_lines
+
         cursor, path = LogCursor(0), self.engines.own.places(self.find(id_or_name).job.id).log
         return last_lines(cursor.read_stored(path), line_count), cursor.offset
 
@@ -369,6 +397,8 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
 
 def _add_turn(settings: EngineSettings, job_id: str, time: GpuTime) -> GpuTime:
     """Add the turn that the arbiter published, which is newer than the last sample."""
+    from pgpu.engine.watch.turn_arbiter import read_turns
+
     for turn in read_turns(settings, [time.gpu_uuid]):
         has_turn = job_id in turn.holders
         since_seconds, until_seconds = (turn.since_seconds, turn.until_seconds) if has_turn else (None, None)

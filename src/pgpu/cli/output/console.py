@@ -112,14 +112,16 @@ def user_name(uid: int) -> str:
 
 def print_table(table: Any) -> None:
     """Print a `PlainTable`, or anything that rich draws: as wide as the terminal, or uncut into a pipe."""
-    import shutil
-
     from pgpu.cli.output.plain_table import PlainTable
 
     # A pipe gets whole lines: a program that reads them could not join wrapped ones.
     is_terminal = sys.stdout.isatty()
     if isinstance(table, PlainTable):
-        width = shutil.get_terminal_size().columns if is_terminal else None
+        width = None
+        if is_terminal:
+            import shutil
+
+            width = shutil.get_terminal_size().columns
         has_colours = (
             is_terminal and os.environ.get("TERM") not in {"dumb", "unknown"} and not os.environ.get("NO_COLOR")
         )

@@ -4,7 +4,6 @@ Only verbs that print a table import this module.
 """
 
 import shlex
-import statistics
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -281,6 +280,8 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
         "BY",
         no_wrap=_USAGE_ONE_LINE,
     )
+    from statistics import median
+
     for call in calls:
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
@@ -288,7 +289,7 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
             call.gpu_name,
             str(len(call.runs)),
             format_memory(max(run.peak_bytes for run in call.runs)),
-            format_duration(statistics.median(run.duration_seconds for run in call.runs)),
+            format_duration(median(run.duration_seconds for run in call.runs)),
             f"{format_duration(now - call.runs[-1].ended_at_seconds)} ago",
             "?" if memory_bytes is None else format_memory(memory_bytes),
             _BASES.get(call.estimate.basis, call.estimate.basis.value),

@@ -12,11 +12,10 @@ Source: NVIDIA Multi-Process Service, appendix Tools and Interface Reference; nv
 import math
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgpu.enforcement.mps.daemon_process import PROGRAM, end_servers, is_there
 from pgpu.enforcement.self_test import parse_answers
@@ -25,6 +24,9 @@ from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, Slice
 from pgpu.structs import Struct
 from pgpu.units import MIB
+
+if TYPE_CHECKING:
+    import subprocess
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
@@ -55,6 +57,8 @@ def find_control(*, is_simulated: bool) -> Path | None:
     """Return the control program of this machine's driver, or the simulated one; None if there is none."""
     if is_simulated:
         return library_path(SIMULATED_MPS_CONTROL)
+    import shutil  # noqa: PLC0415 - not needed for simulated GPUs
+
     found = shutil.which(PROGRAM)
     return None if found is None else Path(found)
 
@@ -84,7 +88,7 @@ class MpsControl(Struct, frozen=True):
             )
         try:
             done = self._run("-d", None, _START_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as exc:
+        except OSError as exc:
             raise EnforcementError(f"the MPS control daemon does not start: {exc}") from exc
         # On a loaded machine the first answer takes longer than a later one may.
         if done.returncode != 0 or self.ask("get_server_list", _START_SECONDS) is None:
@@ -163,7 +167,7 @@ class MpsControl(Struct, frozen=True):
         """Return the daemon's output for a command; None if it does not respond in time, or the control program cannot run."""
         try:
             done = self._run(None, f"{line}\n", timeout_seconds)
-        except (OSError, subprocess.TimeoutExpired):
+        except OSError:
             return None
         return done.stdout if done.returncode == 0 else None
 
@@ -173,20 +177,30 @@ class MpsControl(Struct, frozen=True):
             raise EnforcementError(f"no MPS control daemon answers at {self.pipe_directory}")
         return answer
 
-    def _run(self, option: str | None, text: str | None, timeout_seconds: float) -> subprocess.CompletedProcess[str]:
+    def _run(self, option: str | None, text: str | None, timeout_seconds: float) -> "subprocess.CompletedProcess[str]":
+        """Run the control program.
+
+        Raises:
+            OSError: It cannot run, or does not end in time.
+        """
+        import subprocess  # noqa: PLC0415 - most processes ask no daemon
+
         words = [str(self.program), *([] if option is None else [option])]
         source = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-        return subprocess.run(
-            words,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_seconds,
-            check=False,
-            umask=_UMASK,
-            **source,
-        )
+        try:
+            return subprocess.run(
+                words,
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_seconds,
+                check=False,
+                umask=_UMASK,
+                **source,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise TimeoutError(str(exc)) from exc
 
     def _environment(self) -> Mapping[str, str]:
         """Environment without this process's own MPS variables, which could select another daemon or limit this one."""

@@ -9,9 +9,7 @@ takes it and writes it beside the daemon's directory; the others read that file.
 """
 
 import contextlib
-import hashlib
 import json
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
@@ -222,6 +220,8 @@ class GpuDaemon:
                 is_quitting = control.quit(QUIT_SECONDS)
                 end(process, QUIT_SECONDS + _END_SECONDS if is_quitting else 0.0)
         control.end_servers()  # left behind if the daemon was killed
+        import shutil  # noqa: PLC0415 - most processes end no daemon
+
         shutil.rmtree(self._home / str(present.number), ignore_errors=True)
 
 
@@ -240,6 +240,16 @@ class MpsDaemons:
         self._program = program
         self._simulated = simulated_state_directory
 
+    def has_any(self) -> bool:
+        """Whether any GPU has a daemon, alive or not.
+
+        Raises:
+            EnforcementError: A record is garbled.
+        """
+        # Not by the GPUs: every command asks, and most need no driver.
+        homes = list(self._home.iterdir()) if self._home.exists() else []
+        return any(GpuDaemon(home, self._program, "", self._simulated).generation() is not None for home in homes)
+
     def of(self, gpu_uuid: str) -> GpuDaemon:
         """Return the daemon of one GPU, started or not."""
         return GpuDaemon(self._home / _short(gpu_uuid), self._program, gpu_uuid, self._simulated)
@@ -247,7 +257,9 @@ class MpsDaemons:
 
 def _short(text: str) -> str:
     """Hash of a name: a socket's path is limited to 107 bytes."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    return sha256(text.encode()).hexdigest()[:8]
 
 
 def health_of(control: MpsControl) -> Health:

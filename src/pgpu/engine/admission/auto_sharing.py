@@ -9,7 +9,6 @@ readings of profiles are facts of the ledger with an age, written outside of rou
 Docs: docs/decisions/0028-sharing-mode-auto-start-together-verify-by-turns.md.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -40,7 +39,9 @@ _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 
 def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
     """Return the key of the verdict on these programs together."""
-    digest = hashlib.sha256("\n".join(sorted(signatures)).encode(errors="surrogateescape")).hexdigest()[:24]
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+
+    digest = sha256("\n".join(sorted(signatures)).encode(errors="surrogateescape")).hexdigest()[:24]
     return f"{_VERDICTS}{history_name(gpu)}/{gpu.driver_version}/{digest}"
 
 

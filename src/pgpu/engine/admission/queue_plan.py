@@ -17,7 +17,6 @@ from pgpu.ledger import Call, LedgerView
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.forecast import SlowdownCurve, fit_slowdown_curve
-from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import split_queue
 
@@ -88,6 +87,8 @@ def plan_queue(
     last: BatchPlan,
 ) -> BatchPlan:
     """Plan a queue with an agent's effort; arguments as of `plan_waiting`."""
+    from pgpu.scheduling.makespan import plan_waiting  # noqa: PLC0415 - with `objective = makespan` only
+
     return plan_waiting(rooms, queue, now_seconds, held=held, curves=curves, doubt=DOUBT, last=last, effort=EFFORT)
 
 

@@ -6,13 +6,12 @@ starts it. A message to an agent is only a hint: what it acts on is in the ledge
 
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pgpu.engine.settings import EngineSettings, agent_paths
 from pgpu.engine.unix_sockets import connect, send_datagram
@@ -21,8 +20,10 @@ from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION
 from pgpu.model import ProcessHolder
-from pgpu.runtimes.job_monitor import start_guard
 from pgpu.structs import Struct, to_builtins
+
+if TYPE_CHECKING:
+    import socket
 
 LOOK = b"look"
 GO = b"go"
@@ -120,7 +121,7 @@ class Agents:
         """Send an agent one message; False if none listens."""
         return send_datagram(agent_paths(self._settings, gpu_model).wake_socket, message)
 
-    def connect(self, gpu_model: str | None) -> socket.socket:
+    def connect(self, gpu_model: str | None) -> "socket.socket":
         """Return a connection on which an agent reports about one job.
 
         Raises:
@@ -167,6 +168,8 @@ class Agents:
 
     def _start(self, gpu_model: str | None, lock: int) -> None:
         """Start an agent under its guard; it waits for a lock that this descriptor does not hold yet."""
+        from pgpu.runtimes.job_monitor import start_guard  # noqa: PLC0415 - most commands find an agent
+
         command = (*self._command, gpu_model or "")
         try:
             with (self._settings.state_directory / "agent.log").open("ab") as errors:

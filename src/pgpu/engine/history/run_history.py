@@ -3,7 +3,6 @@
 `advising.memory_demand` makes the estimates. Histories of different users, and of simulated and real GPUs, are separate.
 """
 
-import statistics
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
@@ -131,9 +130,11 @@ class RunHistory:
         self._durations_as_of, changed = view.history.since(self._durations_as_of)
         self._unread |= changed
         if missing := self._unread.intersection(calls):
+            from statistics import median  # noqa: PLC0415 - most queues have no history of calls yet
+
             found = view.history.durations(missing, names, DURATION_RUNS)
             self._unread -= missing
-            self._durations = {**self._durations, **{call: statistics.median(found[call]) for call in found}}
+            self._durations = {**self._durations, **{call: median(found[call]) for call in found}}
         return self._durations
 
     def remember(self, decision: Decision, job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> None:

@@ -1,10 +1,6 @@
 """Values about jobs' runs that cross between engine and clients; a module of its own, since clients do not load the engine."""
 
-import base64
-import zlib
-
 from pgpu.advising.memory_demand import Estimate
-from pgpu.enforcement import trace
 from pgpu.errors import RequestError
 from pgpu.model import Contest, Demand, Profile, Run, Sensitivity
 from pgpu.structs import Struct, replace
@@ -82,6 +78,11 @@ def unpack_log(packed_log: str) -> bytes:
     Raises:
         RequestError: It is no such log.
     """
+    import base64  # noqa: PLC0415 - most processes read no log
+    import zlib  # noqa: PLC0415 - likewise
+
+    from pgpu.enforcement import trace  # noqa: PLC0415 - likewise
+
     try:
         return zlib.decompressobj().decompress(base64.b64decode(packed_log), trace.LOG_BYTES)
     except (ValueError, zlib.error) as exc:

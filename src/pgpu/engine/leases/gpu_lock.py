@@ -7,7 +7,6 @@ reverse): an accepted risk where no server owns the GPUs. Simulated GPUs belong 
 """
 
 import fcntl
-import getpass
 import json
 import os
 import threading
@@ -134,6 +133,8 @@ def _describe_ledger(ledger_path: Path) -> dict[str, object]:
     except OSError as exc:
         raise NodeError(f"the ledger's directory {path.parent} cannot be used: {exc.strerror}") from exc
     try:
+        import getpass  # noqa: PLC0415 - processes without real GPUs hold no locks
+
         user = getpass.getuser()
     except (KeyError, OSError):  # a UID without a name
         user = str(os.geteuid())

@@ -7,11 +7,14 @@ directory, since after a reboot there are no processes to bring back.
 import json
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Job, ProcessHolder, SharingMode
 from pgpu.structs import Struct, to_builtins
+
+if TYPE_CHECKING:
+    from pgpu.enforcement.checkpoints import Checkpoints
 
 _MODE = 0o600
 
@@ -79,7 +82,7 @@ def is_travelling(path: Path) -> bool:
     return parking is not None and bool(parking.travellers)
 
 
-def can_leave(job: Job, checkpoints: Checkpoints | None, path: Path) -> bool:
+def can_leave(job: Job, checkpoints: "Checkpoints | None", path: Path) -> bool:
     """Whether the driver may move the whole of a job with a lease to the host, by what was found until now.
 
     Not for jobs that oversubscribe: the driver moves their pages by itself, and not under MPS. Whether a certain job can be

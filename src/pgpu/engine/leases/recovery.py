@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.context import EngineContext
-from pgpu.engine.leases.mps_sharing import leave_mps
 from pgpu.engine.streams.stdio import has_unread_output
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
@@ -43,7 +42,7 @@ def recover(context: EngineContext) -> bool:
     _remove_live_files(context, {entry.job.id for entry in granted})
     for model in queues:
         context.agents.ensure(model)
-    if context.mps is not None:
+    if context.mps is not None and context.mps.daemons.has_any():
         context.mps.sweep(context.gpus.gpus())
     return bool(granted or queues)
 
@@ -93,6 +92,8 @@ def _finish(context: EngineContext, job_id: str) -> None:
         now_seconds = time.time()
         job = entry.job if entry.job.state.is_final else _ended(context, entry.job, now_seconds)
         decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
+    from pgpu.engine.leases.mps_sharing import leave_mps  # noqa: PLC0415 - after crashes only
+
     leave_mps(context.mps, entry.job.lease)
     places = context.places(job_id)
     send_datagram(places.control_socket, b"finish")

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgpu.engine.context import EngineContext
 from pgpu.engine.settings import EngineSettings
@@ -20,9 +21,11 @@ from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Job, Outsider, ProcessHolder
-from pgpu.runtimes.process_owners import ProcessOwners
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import format_memory
+
+if TYPE_CHECKING:
+    from pgpu.runtimes.process_owners import ProcessOwners
 
 _FIRST_PID_NAMESPACE = 4026531836
 """Inode of the machine's initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
@@ -33,7 +36,7 @@ READING_SECONDS = 10.0
 _Key = tuple[str, ProcessHolder]
 
 
-def find_outsiders(context: EngineContext, owners: ProcessOwners) -> list[Outsider]:
+def find_outsiders(context: EngineContext, owners: "ProcessOwners") -> list[Outsider]:
     """Return the processes that hold memory of this engine's GPUs outside of every lease now.
 
     Raises:
@@ -62,6 +65,8 @@ def find_outsiders(context: EngineContext, owners: ProcessOwners) -> list[Outsid
 
 def find_outsiders_once(context: EngineContext) -> Sequence[Outsider]:
     """Return the outsiders now, for a single reading; see `find_outsiders`."""
+    from pgpu.runtimes.process_owners import ProcessOwners  # noqa: PLC0415 - `ps` reads the report only
+
     owners = ProcessOwners()
     try:
         return find_outsiders(context, owners)
@@ -99,6 +104,8 @@ class Watchdog:
     """One process's part; its state lives from tick to tick."""
 
     def __init__(self, context: EngineContext) -> None:
+        from pgpu.runtimes.process_owners import ProcessOwners  # noqa: PLC0415 - likewise
+
         self._context = context
         self._owners = ProcessOwners()
         self._lock: int | None = None
