@@ -38,6 +38,16 @@ def test_a_run_comes_back_as_it_was_written_to_another_process(ledger: Ledger) -
         assert view.history.runs(None, 10) == [RUN, replace(RUN, exit_code=None)]
 
 
+def test_demands_are_of_runs_that_ended_well_and_were_measured(ledger: Ledger) -> None:
+    remember(ledger, RUN, replace(RUN, demand=0.5), replace(RUN, demand=0.9, exit_code=1), replace(RUN, demand=0.25))
+    with ledger.view() as view:
+        assert view.history.runs(None, 10)[1].demand == 0.5
+        assert view.history.demands([MINE, ("unknown", 1000)], ["RTX 3090"], 10) == {MINE: [0.25, 0.5]}
+        learning = RunHistory(None, Headroom())
+        learning.durations(view, {MINE}, (GPU,))
+        assert learning.demands == {MINE: 0.375}
+
+
 def test_every_call_of_one_program_is_found_and_no_other_program_s(ledger: Ledger) -> None:
     other_call = replace(RUN, signature="train.py@0a1b2c3d")
     remember(ledger, RUN, other_call, replace(RUN, signature="train.py@0a1b2c3dx --epochs 5"))

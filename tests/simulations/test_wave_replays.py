@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pgpu.lab.p1 import P1_DEVICE_MIB, P1_JOB_MIB, P1_TABLE
 from pgpu.model import Batch, Gpu, Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.even_waves import HOLD_UNKNOWN_SECONDS
+from pgpu.scheduling.start_rule import HOLD_UNKNOWN_SECONDS
 from pgpu.structs import Struct, replace
 from pgpu.units import GIB, MIB
 
@@ -93,7 +93,13 @@ def play(
         for grant in admission.grants:
             candidate = waiting.pop(grant.job_id)
             running[grant.job_id] = Held(
-                grant.job_id, 0, grant.slices, now, duration_seconds=candidate.duration_seconds, batch=candidate.batch
+                grant.job_id,
+                0,
+                grant.slices,
+                now,
+                duration_seconds=candidate.duration_seconds,
+                batch=candidate.batch,
+                usual_demand=candidate.usual_demand,
             )
             outcome.starts[grant.job_id] = now
         counts = Counter(each.slices[0].gpu_uuid for each in running.values())
@@ -101,7 +107,7 @@ def play(
         _check(admission, waiting, counts, cards, now)
         paces = {job_id: 1 / law(counts[each.slices[0].gpu_uuid]) for job_id, each in running.items()}
         step = min(left[job_id] / pace for job_id, pace in paces.items())
-        since_round = min(step, TICK_SECONDS) if admission.has_waves else step
+        since_round = min(step, TICK_SECONDS) if admission.holds_back else step
         now += since_round
         for job_id, pace in paces.items():
             left[job_id] -= since_round * pace
@@ -133,7 +139,7 @@ def _check(
         assert all(counts[card.uuid] for card in cards)
     if now >= HOLD_UNKNOWN_SECONDS and any(each.duration_seconds is None for each in waiting.values()):
         assert all(counts[card.uuid] == FITTING for card in cards)
-        assert not admission.has_waves
+        assert not admission.holds_back
 
 
 # P1's table. Fixed seeds; demands from 1/8 to 1/25 of a GPU, since P1 gives none (P2: 4 %).
@@ -145,6 +151,15 @@ def test_p1s_first_batch_ends_as_12_and_13_without_any_history(demand: float) ->
     assert outcome.end <= 1.01 * BEST_END
     assert outcome.mean <= BEST_MEAN
     assert outcome.most_at_once == 13
+
+
+@pytest.mark.parametrize("demand", [1 / 8, 1 / 13.5, 1 / 25])
+def test_p1s_second_batch_ends_as_the_first_one(demand: float) -> None:
+    """By then the program's run time is known, and its demand as the average over a run, in which it also loads."""
+    second = [replace(each, usual_demand=0.7 * demand) for each in batch_of(25, duration_seconds=10.0)]
+    outcome = play(second, p1_law, demand)
+    assert outcome.end <= 1.01 * BEST_END
+    assert outcome.mean <= BEST_MEAN
 
 
 def test_filling_the_gpu_takes_p1s_25_as_long_as_the_paper_says() -> None:

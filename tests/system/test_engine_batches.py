@@ -7,8 +7,10 @@ import pytest
 from tests.system.engine_worlds import LONG, World, another, kill, world
 from tests.waiting import until
 
+from pgpu.engine.history.run_history import history_name
 from pgpu.errors import JobNotFoundError, RequestError
-from pgpu.model import Array, Job, JobSpec, JobState, ProcessHolder, Request, Submission
+from pgpu.model import Array, Job, JobSpec, JobState, Objective, ProcessHolder, Request, Run, Submission
+from pgpu.structs import replace
 from pgpu.units import GIB
 
 
@@ -148,6 +150,29 @@ def test_a_batch_that_does_not_fit_at_once_starts_in_even_waves(machine: World) 
     gate.touch()
     for job in jobs:
         machine.until_state(job, JobState.EXITED)
+
+
+def test_a_job_whose_program_needs_the_whole_gpu_waits_for_the_one_that_runs(machine: World) -> None:
+    gate = machine.root / "gate"
+    gate.touch()
+    command = ("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    first = machine.until_state(submitted(machine, ask(command=command))[0], JobState.EXITED)
+    machine.until_free(first)
+    name = history_name(machine.gpus.gpus()[0])
+    run = Run(first.signature, name, first.id, first.owner_uid, GIB, 1, 1, 0, 60.0, 1.0, 0, demand=0.9)
+    with machine.engine.ledger.decision() as decision:
+        for _ in range(3):
+            decision.history.add(run)
+    gate.unlink()
+    running, held = (submitted(machine, ask(command=command, gib=2))[0] for _ in range(2))
+    machine.until_running(running)
+    reason = "waits up to 30 min for a less busy GPU: the jobs there need 90% of its time"
+    until(lambda: (machine.client.job(held.id).job.reason or "").startswith(reason))
+    soonest = replace(ask(command=command, gib=2), request=Request(2 * GIB, objective=Objective.SOONEST))
+    machine.until_running(submitted(machine, soonest)[0])
+    assert machine.state(held) is JobState.WAITING
+    gate.touch()
+    machine.until_state(held, JobState.EXITED)
 
 
 def test_a_dry_run_tells_of_waves_predecessors_and_waits_and_leaves_the_ledger_as_it_is(machine: World) -> None:

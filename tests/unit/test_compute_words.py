@@ -16,10 +16,19 @@ from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.supervisor.time_samples import TimeSamples
-from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, gpu_demand, read_samples, time_shares, write_samples
+from pgpu.engine.watch.gpu_time import (
+    MOST_SAMPLES,
+    Sample,
+    gpu_demand,
+    mean_demand,
+    read_samples,
+    time_shares,
+    write_samples,
+)
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, SharingWish, Slice
+from pgpu.structs import replace
 from pgpu.units import GIB, format_share, parse_compute_share
 
 SUBMIT = ("submit", "--memory", "2GiB")
@@ -189,6 +198,14 @@ def test_a_demand_is_unknown_until_work_was_seen_for_a_while() -> None:
     loading = [*working(*[(0, 0)] * 9, launches=0), Sample(9 * SECOND_NS, ((0, 0, 1, False, 0),))]
     assert gpu_demand(loading) is None
     assert gpu_demand([*loading, Sample(10 * SECOND_NS, ((SECOND_NS // 2, 0, 2, False, SECOND_NS // 2),))]) == 0.5
+
+
+def test_the_demand_of_a_whole_run_counts_its_pauses() -> None:
+    [_, last] = working((0, 0), (2_000, 6_000))
+    assert mean_demand(last, 10.0) == pytest.approx(0.2 / (0.2 + 1 - 0.6))
+    assert mean_demand(last, 0.1) is None
+    assert mean_demand(replace(last, gpus=last.gpus * 2), 10.0) is None
+    assert mean_demand(last, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("forged", [(10**9, 0), (10**9, 10**9), (-5, -5), (0, 10**9)])

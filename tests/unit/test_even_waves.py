@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pgpu.model import Batch, Gpu, Objective, Request, SharingMode, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Held, Quota, admit
 from pgpu.scheduling.capacity import IDLE
-from pgpu.scheduling.even_waves import HALF, HOLD_SECONDS, HOLD_UNKNOWN_SECONDS, Waves, may_join
+from pgpu.scheduling.even_waves import HALF, Waves, may_join
+from pgpu.scheduling.start_rule import HOLD_SECONDS, HOLD_UNKNOWN_SECONDS
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -38,7 +39,7 @@ def test_of_25_jobs_of_which_20_fit_13_start_and_the_others_wait_with_the_reason
     admission = admit([room()], jobs(), 0.0)
     assert len(admission.grants) == 13
     assert {wait.cause for wait in admission.waits} == {Cause.WAVE}
-    assert admission.has_waves
+    assert admission.holds_back
     assert admission.waits[0].reason == (
         "waits for its batch's next wave: 25 jobs need 2 waves here, and 13 at once contend less for the GPU than 20"
     )
@@ -47,7 +48,7 @@ def test_of_25_jobs_of_which_20_fit_13_start_and_the_others_wait_with_the_reason
 def test_jobs_that_do_not_belong_together_fill_the_gpu() -> None:
     admission = admit([room()], jobs(batch=None), 0.0)
     assert len(admission.grants) == 20
-    assert not admission.has_waves
+    assert not admission.holds_back
 
 
 def test_a_job_of_the_batch_follows_each_that_ends_however_few_are_left() -> None:

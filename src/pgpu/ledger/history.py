@@ -33,9 +33,9 @@ MOST_RUNS_OF_A_PROGRAM = 500
 
 _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
-    " ended_at, exit_code, refused_at_bytes, compute_share, sharing"
+    " ended_at, exit_code, refused_at_bytes, compute_share, sharing, demand"
 )
-_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
 # Seconds that other jobs ran on the first GPU of a run during it, all overlaps added up. SQLite does not reorder a CROSS JOIN, so
 # it begins with the few leases that are held or were released since, instead of scanning all jobs.
 _BESIDE = """
@@ -63,6 +63,11 @@ _ALL = f"SELECT {_COLUMNS} FROM runs WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY
 _DURATIONS = """
 SELECT duration_seconds FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
+ORDER BY sequence DESC LIMIT ?
+"""
+_DEMANDS = """
+SELECT demand FROM runs
+WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0 AND demand IS NOT NULL
 ORDER BY sequence DESC LIMIT ?
 """
 # Since the call's last run under MPS: each run counts with the part of it that ran beside other jobs, at most all of it.
@@ -100,6 +105,7 @@ class History:
                 run.refused_at_bytes,
                 run.compute_share,
                 run.sharing.value,
+                run.demand,
                 self._together(run),
             ),
         )
@@ -160,11 +166,20 @@ class History:
         Returns:
             Seconds, newest first; without calls that have none.
         """
+        return self._newest(_DURATIONS, calls, gpu_names, most_runs)
+
+    def demands(
+        self, calls: Collection[Call], gpu_names: Collection[str], most_runs: int
+    ) -> dict[Call, Sequence[float]]:
+        """Return the shares of a GPU's time that successful runs needed, where they were measured; as `durations`."""
+        return self._newest(_DEMANDS, calls, gpu_names, most_runs)
+
+    def _newest(
+        self, query: str, calls: Collection[Call], gpu_names: Collection[str], most_runs: int
+    ) -> dict[Call, Sequence[float]]:
         names = json.dumps([*gpu_names])
-        found = {
-            call: [row[0] for row in self._connection.execute(_DURATIONS, (*call, names, most_runs))] for call in calls
-        }
-        return {call: seconds for call, seconds in found.items() if seconds}
+        found = {call: [row[0] for row in self._connection.execute(query, (*call, names, most_runs))] for call in calls}
+        return {call: values for call, values in found.items() if values}
 
     def colocated_runs(self, call: Call, gpu_names: Collection[str], most_runs: int) -> list[tuple[float, float]]:
         """Return runs of a call as for `durations`: seconds, and the mean number of jobs on its GPU, itself included."""
@@ -202,6 +217,7 @@ def _run_of(row: sqlite3.Row) -> Run:
         refused_at_bytes=row["refused_at_bytes"],
         compute_share=row["compute_share"],
         sharing=SharingMode(row["sharing"]),
+        demand=row["demand"],
     )
 
 

@@ -390,6 +390,6 @@ CREATE TABLE held_claims (
 
 VERSION = len(MIGRATIONS)
 
-ADDITIONS = (("jobs", "batch", "TEXT"), ("jobs", "objective", "TEXT"))
+ADDITIONS = (("jobs", "batch", "TEXT"), ("jobs", "objective", "TEXT"), ("runs", "demand", "REAL"))
 """Table, name and type of columns made without a new version: processes of the release before, which may run during an upgrade, do
 not read them."""

@@ -213,3 +213,6 @@ class Run(Struct, frozen=True):
 
     sharing: SharingMode = SharingMode.TIME_SLICE
     """Sharing mode of its GPUs."""
+
+    demand: float | None = None
+    """Share of its only GPU's time that it needed, 0 to 1, on average over the run; None if it was not measured."""

@@ -4,7 +4,7 @@ Grants never exceed the memory that is really there, nor the whole of a GPU's ti
 Candidates are considered in the order of `order`. The first one that does not fit gets a reservation; jobs after it start
 only if they do not delay it (backfilling), so GPUs stay busy. The oldest overdue job of each user goes before the order,
 and GPUs stay reserved for one such job until it starts, so no job starves. A batch that does not fit at once starts in even
-waves. Needs, durations and measured demands are inputs.
+waves, and a job may wait for a less busy GPU (`start_rule`). Needs, durations and measured demands are inputs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ from pgpu.scheduling.admission_round import (
     by_priority,
 )
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.even_waves import EvenWaves
 from pgpu.scheduling.free_capacity import (
     FreeCapacity,
     GpuChoice,
@@ -44,6 +43,7 @@ from pgpu.scheduling.reservations import (
     renew_reservation,
     reserve,
 )
+from pgpu.scheduling.start_rule import StartRule
 from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
@@ -86,7 +86,7 @@ def admit(
     round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
     round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
-    round_.waves = EvenWaves(rooms, () if round_.planned else line, held, now_seconds)
+    round_.start_rule = StartRule(rooms, () if round_.planned else line, held, now_seconds)
     for part in round_.in_turn(round_.consider_overdue(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
@@ -96,7 +96,7 @@ def admit(
         Waits([*round_.waits, *without_gpu.waits], round_.explain, len(round_.waits)),
         (*round_.expired, *without_gpu.expired),
         round_.reservation,
-        has_waves=round_.waves.has_held_back,
+        holds_back=round_.start_rule.has_held_back,
     )
 
 
@@ -124,7 +124,7 @@ class _Round:
         self.expired: list[str] = []
         self.reservation: OverdueReservation | None = None
         self.closed_gpus = 0
-        self.waves = EvenWaves((), (), (), now_seconds)
+        self.start_rule = StartRule((), (), (), now_seconds)
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._choice = GpuChoice(rooms)
@@ -233,8 +233,8 @@ class _Round:
             return "waits for another job without a GPU to end: as many run as may"
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
-        if cause is Cause.WAVE:
-            return self.waves.explain(candidate)
+        if cause in {Cause.WAVE, Cause.BUSY}:
+            return self.start_rule.explain(candidate)
         if cause is Cause.TURN:
             # The first reservation that keeps it from a GPU where it fits.
             fitting, end_seconds = self._fitting_gpus(candidate), candidate.end_seconds(self._now_seconds)
@@ -280,8 +280,8 @@ class _Round:
             return Cause.PLAN
         if candidate.request.memory_bytes > (self._most_yielding if candidate.uses_headroom else self._most_free):
             return Cause.MEMORY
-        if self.waves and self.waves.holds_back(candidate):
-            return Cause.WAVE
+        if self.start_rule and self.start_rule.holds_back(candidate):
+            return self.start_rule.cause(candidate)
         return self._space.hindrance(candidate)
 
     def _make_room(self, candidate: Candidate) -> bool:
@@ -303,9 +303,9 @@ class _Round:
                 moved = self._held[place] = replace(held, slices=slices)
                 self._space.give(held, self._gpus)
                 self._space.take(moved, self._gpus)
-                if self.waves:
-                    self.waves.give(held)
-                    self.waves.take(moved)
+                if self.start_rule:
+                    self.start_rule.give(held)
+                    self.start_rule.take(moved)
                 self.grants[place] = replace(self.grants[place], slices=slices)
         if places:
             self._note_free()
@@ -350,6 +350,8 @@ class _Round:
         ]
         if len(fitting) < request.gpu_count:
             return None
+        if self.start_rule:
+            fitting = self.start_rule.least_busy(fitting, candidate)
         chosen = self._choice.choose(candidate, fitting, self._space)
         return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
@@ -359,7 +361,7 @@ class _Round:
             for room in self._rooms
             if self._space.hosts(room.gpu, candidate, yields=True)
             and not (is_planned and self.planned.has_enough(room.gpu.uuid))
-            and not (self.waves and not self.waves.admits(room.gpu.uuid, candidate, self._space))
+            and not (self.start_rule and not self.start_rule.admits(room.gpu.uuid, candidate, self._space))
         ]
         # Headroom is used only if too few GPUs have room without it.
         within = [gpu for gpu in able if self._space.hosts(gpu, candidate)] if candidate.uses_headroom else able
@@ -373,8 +375,8 @@ class _Round:
                 each.reservation.subtract(self._gpus[part.gpu_uuid], candidate, end_seconds)
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._space.take(self._held[-1], self._gpus)
-        if self.waves:
-            self.waves.take(self._held[-1])
+        if self.start_rule:
+            self.start_rule.take(self._held[-1])
         self._note_free()
         self._may_move = self._may_move and candidate.gpu_uuid is None
         self._allowances.note_grant(candidate, self._held[-1])
@@ -390,8 +392,8 @@ class _Round:
             return Cause.PLAN
         if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
-        if self.waves and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
-            return Cause.WAVE
+        if self.start_rule and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
+            return self.start_rule.cause(candidate)
         able = [
             room.gpu
             for room in self._rooms
@@ -404,9 +406,9 @@ class _Round:
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
             self.planned.note_wait(candidate)
-        if cause is Cause.WAVE:
+        if cause in {Cause.WAVE, Cause.BUSY}:
             # No memory is reserved for it, since it fits, and none for a job behind it, which would delay the next wave.
-            self.waves.hold_back(candidate)
+            self.start_rule.hold_back(candidate)
             self._has_first = True
         elif cause in _LIMITS:
             self._keep_quota(candidate)
@@ -443,4 +445,5 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.mode,
         candidate.batch,
         uses_headroom=candidate.uses_headroom,
+        usual_demand=candidate.usual_demand,
     )

@@ -40,6 +40,9 @@ class Candidate(Struct, frozen=True):
     uses_headroom: bool = False
     """Whether its slices may use headroom that yields: their size is declared, and their limit binds."""
 
+    usual_demand: float | None = None
+    """Share of a GPU's time that its program needed in earlier runs, 0 to 1; None without history."""
+
     @property
     def mode(self) -> SharingMode:
         """The sharing mode in which it starts."""
@@ -97,6 +100,9 @@ class Held(Struct, frozen=True):
 
     uses_headroom: bool = False
     """As in a candidate; only of jobs that were granted in the same round."""
+
+    usual_demand: float | None = None
+    """As in a candidate."""
 
 
 class Quota(Struct, frozen=True):
@@ -203,6 +209,9 @@ class Cause(Enum):
     WAVE = "wave"
     """It fits, but contends less for its GPU in its batch's next wave."""
 
+    BUSY = "busy"
+    """It fits, but jobs end earlier on average if it waits for a less busy GPU."""
+
     QUOTA = "quota"
     """Its owner's quota is used up."""
 
@@ -305,8 +314,8 @@ class Admission(Struct, frozen=True):
     reclaimed: tuple[str, ...] = ()
     """Ids of idle jobs that lose their leases; the grants already use their memory."""
 
-    has_waves: bool = False
-    """Whether a job waits for its batch's next wave, in which case what its GPU's jobs measure may let it start."""
+    holds_back: bool = False
+    """Whether a job that fits waits for a less busy GPU, in which case what its GPU's jobs measure may let it start."""
 
     elsewhere: tuple[str, ...] = ()
     """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""

@@ -312,6 +312,7 @@ class _Future:
                 grant.mode,
                 candidate.batch,
                 uses_headroom=candidate.uses_headroom,
+                usual_demand=candidate.usual_demand,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
             self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids)

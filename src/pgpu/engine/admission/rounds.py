@@ -48,9 +48,9 @@ class RoundOutcome(Struct, frozen=True, dict=True):
         return bool(self._leaving_ids) or self.admission.reservation != self.situation.precedence.reservation
 
     @property
-    def has_waves(self) -> bool:
-        """Whether a job waits for its batch's next wave, and may start as soon as its GPU's jobs are measured."""
-        return self.admission is not None and self.admission.has_waves
+    def holds_back(self) -> bool:
+        """Whether a job that fits waits for a less busy GPU, and may start as soon as the jobs there are measured."""
+        return self.admission is not None and self.admission.holds_back
 
     @property
     def moved_ids(self) -> tuple[str, ...]:

@@ -29,11 +29,11 @@ from pgpu.scheduling import (
     has_compute,
 )
 from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
-from pgpu.scheduling.even_waves import may_be_held
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
+from pgpu.scheduling.start_rule import may_be_held
 from pgpu.scheduling.yielding_headroom import has_declared_size
 from pgpu.structs import Struct, field, replace
 
@@ -189,13 +189,15 @@ class SituationReader(Struct):
         has_preempting = any(each.request.preempts for each in waiting)
         queue = self._queue(waiting, hindered, lasting)
         # One file for each running job is read only where a demand decides something.
-        has_waves = any(may_be_held(candidate, now_seconds) for candidate in queue)
+        most_free = max((room.free_declared_bytes for room in open_rooms), default=0)
+        is_decisive = any(each.request.memory_bytes <= most_free and may_be_held(each, now_seconds) for each in queue)
         return Situation(
             rooms=open_rooms,
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
             queue=queue,
             held=tuple(
-                _make_held(entry, lasting, self.demand(entry.job.id) if has_waves else None) for entry in holding
+                _make_held(entry, lasting, self.learning.demands, self.demand(entry.job.id) if is_decisive else None)
+                for entry in holding
             ),
             quotas=quotas,
             hindered=hindered,
@@ -260,6 +262,7 @@ class SituationReader(Struct):
             batch=waiting.batch if waiting.wait_deadline_seconds is None else None,
             # A parked job returns to a place that it lent.
             uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
+            usual_demand=self.learning.demands.get((waiting.signature, waiting.owner_uid)),
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
@@ -335,7 +338,9 @@ def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
 
 
-def _make_held(entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
+def _make_held(
+    entry: Entry, lasting: Mapping[Call, float], demands: Mapping[Call, float], demand: float | None
+) -> Held:
     job = entry.job
     lease = job.lease
     return Held(
@@ -348,4 +353,5 @@ def _make_held(entry: Entry, lasting: Mapping[Call, float], demand: float | None
         SharingMode.TIME_SLICE if lease is None else lease.sharing,
         job.place.batch,
         demand,
+        usual_demand=demands.get((job.signature, job.owner_uid)) if job.suspended_by is None else None,
     )

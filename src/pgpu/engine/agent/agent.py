@@ -43,8 +43,8 @@ MOST_PAUSE_SECONDS = 0.1
 ROUND_SECONDS = 10.0
 """Longest time between two rounds: places in the order change with time, and a message may have been lost."""
 
-WAVES_SECONDS = 1.0
-"""The same while a job waits for its batch's next wave: new samples of GPU time, one a second, may allow its start."""
+HELD_BACK_SECONDS = 1.0
+"""The same while a job that fits is held back: new samples of GPU time, one a second, may allow its start."""
 
 REASONS_SECONDS = 0.2
 """Shortest time between two reports of reasons to waiting clients."""
@@ -260,7 +260,7 @@ class _Agent:
             self._recover_and_admit()
         elif (
             self._deadlines.due()
-            or (self._outcome.has_waves and now_seconds() - self._round_at_seconds >= WAVES_SECONDS)
+            or (self._outcome.holds_back and now_seconds() - self._round_at_seconds >= HELD_BACK_SECONDS)
             or self._engine.capacities() != self._capacities
         ):
             self._admit()

@@ -11,6 +11,7 @@ from pgpu.advising.memory_demand import Basis, retry_bytes
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
+from pgpu.engine.watch.gpu_time import Sample
 from pgpu.errors import PgpuError
 from pgpu.gpu import MetricsWatch
 from pgpu.host.stderr_log import say
@@ -89,9 +90,12 @@ class EndedRun(Struct, frozen=True):
     measured: TraceMeasurement | None = None
     """Of a traced job."""
 
+    last_sample: Sample | None = None
+    """Of its GPU time; None if it was not sampled."""
+
     def learn(self, decision: Decision, job: Job) -> None:
         """Write the run into the history, in the transaction in which the job ends."""
-        self.history.remember(decision, job, self.observed, self.gpus)
+        self.history.remember(decision, job, self.observed, self.gpus, self.last_sample)
         name = name_of_gpu(job, self.gpus)
         if self.measured is not None and name is not None and self.measured.is_representative(job):
             decision.profiles.add(self.measured.profile(job, name), job.id)
@@ -125,7 +129,10 @@ class EndedRun(Struct, frozen=True):
 
 
 def observe_end(
-    context: EngineContext, observed: MemoryObservation, measured: TraceMeasurement | None = None
+    context: EngineContext,
+    observed: MemoryObservation,
+    measured: TraceMeasurement | None = None,
+    last_sample: Sample | None = None,
 ) -> EndedRun | None:
     """Return the run of a job that ends; None while the GPUs cannot be read, which must not delay its end."""
     try:
@@ -133,7 +140,7 @@ def observe_end(
     except PgpuError as exc:
         say(str(exc))
         return None
-    return EndedRun(context.learning, observed, gpus, measured)
+    return EndedRun(context.learning, observed, gpus, measured, last_sample)
 
 
 def _next_request(job: Job, slice_bytes: int, attempted_bytes: int, most: LargestSlice) -> Request | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pgpu.advising.memory_demand import UNKNOWN, Basis, Estimate, estimate, program_of
 from pgpu.enforcement import SliceUse
+from pgpu.engine.watch.gpu_time import Sample, mean_demand
 from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
@@ -85,6 +86,8 @@ class RunHistory:
         """Calls with newer runs than `_durations`."""
         self._durations: Mapping[Call, float] = {}
         self._durations_as_of = 0
+        self.demands: Mapping[Call, float] = {}
+        """Shares of a GPU's time that the calls of the last `durations` need: the median, where it is known."""
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
     def choose_size(
@@ -126,18 +129,27 @@ class RunHistory:
         """
         names = history_names(gpus) or self._gpu_names
         if names != self._gpu_names:
-            self._gpu_names, self._durations_as_of, self._durations = names, 0, {}
+            self._gpu_names, self._durations_as_of, self._durations, self.demands = names, 0, {}, {}
         self._durations_as_of, changed = view.history.since(self._durations_as_of)
         self._unread |= changed
         if missing := self._unread.intersection(calls):
             from statistics import median  # noqa: PLC0415 - most queues have no history of calls yet
 
             found = view.history.durations(missing, names, DURATION_RUNS)
+            demands = view.history.demands(missing, names, DURATION_RUNS)
             self._unread -= missing
+            self.demands = {**self.demands, **{call: median(demands[call]) for call in demands}}
             self._durations = {**self._durations, **{call: median(found[call]) for call in found}}
         return self._durations
 
-    def remember(self, decision: Decision, job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> None:
+    def remember(
+        self,
+        decision: Decision,
+        job: Job,
+        observed: MemoryObservation,
+        gpus: Sequence[Gpu],
+        last_sample: Sample | None = None,
+    ) -> None:
         """Add a run to the history, and update the estimates of waiting jobs of the same program.
 
         Args:
@@ -145,10 +157,13 @@ class RunHistory:
             job: In its final state.
             observed: Its memory.
             gpus: Every GPU of this engine.
+            last_sample: Of its GPU time; None if it was not sampled.
         """
         run = _run_of(job, observed, gpus)
         if run is None:
             return
+        if last_sample is not None:
+            run = replace(run, demand=mean_demand(last_sample, run.duration_seconds))
         decision.history.add(run)
         decision.history.keep_newest(KEPT_RUNS)
         # In the same transaction: no round sees the run without the new estimates.

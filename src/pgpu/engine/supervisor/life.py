@@ -286,7 +286,8 @@ class _Supervisor:
         final = life.until_ended()
         self._refuse_if_never_run()
         self._carrier.drain()
-        self._ended_run = observe_end(self._engine, life.observed, measure_trace(self._engine, self._job, metrics))
+        measured = measure_trace(self._engine, self._job, metrics)
+        self._ended_run = observe_end(self._engine, life.observed, measured, life.last_sample)
         what_follows = self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # This run ends in the history alone: the job is queued again, not final.

@@ -19,6 +19,7 @@ from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
+from pgpu.engine.watch.gpu_time import Sample
 from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
@@ -118,6 +119,11 @@ class Running:
     def observed(self) -> MemoryObservation:
         """What the job held until now."""
         return self._watch.observed
+
+    @property
+    def last_sample(self) -> Sample | None:
+        """The newest sample of the job's GPU time; None before it used a GPU."""
+        return self._time_samples.newest
 
     def on_wake(self) -> None:
         """Send the queued signals, and apply the ledger's entry: compute share, suspension, stop."""

@@ -21,6 +21,11 @@ class TimeSamples:
         self._path = path
         self._samples = read_samples(path)
 
+    @property
+    def newest(self) -> Sample | None:
+        """The last sample; None if there is none."""
+        return self._samples[-1] if self._samples else None
+
     def look(self, lease: Lease, now_ns: int) -> None:
         """Take a sample; does nothing before a process of the job uses a GPU.
 

@@ -127,6 +127,26 @@ def gpu_demand(samples: Sequence[Sample]) -> float | None:
     if elapsed_ns < _NANOSECONDS // 2 or len(newest.gpus) != 1:
         return None
     used_ns, in_flight_ns = (newest.gpus[0][at] - working[0].gpus[0][at] for at in (0, 4))
+    return _demand(used_ns, in_flight_ns, elapsed_ns)
+
+
+def mean_demand(newest: Sample, elapsed_seconds: float) -> float | None:
+    """Return the share of its only GPU's time that a job needed over its whole run, 0 to 1; see `gpu_demand`.
+
+    Args:
+        newest: Its last sample.
+        elapsed_seconds: Since its start.
+
+    Returns:
+        None for a job on several GPUs, and for one shorter than half a second.
+    """
+    elapsed_ns = int(elapsed_seconds * _NANOSECONDS)
+    if len(newest.gpus) != 1 or elapsed_ns < _NANOSECONDS // 2:
+        return None
+    return _demand(newest.gpus[0][0], newest.gpus[0][4], elapsed_ns)
+
+
+def _demand(used_ns: int, in_flight_ns: int, elapsed_ns: int) -> float:
     # The job writes its board itself: values are limited to the elapsed time, and work in flight includes the time used.
     used = min(1.0, max(0.0, used_ns / elapsed_ns))
     in_flight = min(1.0, max(used, in_flight_ns / elapsed_ns))

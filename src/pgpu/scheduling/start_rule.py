@@ -1,0 +1,225 @@
+"""Whether a job that fits on a GPU starts there now, or waits for a less busy one.
+
+Jobs in time slices slow each other down once they need more of a GPU's time than there is. A job's *demand* is the share of the
+time that it needs, as its board measures it or as earlier runs of its program did. While the demands on a GPU sum to at most 1,
+all that fits starts. Beyond that, two plans are compared by the time that they cost all jobs on the GPU: one more job starts now,
+and everybody runs slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
+than `MARGIN` leaves. Jobs of one batch additionally start in even waves (`even_waves`).
+
+A GPU without a job in use always takes one, only demands that are known count, and no job is held back for longer than
+`HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
+
+Source: processor sharing serves jobs of equal length later on average than one after the other (Kleinrock 1976, section 4.4).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pgpu.errors import PgpuBug
+from pgpu.model import Batch, Gpu, Objective, SharingMode
+from pgpu.scheduling.admission_round import Candidate, Cause, Held
+from pgpu.scheduling.capacity import GpuRoom
+from pgpu.scheduling.even_waves import HALF, Waves, may_join
+from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.scheduling.reservations import expected_end_seconds
+from pgpu.structs import Struct
+
+# A job waits only if it costs less than this part of what its start would.
+MARGIN = 0.95
+
+# A job is loaded while the last one on the GPU ends: then the GPU is not idle between the two.
+START_UP_SECONDS = 3.0
+
+# A job that has waited for so long starts wherever it fits.
+HOLD_SECONDS = 1800.0
+
+# The same for a job of unknown duration: holding it back for longer than it runs costs more than contention does.
+HOLD_UNKNOWN_SECONDS = 600.0
+
+# A shorter job is never held back but by its batch: its start-up would leave the GPU idle for too large a part of its run.
+LEAST_SECONDS = 30.0
+
+
+class Load(Struct, frozen=True):
+    """One job on a GPU, as the rule weighs it."""
+
+    demand: float
+    """Share of the GPU's time that it needs, 0 to 1."""
+
+    left_seconds: float
+    """Expected run time that is left, if it ran alone; infinity if that is unknown."""
+
+    is_starting: bool = False
+    """Whether its use of the GPU is not measured yet."""
+
+
+def stretch(demand: float) -> float:
+    """Return how many times longer jobs run whose demands sum to this."""
+    return max(1.0, demand)
+
+
+def may_start_beside(there: Sequence[Load], new: Load) -> bool:
+    """Whether a job that fits on a GPU starts now beside those that are there, rather than after the first of them to end."""
+    total = sum(each.demand for each in there)
+    if total < HALF or total + new.demand <= 1:
+        return True
+    busy = [each for each in there if each.demand]
+    if new.left_seconds < LEAST_SECONDS or any(math.isinf(each.left_seconds) for each in (new, *busy)):
+        return True
+    before, beside = stretch(total), stretch(total + new.demand)
+    first = min(busy, key=lambda each: each.left_seconds)
+    wait_seconds = first.left_seconds * before
+    if wait_seconds <= START_UP_SECONDS and not any(each.is_starting for each in there):
+        return True
+    after = stretch(total - first.demand + new.demand)
+    delays_seconds = sum(min(each.left_seconds, new.left_seconds) for each in busy) * (beside - before)
+    return delays_seconds + new.left_seconds * beside <= MARGIN * (wait_seconds + new.left_seconds * after)
+
+
+def hold_seconds(candidate: Candidate) -> float:
+    """Return how long a job may be held back at most, counted from the start of its wait."""
+    return HOLD_UNKNOWN_SECONDS if candidate.duration_seconds is None else HOLD_SECONDS
+
+
+def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
+    """Whether a job that fits may wait for a less busy GPU at all.
+
+    Not with the objective `soonest`; if it has waited for long enough; if its wait is limited, since its memory may be gone at
+    the end of it; if it returns to its GPU or may suspend others; if it shares its GPU in another way than in equal time slices,
+    of memory that stays; nor if it belongs to no batch and is urgent or short, or its length or demand is not known.
+    """
+    request, is_bound = candidate.request, candidate.takes_free or candidate.gpu_uuid is not None
+    if candidate.deadline_seconds is not None or request.objective is Objective.SOONEST:
+        return False
+    is_known = bool(candidate.usual_demand) and (candidate.duration_seconds or 0.0) >= LEAST_SECONDS
+    is_urgent = request.priority > 0
+    is_over = now_seconds - candidate.eligible_at_seconds >= hold_seconds(candidate)
+    if is_over or (candidate.batch is None and (is_urgent or not is_known)):
+        return False
+    is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
+    return not (is_bound or is_special) and candidate.mode is SharingMode.TIME_SLICE
+
+
+class StartRule:
+    """The rule in one round: what is known of the jobs on each GPU. False if no job of the queue may be held back."""
+
+    def __init__(
+        self, rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held], now_seconds: float
+    ) -> None:
+        """Start a round; arguments as for `admit`."""
+        self._rooms = rooms
+        self._now_seconds = now_seconds
+        self._applies = any(may_be_held(candidate, now_seconds) for candidate in queue)
+        self._there: defaultdict[str, list[Held]] = defaultdict(list)
+        self._waves: dict[Batch, tuple[Waves, Mapping[str, int]]] = {}
+        # Jobs that no GPU admits: batches, and size, length and demand of others.
+        self._closed: set[object] = set()
+        for each in held if self._applies else ():
+            self.take(each)
+
+    def __bool__(self) -> bool:
+        return self._applies
+
+    @property
+    def has_held_back(self) -> bool:
+        """Whether a job that fits is held back in this round."""
+        return bool(self._closed)
+
+    def take(self, held: Held) -> None:
+        """Add a job that runs or starts."""
+        for part in held.slices:
+            self._there[part.gpu_uuid].append(held)
+
+    def give(self, held: Held) -> None:
+        """Remove a job; the opposite of `take`."""
+        for part in held.slices:
+            self._there[part.gpu_uuid].remove(held)
+
+    def admits(self, gpu_uuid: str, candidate: Candidate, space: FreeCapacity) -> bool:
+        """Whether a job that fits on a GPU may start there; `space` is what is free on all GPUs now."""
+        there = self._there[gpu_uuid]
+        if not there or not may_be_held(candidate, self._now_seconds):
+            return True
+        if candidate.batch is not None:
+            waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, space)
+            running = sum(each.batch == candidate.batch for each in there)
+            if waves.count > 1 and not may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there]):
+                return False
+            if running == len(there):
+                return True
+        new = Load(candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True)
+        return not new.demand or may_start_beside([self._load(each) for each in there], new)
+
+    def least_busy(self, gpus: list[Gpu], candidate: Candidate) -> list[Gpu]:
+        """Return those of the GPUs that have time for a job; if none has, the one with the least demand."""
+        if not may_be_held(candidate, self._now_seconds) or len(gpus) < 2:  # noqa: PLR2004 - one leaves no choice
+            return gpus
+        totals = {gpu.uuid: sum(_demand(each) or 0.0 for each in self._there[gpu.uuid]) for gpu in gpus}
+        own = candidate.usual_demand or 0.0
+        return [gpu for gpu in gpus if totals[gpu.uuid] + own <= 1] or [min(gpus, key=lambda gpu: totals[gpu.uuid])]
+
+    def hold_back(self, candidate: Candidate) -> None:
+        """Note that no GPU admits a job: others like it are not tried again in this round."""
+        self._closed.add(_kind(candidate))
+
+    def holds_back(self, candidate: Candidate) -> bool:
+        """Whether a job like this one was held back in this round."""
+        return bool(self._closed) and _kind(candidate) in self._closed and may_be_held(candidate, self._now_seconds)
+
+    def cause(self, candidate: Candidate) -> Cause:
+        """Return why a job is held back."""
+        known = self._waves.get(candidate.batch) if candidate.batch else None
+        return Cause.WAVE if known is not None and known[0].count > 1 else Cause.BUSY
+
+    def explain(self, candidate: Candidate) -> str:
+        """Format why a job is held back.
+
+        `waits for its batch's next wave: 25 jobs need 2 waves here, and 13 at once contend less for the GPU than 20`,
+        `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and all would end later beside it`
+        """
+        if self.cause(candidate) is Cause.BUSY:
+            left_seconds = candidate.eligible_at_seconds + hold_seconds(candidate) - self._now_seconds
+            least = min((sum(_demand(each) or 0.0 for each in there) for there in self._there.values()), default=0.0)
+            return (
+                f"waits up to {max(1, -(-int(left_seconds) // 60))} min for a less busy GPU: the jobs there need"
+                f" {least:.0%} of its time, and would end later beside it"
+            )
+        known = self._waves.get(candidate.batch) if candidate.batch else None
+        if known is None:
+            raise PgpuBug("a job outside of batches waits for a wave")
+        waves, _ = known
+        return (
+            f"waits for its batch's next wave: {waves.size} jobs need {waves.count} waves here, and {waves.at_once} at once"
+            f" contend less for the GPU than {waves.fitting}"
+        )
+
+    def _load(self, held: Held) -> Load:
+        end_seconds = expected_end_seconds(held, math.inf, self._now_seconds)
+        return Load(_demand(held) or 0.0, end_seconds - self._now_seconds, held.demand is None)
+
+    def _waves_of(self, batch: Batch, candidate: Candidate, space: FreeCapacity) -> tuple[Waves, Mapping[str, int]]:
+        # Once a round, at the first job of the batch: grants of the batch itself change nothing of it.
+        known = self._waves.get(batch)
+        if known is None:
+            fitting = {}
+            for room in self._rooms:
+                uuid = room.gpu.uuid
+                fitting[uuid] = sum(each.batch == batch for each in self._there[uuid])
+                if space.hosts(room.gpu, candidate, yields=True):
+                    # A MIG instance has one job, whatever its size.
+                    more = space.bytes_for(uuid, candidate) // candidate.request.memory_bytes
+                    fitting[uuid] += 1 if room.gpu.is_instance else more
+            waves = Waves(batch.size, max(1, sum(fitting.values())))
+            known = self._waves[batch] = waves, {uuid: waves.on_gpu(count) for uuid, count in fitting.items()}
+        return known
+
+
+def _demand(held: Held) -> float | None:
+    # Both have to show that the GPU is busy: an average over earlier runs contains their pauses, and may be outdated.
+    known = [demand for demand in (held.demand, held.usual_demand) if demand is not None]
+    return min(known, default=None)
+
+
+def _kind(candidate: Candidate) -> object:
+    return candidate.batch or (candidate.request, candidate.duration_seconds, candidate.usual_demand)

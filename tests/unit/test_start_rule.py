@@ -1,0 +1,116 @@
+"""Which job that fits waits for a less busy GPU: the rule for one GPU, and in one round of admission."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.model import Batch, Gpu, Objective, Request, Slice
+from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit
+from pgpu.scheduling.even_waves import HALF
+from pgpu.scheduling.start_rule import HOLD_SECONDS, LEAST_SECONDS, START_UP_SECONDS, Load, may_start_beside
+from pgpu.structs import replace
+from pgpu.units import GIB
+
+BUSY = Candidate("new", Request(GIB), duration_seconds=300.0, usual_demand=0.9)
+
+
+def room(index: int = 0, taken_gib: int = 1) -> GpuRoom:
+    return GpuRoom(Gpu(f"GPU-{index}", "Test", index, 20 * GIB, "1.0", is_simulated=True), 0, 0, taken_gib * GIB)
+
+
+def running(
+    demand: float | None, usual_demand: float | None = None, *, gpu: int = 0, duration: float | None = 300.0
+) -> Held:
+    slices = (Slice(f"GPU-{gpu}", GIB),)
+    return Held(f"running{gpu}", 0, slices, 0.0, duration_seconds=duration, demand=demand, usual_demand=usual_demand)
+
+
+def test_a_job_waits_beside_one_that_needs_the_gpu_as_much_and_the_reason_has_figures() -> None:
+    admission = admit([room()], [BUSY], 70.0, held=[running(0.8)])
+    assert not admission.grants
+    assert admission.holds_back
+    [wait] = admission.waits
+    assert wait.cause is Cause.BUSY
+    assert wait.reason == (
+        "waits up to 29 min for a less busy GPU: the jobs there need 80% of its time, and would end later beside it"
+    )
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        replace(BUSY, request=replace(BUSY.request, objective=Objective.SOONEST)),
+        replace(BUSY, deadline_seconds=1e9),
+        replace(BUSY, request=replace(BUSY.request, priority=1)),
+        replace(BUSY, usual_demand=None),
+        replace(BUSY, usual_demand=0.2),
+        replace(BUSY, duration_seconds=None),
+        replace(BUSY, duration_seconds=LEAST_SECONDS - 1),
+        replace(BUSY, eligible_at_seconds=-HOLD_SECONDS),
+        replace(BUSY, request=replace(BUSY.request, compute_share=0.3)),
+    ],
+    ids=["soonest", "limited wait", "urgent", "unknown", "light", "unknown length", "short", "held for long", "share"],
+)
+def test_other_jobs_start_where_they_fit(candidate: Candidate) -> None:
+    assert admit([room()], [candidate], 0.0, held=[running(0.8)]).grants
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        running(None),
+        running(0.8, 0.01),
+        running(0.01, 0.8),
+        running(0.8, duration=None),
+        running(0.8, duration=START_UP_SECONDS - 1),
+    ],
+    ids=["not measured", "light before", "light now", "without an end", "about to end"],
+)
+def test_a_job_starts_beside_one_that_is_not_known_to_delay_it(there: Held) -> None:
+    assert admit([room()], [BUSY], 0.0, held=[there]).grants
+
+
+def test_what_earlier_runs_needed_counts_until_a_job_is_measured() -> None:
+    assert not admit([room()], [BUSY], 0.0, held=[running(None, 0.8)]).grants
+
+
+def test_a_job_starts_on_the_gpu_that_has_time_for_it_although_the_other_fits_it_better() -> None:
+    light, busy = running(0.05, gpu=0), running(0.8, gpu=1)
+    admission = admit([room(0), room(1, taken_gib=18)], [BUSY], 0.0, held=[light, busy])
+    assert [part.gpu_uuid for grant in admission.grants for part in grant.slices] == ["GPU-0"]
+
+
+def test_jobs_that_arrive_together_are_held_behind_the_one_that_starts() -> None:
+    waiting = [replace(BUSY, job_id=f"job{number}") for number in range(5)]
+    admission = admit([room(0, 0), room(1, 0)], waiting, 0.0)
+    assert len(admission.grants) == 2
+    assert {wait.cause for wait in admission.waits} == {Cause.BUSY}
+
+
+def test_a_batch_that_fits_at_once_starts_at_once_however_busy_it_is() -> None:
+    batch = Batch("job0", 12)
+    waiting = [replace(BUSY, job_id=f"job{number}", batch=batch) for number in range(12)]
+    assert len(admit([room(taken_gib=0)], waiting, 0.0).grants) == 12
+
+
+def test_a_job_of_a_batch_waits_beside_busy_jobs_of_others() -> None:
+    waiting = [replace(BUSY, job_id=f"job{number}", batch=Batch("job0", 2)) for number in range(2)]
+    admission = admit([room()], waiting, 0.0, held=[running(0.8)])
+    assert {wait.cause for wait in admission.waits} == {Cause.BUSY}
+
+
+loads = st.builds(Load, st.floats(0, 1), st.floats(0, 1e5) | st.just(math.inf), st.booleans())
+
+
+@given(st.lists(loads, max_size=20), loads)
+def test_a_gpu_that_has_time_always_takes_one_more(there: list[Load], new: Load) -> None:
+    total = sum(each.demand for each in there)
+    if total < HALF or total + new.demand <= 1:
+        assert may_start_beside(there, new)
+
+
+@given(st.floats(0.5, 1), st.floats(0.5, 1), st.floats(1_000, 1e5))
+def test_a_short_job_starts_beside_a_long_one(long_demand: float, demand: float, left_seconds: float) -> None:
+    assert may_start_beside([Load(long_demand, left_seconds)], Load(demand, left_seconds / 10))
