@@ -22,6 +22,7 @@ from pgpu.host.process_identity import identify_unreaped
 from pgpu.libraries import MONITOR, library_path
 from pgpu.runtimes.job_monitor import read_record
 from pgpu.runtimes.launcher import spawn
+from pgpu.structs import replace
 
 Make = Callable[..., Monitored]
 
@@ -62,11 +63,22 @@ def test_a_launcher_that_is_never_let_go_has_not_run(make: Make) -> None:
     launch = job.start_held("touch", str(job.directory / "ran"))
     launch.hand_over({})
     until(job.started.exists)
-    assert not read_record(job.started).has_run
+    held = read_record(job.started)
+    assert not held.has_run
+    assert held.shows_no_run_of(held.holder)
     job.close()  # the control pipe ends
     record = job.end()
     assert (record.has_run, record.exit_code) == (False, 125)
     assert not (job.directory / "ran").exists()
+
+
+def test_a_record_of_an_earlier_boot_does_not_show_that_its_command_never_ran(make: Make) -> None:
+    job = make()
+    job.start_held("true")
+    until(job.started.exists)
+    held = read_record(job.started)
+    earlier = replace(held, holder=replace(held.holder, boot_id="00000000-0000-0000-0000-000000000000"))
+    assert not earlier.shows_no_run_of(earlier.holder)
 
 
 def test_a_start_that_was_recorded_is_never_repeated(make: Make) -> None:

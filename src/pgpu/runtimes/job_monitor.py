@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import try_flock
-from pgpu.host.process_identity import has_ended
+from pgpu.host.process_identity import boot_id, has_ended
 from pgpu.libraries import LAUNCHER, MONITOR, library_path
 from pgpu.model import ProcessHolder
 from pgpu.structs import Struct
@@ -102,8 +102,11 @@ class EndRecord(Struct, frozen=True):
         return self.exit_code if self.has_run and self.holder == holder else None
 
     def shows_no_run_of(self, holder: ProcessHolder) -> bool:
-        """Whether this process, if it has ended, never executed the command: the launcher marks the record before it does."""
-        return self.holder == holder and not self.has_run
+        """Whether this process, if it has ended, never executed the command: the launcher marks the record before it does.
+
+        A record of an earlier boot shows neither: the mark is not synced, so a power cut may have left the record without it.
+        """
+        return self.holder == holder and not self.has_run and holder.boot_id == boot_id()
 
 
 class OfferedMonitor(Struct, frozen=True):

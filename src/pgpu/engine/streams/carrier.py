@@ -335,12 +335,15 @@ class Carrier:
                 select.select([], [], [], _PAUSE_SECONDS)
 
     def _watch_done(self) -> None:
+        """Watch for the end of the monitor; without its pipe there is none: the machine was booted, or the job made final, since."""
         self._forget_done()
-        self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports the
-        # end of file only if there was a writer since. A killed process may close its lock later than its pipe.
-        os.close(os.open(self._places.done, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        self._loop.watch(self._done, READABLE, lambda _: self._on_done())
+        with contextlib.suppress(FileNotFoundError):
+            self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports
+            # the end of file only if there was a writer since. A killed process may close its lock later than its pipe.
+            os.close(os.open(self._places.done, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        if self._done is not None:
+            self._loop.watch(self._done, READABLE, lambda _: self._on_done())
 
     def _on_done(self) -> None:
         """Handle the end of the monitor: it recorded the job's end, or was killed."""
@@ -380,8 +383,7 @@ class Carrier:
                 raise
         if self._streams is not None:
             self._streams.close_job_ends()
-            with contextlib.suppress(FileNotFoundError):  # another process made the job final and removed its files
-                self._watch_done()
+            self._watch_done()
             self._start_monitor(None, None, None)
 
     def _watch_main(self) -> None:
