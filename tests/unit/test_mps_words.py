@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pgpu.enforcement.mps import percentage_of
 from pgpu.enforcement.mps.control import environment_of
-from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
+from pgpu.engine.leases.mps_obstacles import refuse_what_cannot_join
 from pgpu.errors import RequestError
 from pgpu.model import JobSpec, Request, SharingWish, Slice
 from pgpu.units import MIB

@@ -28,6 +28,7 @@ from pgpu.runtimes import Runtime
 from pgpu.structs import Struct, replace
 
 if TYPE_CHECKING:
+    from pgpu.enforcement.checkpoints import Checkpoints
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
@@ -85,22 +86,20 @@ def make_engine(settings: Settings, environment: Mapping[str, str] = os.environ)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
     driver = DriverEnforcer(shim, source.limit_cgroup)
     runtimes = _make_runtimes(settings, runtime_path, simulated, driver.limit_cgroup, environment)
-    mps = _make_mps(runtime_path, directory, ledger, runtimes)
+    make_mps = _mps_maker(runtime_path, directory, ledger, runtimes)
     enforcers = (shim, driver, MigEnforcer(runtime_path, context_bytes, directory))
     may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
     engine = Engine(
-        replace(_engine_settings(settings, runtime_path, simulated), has_mps=mps is not None),
+        replace(_engine_settings(settings, runtime_path, simulated), has_mps=make_mps is not None),
         ledger,
         source,
         _select_enforcer(enforcers, source, _make_self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
         runtimes,
         agent_command(settings),
     )
-    engine.mps = mps
+    engine.make_mps = make_mps
     if settings.checkpoints == "on":
-        from pgpu.enforcement.checkpoints import Checkpoints
-
-        engine.checkpoints = Checkpoints(lambda: _find_cuda_library(simulated), directory)
+        engine.make_checkpoints = lambda: _make_checkpoints(simulated)
     return engine
 
 
@@ -297,23 +296,35 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
     )
 
 
-def _make_mps(
+def _mps_maker(
     runtime_path: Path, simulated_directory: Path | None, ledger: Ledger, runtimes: Mapping[str, Runtime]
-) -> "MpsSharing | None":
-    """Return the MPS daemons of the GPUs; None if the driver has no control program."""
-    from pgpu.app.throwaway_jobs import hold_throwaway
-    from pgpu.enforcement.mps import MpsDaemons, MpsProof, find_control
-    from pgpu.engine.leases.mps_sharing import MpsSharing
+) -> "Callable[[], MpsSharing] | None":
+    """Return what makes the MPS daemons of the GPUs; None if the driver has no control program."""
+    from pgpu.enforcement.mps import find_control
 
     program = find_control(is_simulated=simulated_directory is not None)
     if program is None:
         return None
-    proof = MpsProof(
-        lambda job, delivery, account, inspect: hold_throwaway(
-            runtimes[job.spec.runtime], job, delivery, account, inspect
+
+    def make() -> "MpsSharing":
+        from pgpu.app.throwaway_jobs import hold_throwaway
+        from pgpu.enforcement.mps import MpsDaemons, MpsProof
+        from pgpu.engine.leases.mps_sharing import MpsSharing
+
+        proof = MpsProof(
+            lambda job, delivery, account, inspect: hold_throwaway(
+                runtimes[job.spec.runtime], job, delivery, account, inspect
+            )
         )
-    )
-    return MpsSharing(MpsDaemons(runtime_path, program, simulated_directory), ledger, proof)
+        return MpsSharing(MpsDaemons(runtime_path, program, simulated_directory), ledger, proof)
+
+    return make
+
+
+def _make_checkpoints(simulated: SimulatedGpus | None) -> "Checkpoints":
+    from pgpu.enforcement.checkpoints import Checkpoints
+
+    return Checkpoints(lambda: _find_cuda_library(simulated), simulated.directory if simulated else None)
 
 
 def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":

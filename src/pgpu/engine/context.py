@@ -5,8 +5,9 @@ jobs; agents hold one as well.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pgpu.enforcement import DRIVER, Enforcer
@@ -57,16 +58,26 @@ class EngineContext:
         )
         self.learning = RunHistory(settings.gpu_model, self.headroom)
         self.agents = Agents(settings, agent_command)
-        self.mps: MpsSharing | None = None
-        """MPS daemons; set by `app` where `nvidia-cuda-mps-control` is installed."""
+        self.make_mps: Callable[[], MpsSharing] | None = None
+        """Makes what `mps` is; set by `app` where `nvidia-cuda-mps-control` is installed."""
 
-        self.checkpoints: Checkpoints | None = None
-        """Of the driver; set by `app` where jobs may be moved to the host."""
+        self.make_checkpoints: Callable[[], Checkpoints] | None = None
+        """Makes what `checkpoints` is; set by `app` where jobs may be moved to the host."""
 
         self._runtimes = runtimes
         self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._locks = GpuLocks(ledger.path)
         self._recent_gpus: tuple[Sequence[Gpu], float] = (), float("-inf")
+
+    @cached_property
+    def mps(self) -> "MpsSharing | None":
+        """MPS daemons, made at first use: most commands have nothing to do with them."""
+        return None if self.make_mps is None else self.make_mps()
+
+    @cached_property
+    def checkpoints(self) -> "Checkpoints | None":
+        """Of the driver, likewise."""
+        return None if self.make_checkpoints is None else self.make_checkpoints()
 
     def places(self, job_id: str) -> JobPaths:
         """Return the paths of a job's files."""

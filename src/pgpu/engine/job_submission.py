@@ -15,7 +15,7 @@ from pgpu.engine.admission.dependencies import failure_text
 from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import GROWTH_WISHES
-from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
+from pgpu.engine.leases.mps_obstacles import refuse_what_cannot_join
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submission_expansion import Element, check_count, expand, with_batches
 from pgpu.engine.submitter import Submitter, this_process

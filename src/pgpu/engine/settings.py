@@ -93,6 +93,11 @@ class EngineSettings(Struct, frozen=True):
     """How many ended jobs of each user are kept, with their logs; the oldest are removed first. Default: months of ordinary use."""
 
     @property
+    def mps_directory(self) -> Path:
+        """Holds the files of MPS daemons; made with the first one."""
+        return self.runtime_directory / "mps"
+
+    @property
     def outsider_peaks(self) -> Path:
         """Record of the memory outside of slices on the GPUs of this engine."""
         return self.runtime_directory / "watchdogs" / f"{self.gpu_model or 'gpus'}.peaks"

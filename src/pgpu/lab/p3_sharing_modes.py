@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl, find_control
+from pgpu.enforcement.mps import find_control
+from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl
 from pgpu.errors import NodeError
 from pgpu.lab import report
 from pgpu.lab.outcomes import last_line

@@ -11,8 +11,6 @@ import functools
 import glob
 import os
 import re
-import subprocess
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -168,6 +166,8 @@ def why_no_private_view() -> str | None:
     except NodeError as error:
         return str(error)
     words = [str(program), "--probe", *_shadow_words(), "--preload-path", str(PRELOAD_PATH)]
+    import subprocess  # noqa: PLC0415 - commands that submit try none
+
     # A subprocess, since unshare(CLONE_NEWUSER) fails in a process with threads and cannot be undone.
     tried = subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if tried.returncode == 0:
@@ -273,6 +273,8 @@ def shadows() -> tuple[tuple[str, Path], ...]:
     # Resolved: a mount on a symbolic link covers its target, and one file must not be mounted over twice.
     targets = {path.resolve(): _SHIM_OF[path.name] for path in _existing()}
     missing = {shim for shim in _SHIM_OF.values() if shim not in targets.values()}
+    import sysconfig  # noqa: PLC0415 - likewise
+
     multiarch = sysconfig.get_config_var("MULTIARCH")
     standard = ("/usr/lib64",) if multiarch is None else (f"/usr/lib/{multiarch}", "/usr/lib64")
     for directory in (Path(name) for name in standard if Path(name).is_dir()):
@@ -281,6 +283,8 @@ def shadows() -> tuple[tuple[str, Path], ...]:
 
 
 def _existing() -> Iterator[Path]:
+    import subprocess  # noqa: PLC0415 - likewise
+
     # ldconfig lies outside the PATH of ordinary users; on some distributions in one of these only.
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         if Path(program).exists():

@@ -61,6 +61,13 @@ def expected_left_seconds(duration_seconds: float, elapsed_seconds: float) -> fl
     return duration_seconds - elapsed_seconds if duration_seconds > elapsed_seconds else elapsed_seconds
 
 
+def median(values: Iterable[float]) -> float:
+    """Return the median of at least one value; `statistics`, which has one, takes longer to import than a round of admission."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def sample_left_seconds(
     duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, generator: "random.Random"
 ) -> list[float]:
@@ -145,8 +152,6 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
     seen = [(log, count) for count, logs in logs_by_count.items() for log in logs]
     if not seen:
         return None
-    from statistics import median  # noqa: PLC0415 - likewise
-
     levels = _fit_ascending_levels(seen) if len(seen) >= LEAST_RUNS else [(1, median(log for log, _ in seen))]
     base = levels[0][1]
     curve = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
@@ -174,8 +179,6 @@ def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdow
 
 
 def _fit_ascending_levels(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
-    from statistics import median  # noqa: PLC0415 - likewise
-
     # Pool adjacent violators: medians of each number, pooled with their neighbours until none falls.
     by_count: dict[int, list[float]] = {}
     for log, count in seen:

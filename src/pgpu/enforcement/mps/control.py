@@ -17,10 +17,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgpu.enforcement.mps.daemon_process import PROGRAM, end_servers, is_there
+from pgpu.enforcement.mps.daemon_process import end_servers, is_there
 from pgpu.enforcement.self_test import parse_answers
 from pgpu.errors import EnforcementError, RequestError
-from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, Slice
 from pgpu.structs import Struct
 from pgpu.units import MIB
@@ -51,16 +50,6 @@ class ServerStatus(StrEnum):
     ACTIVE = "ACTIVE"
     FAULT = "FAULT"
     """One of its clients faulted; no new client is accepted until all affected clients are gone."""
-
-
-def find_control(*, is_simulated: bool) -> Path | None:
-    """Return the control program of this machine's driver, or the simulated one; None if there is none."""
-    if is_simulated:
-        return library_path(SIMULATED_MPS_CONTROL)
-    import shutil  # noqa: PLC0415 - not needed for simulated GPUs
-
-    found = shutil.which(PROGRAM)
-    return None if found is None else Path(found)
 
 
 class MpsControl(Struct, frozen=True):

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
+
 PROGRAM = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 
@@ -24,6 +26,14 @@ _PF_EXITING = 0x4
 
 _KILL_SECONDS = 5.0
 """Time for the kernel to end a killed process."""
+
+
+def find_control(*, is_simulated: bool) -> Path | None:
+    """Return the control program of this machine's driver, or the simulated one; None if there is none."""
+    if is_simulated:
+        return library_path(SIMULATED_MPS_CONTROL)
+    places = (Path(directory) / PROGRAM for directory in os.get_exec_path())
+    return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pgpu.advising.contention import Constants
 from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_cached
 from pgpu.advising.verification import DEFAULT_RULES, Verdict, Way
 from pgpu.engine.history.run_history import history_name
-from pgpu.engine.leases.mps_sharing import mps_obstacle
+from pgpu.engine.leases.mps_obstacles import mps_obstacle
 from pgpu.ledger import Call, Entry, FactTable, Ledger, LedgerView, Waiting
 from pgpu.model import Gpu, Profile, SharingMode, SharingWish
 from pgpu.scheduling import GpuRoom

@@ -133,7 +133,7 @@ class RunHistory:
         self._durations_as_of, changed = view.history.since(self._durations_as_of)
         self._unread |= changed
         if missing := self._unread.intersection(calls):
-            from statistics import median  # noqa: PLC0415 - most queues have no history of calls yet
+            from pgpu.scheduling.forecast import median  # noqa: PLC0415 - commands that forecast nothing have no calls
 
             found = view.history.durations(missing, names, DURATION_RUNS)
             demands = view.history.demands(missing, names, DURATION_RUNS)

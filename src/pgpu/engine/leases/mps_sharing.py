@@ -16,11 +16,12 @@ from pgpu.enforcement.mps.control import environment_of
 from pgpu.enforcement.mps.daemon import Generation
 from pgpu.enforcement.self_test import throwaway, way_into
 from pgpu.enforcement.slice_files import IN_JOB
+from pgpu.engine.leases.mps_obstacles import refuse_obstacle, requested_uid
 from pgpu.errors import EnforcementError, NodeError, NotReadyError, PgpuBug, RequestError
 from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import PROBE
-from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, Request, SharingMode, SharingWish, Slice
+from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, SharingMode, Slice
 from pgpu.structs import Struct, replace
 
 
@@ -54,7 +55,7 @@ class MpsSharing(Struct, frozen=True):
         if len(gpus) != 1:
             raise RequestError("MPS is for jobs on one GPU", hint="leave --gpus or --sharing out")
         gpu = gpus[0]
-        _refuse_obstacle(job.spec)
+        refuse_obstacle(job.spec)
         daemon = self.daemons.of(gpu.uuid)
         with daemon.locked():
             # Only one user's jobs meet: clients of one server fault together. One user's jobs may read each other's memory
@@ -184,51 +185,11 @@ def leave_mps(mps: MpsSharing | None, lease: Lease | None) -> None:
         say(str(exc))
 
 
-def refuse_what_cannot_join(spec: JobSpec, request: Request) -> None:
-    """Raise RequestError for a job with `--sharing mps` that could never be a client, before anything is stored."""
-    if request.sharing is SharingWish.MPS:
-        _refuse_obstacle(spec)
-
-
-def _refuse_obstacle(spec: JobSpec) -> None:
-    found = mps_obstacle(spec.runtime, spec.user)
-    if found is not None:
-        raise found
-
-
-def mps_obstacle(runtime: str, user: str | None) -> RequestError | None:
-    """Return why a job's programs cannot be clients of MPS; None where they can, or where only their start shows it.
-
-    Args:
-        runtime: Of the job.
-        user: Of its container, as requested.
-    """
-    if runtime == "process":
-        return None
-    uid, own_uid = _uid_of(user), os.geteuid()
-    if not uid.isdigit():
-        return RequestError(
-            f"under MPS a container's user must be known, and {user} is a name that only its image knows",
-            hint="write --user UID[:GID] in numbers",
-        )
-    if own_uid not in {0, int(uid)}:
-        return RequestError(
-            f"under MPS a container's user must be the one that runs pgpu, {own_uid}, and is {uid}",
-            hint=f"add --user {own_uid}",
-        )
-    return None
-
-
-def _uid_of(user: str | None) -> str:
-    # An image's own user counts as root; where it is not, the proof fails.
-    return (user or "0").split(":")[0]
-
-
 def _client_uid(spec: JobSpec, account: Account | None) -> int:
     # The UID under which the job's programs run on this machine; the proof fails where an image has another user.
     if account is not None:
         return account.uid
-    return os.geteuid() if spec.runtime == "process" else int(_uid_of(spec.user))
+    return os.geteuid() if spec.runtime == "process" else int(requested_uid(spec.user))
 
 
 def _make_client(delivery: Delivery, job: Job, control: MpsControl) -> Delivery:

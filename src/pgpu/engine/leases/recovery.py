@@ -42,7 +42,7 @@ def recover(context: EngineContext) -> bool:
     _remove_live_files(context, {entry.job.id for entry in granted})
     for model in queues:
         context.agents.ensure(model)
-    if context.mps is not None and context.mps.daemons.has_any():
+    if context.settings.mps_directory.exists() and context.mps is not None and context.mps.daemons.has_any():
         context.mps.sweep(context.gpus.gpus())
     return bool(granted or queues)
 
