@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl, find_control
+from pgpu.enforcement.mps import find_control
+from pgpu.enforcement.mps.control import PIPE_VARIABLE, MpsControl
 from pgpu.gpu.products import GpuModel
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
 from pgpu.libraries import SIMULATED_CUDA, library_path

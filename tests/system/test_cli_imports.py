@@ -1,5 +1,8 @@
 """What short commands import: a module that one of them does not need would be paid for at each start."""
 
+import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -35,6 +38,16 @@ def test_a_short_command_imports_no_module_that_it_does_not_need(
     done = place.run_python("-c", code)
     assert done.returncode == 0, done.stderr
     assert not absent & set(done.stdout.split())
+
+
+def test_a_job_that_starts_at_once_imports_no_spinner_on_a_terminal(place: Place) -> None:
+    assert place.run("ps").returncode == 0
+    modules = place.path / "modules"
+    code = f"import sys; from pgpu.cli.main import main; main(['run', '--memory', '1GiB', 'true']); open({str(modules)!r}, 'w').write(' '.join(sys.modules))"
+    terminal, end = pty.openpty()
+    with os.fdopen(terminal, "rb", 0), os.fdopen(end, "wb", 0) as stderr:
+        subprocess.run([sys.executable, "-c", code], env=place.environment, cwd=place.path, stderr=stderr, check=True)
+    assert not _HEAVY - {"pgpu.client.following"} & set(modules.read_text().split())
 
 
 def test_msgspec_is_imported_without_typing_extensions_which_stay_importable() -> None:

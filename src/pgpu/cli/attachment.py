@@ -91,8 +91,10 @@ def attach(
         WaitTimeoutError: The job was not granted in time.
         CancelledError: A signal arrived during the wait.
     """
-    with _show_wait(is_quiet=as_json or is_quiet) as notice:
-        reason = "" if job.state is JobState.WAITING else None  # as the submission returned it
+    # As the submission returned it. For a job that was granted at once, no spinner is imported or drawn.
+    is_waiting = job.state is JobState.WAITING
+    with _show_wait(is_quiet=as_json or is_quiet or not is_waiting) as notice:
+        reason = "" if is_waiting else None
         while not signals and reason is not None:
             # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
             reason = client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)
