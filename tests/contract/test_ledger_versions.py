@@ -8,8 +8,8 @@ from tests.ledger_entries import add, waiting
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
-from pgpu.ledger.schema import MIGRATIONS, VERSION
-from pgpu.model import JobState, Lease, Request, Slice
+from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, VERSION
+from pgpu.model import JobState, Lease, Objective, Request, Slice
 from pgpu.structs import replace
 
 OLD = Path(__file__).with_name("ledger_version_1.sql")
@@ -29,6 +29,21 @@ def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(ledger_pa
     assert ledger.environment("a" * 12) == (("HOME", "/root"),)
     add(ledger, waiting("c" * 12, name="new"))
     ledger.close()
+
+
+def test_columns_that_the_release_before_did_not_have_are_added_without_a_new_version(
+    ledger: Ledger, ledger_path: Path
+) -> None:
+    add(ledger, waiting())
+    ledger.close()
+    with sqlite3.connect(ledger_path) as connection:
+        for table, name, _ in ADDITIONS:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+    connection.close()
+    with Ledger(ledger_path).view() as view:
+        assert [each.request.objective for each in view.waiting(None)] == [Objective.RESPONSE]
+        assert [entry.job.request.objective for entry in view.live()] == [Objective.RESPONSE]
+        assert view.history.demands([("a call", 0)], ["RTX 3090"], 10) == {}
 
 
 def test_the_oldest_tables_are_those_of_the_fixture() -> None:

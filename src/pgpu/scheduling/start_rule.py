@@ -112,6 +112,7 @@ class StartRule:
         self._now_seconds = now_seconds
         self._applies = any(may_be_held(candidate, now_seconds) for candidate in queue)
         self._there: defaultdict[str, list[Held]] = defaultdict(list)
+        self._loads: dict[str, list[Load]] = {}  # of `_there`, made when they are first needed
         self._waves: dict[Batch, tuple[Waves, Mapping[str, int]]] = {}
         # Jobs that no GPU admits: batches, and size, length and demand of others.
         self._closed: set[object] = set()
@@ -130,11 +131,13 @@ class StartRule:
         """Add a job that runs or starts."""
         for part in held.slices:
             self._there[part.gpu_uuid].append(held)
+            self._loads.pop(part.gpu_uuid, None)
 
     def give(self, held: Held) -> None:
         """Remove a job; the opposite of `take`."""
         for part in held.slices:
             self._there[part.gpu_uuid].remove(held)
+            self._loads.pop(part.gpu_uuid, None)
 
     def admits(self, gpu_uuid: str, candidate: Candidate, space: FreeCapacity) -> bool:
         """Whether a job that fits on a GPU may start there; `space` is what is free on all GPUs now."""
@@ -149,13 +152,13 @@ class StartRule:
             if running == len(there):
                 return True
         new = Load(candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True)
-        return not new.demand or may_start_beside([self._load(each) for each in there], new)
+        return not new.demand or may_start_beside(self._loads_on(gpu_uuid), new)
 
     def least_busy(self, gpus: list[Gpu], candidate: Candidate) -> list[Gpu]:
         """Return those of the GPUs that have time for a job; if none has, the one with the least demand."""
         if not may_be_held(candidate, self._now_seconds) or len(gpus) < 2:  # noqa: PLR2004 - one leaves no choice
             return gpus
-        totals = {gpu.uuid: sum(_demand(each) or 0.0 for each in self._there[gpu.uuid]) for gpu in gpus}
+        totals = {gpu.uuid: sum(each.demand for each in self._loads_on(gpu.uuid)) for gpu in gpus}
         own = candidate.usual_demand or 0.0
         return [gpu for gpu in gpus if totals[gpu.uuid] + own <= 1] or [min(gpus, key=lambda gpu: totals[gpu.uuid])]
 
@@ -180,7 +183,8 @@ class StartRule:
         """
         if self.cause(candidate) is Cause.BUSY:
             left_seconds = candidate.eligible_at_seconds + hold_seconds(candidate) - self._now_seconds
-            least = min((sum(_demand(each) or 0.0 for each in there) for there in self._there.values()), default=0.0)
+            totals = (sum(each.demand for each in self._loads_on(uuid)) for uuid, there in self._there.items() if there)
+            least = min(totals, default=0.0)
             return (
                 f"waits up to {max(1, -(-int(left_seconds) // 60))} min for a less busy GPU: the jobs there need"
                 f" {least:.0%} of its time, and would end later beside it"
@@ -194,9 +198,11 @@ class StartRule:
             f" contend less for the GPU than {waves.fitting}"
         )
 
-    def _load(self, held: Held) -> Load:
-        end_seconds = expected_end_seconds(held, math.inf, self._now_seconds)
-        return Load(_demand(held) or 0.0, end_seconds - self._now_seconds, held.demand is None)
+    def _loads_on(self, gpu_uuid: str) -> list[Load]:
+        known = self._loads.get(gpu_uuid)
+        if known is None:
+            known = self._loads[gpu_uuid] = [_load(each, self._now_seconds) for each in self._there[gpu_uuid]]
+        return known
 
     def _waves_of(self, batch: Batch, candidate: Candidate, space: FreeCapacity) -> tuple[Waves, Mapping[str, int]]:
         # Once a round, at the first job of the batch: grants of the batch itself change nothing of it.
@@ -215,10 +221,11 @@ class StartRule:
         return known
 
 
-def _demand(held: Held) -> float | None:
+def _load(held: Held, now_seconds: float) -> Load:
     # Both have to show that the GPU is busy: an average over earlier runs contains their pauses, and may be outdated.
     known = [demand for demand in (held.demand, held.usual_demand) if demand is not None]
-    return min(known, default=None)
+    left_seconds = expected_end_seconds(held, math.inf, now_seconds) - now_seconds
+    return Load(min(known, default=0.0), left_seconds, held.demand is None)
 
 
 def _kind(candidate: Candidate) -> object:
