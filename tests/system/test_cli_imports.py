@@ -19,13 +19,14 @@ _HEAVY = {
     "typing_extensions",
 }
 _SCHEDULER = {"pgpu.engine.admission.rounds", "pgpu.scheduling.admission"}
+_DRIVER = {"pgpu.gpu.nvml", "pynvml", "shutil", "subprocess"}
 
 
 @pytest.mark.parametrize(
     ("words", "absent"),
     [
-        (["ps"], _HEAVY | _SCHEDULER),
-        (["ps", "--all"], _HEAVY | _SCHEDULER),
+        (["ps"], _HEAVY | _SCHEDULER | _DRIVER),
+        (["ps", "--all"], _HEAVY | _SCHEDULER | _DRIVER),
         (["queue"], _HEAVY),
         (["submit", "--memory", "9GiB", "true"], _HEAVY),
     ],

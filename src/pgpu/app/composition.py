@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings, load_settings
@@ -21,7 +21,6 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import account_of
 from pgpu.errors import NodeError, RuntimeUnavailableError
-from pgpu.gpu.nvml import NvmlSource
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import MigEnforcer, ShimEnforcer
     from pgpu.engine.leases.mps_sharing import MpsSharing
+    from pgpu.gpu.nvml import NvmlSource
     from pgpu.gpu.products import GpuModel
     from pgpu.runtimes.cgroups import LimitCgroup
     from pgpu.runtimes.docker.staging import Staging
@@ -128,9 +128,25 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
     return found
 
 
-def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
+class _SourceOnDemand:
+    """An `NvmlSource` that is made at the first call of a method: NVML's binding takes longer to import than many commands run."""
+
+    def __init__(self, simulated_directory: Path | None) -> None:
+        self._directory = simulated_directory
+
+    @functools.cached_property
+    def _source(self) -> "NvmlSource":
+        from pgpu.gpu.nvml import NvmlSource
+
+        return NvmlSource(self._directory)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: getattr(self._source, name)(*arguments)  # noqa: PLW0108 - not before the call
+
+
+def gpu_source(simulated: SimulatedGpus | None) -> "NvmlSource":
     """Return the NVML client of the real or simulated GPUs."""
-    return NvmlSource(simulated.directory if simulated else None)
+    return cast("NvmlSource", _SourceOnDemand(simulated.directory if simulated else None))
 
 
 def agent_command(settings: Settings) -> tuple[str, ...]:
@@ -344,7 +360,7 @@ def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTes
 
 def _select_enforcer(
     enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
-    source: NvmlSource,
+    source: "NvmlSource",
     self_test: "SelfTest",
     *,
     may_limit_cgroups: bool,

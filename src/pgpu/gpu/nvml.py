@@ -1,7 +1,7 @@
-"""The GpuSource for real and simulated GPUs: NVML through `nvml_calls`.
+"""The GpuSource for real and simulated GPUs: NVML through pynvml.
 
 NVML's library is global to a process, so only this module loads it. For simulated GPUs it first loads the simulated
-libnvidia-ml.so.1 by its path; `nvml_calls` then finds it by its SONAME. A process can use only one of the two libraries.
+libnvidia-ml.so.1 by its path; pynvml then finds it by its SONAME. A process can use only one of the two libraries.
 
 A GPU with MIG on is reported as its instances. Instances that share memory (several compute instances of one GPU instance) are
 left out, since nothing isolates them. MIG is never switched, and no instance is created. Source: NVML API reference, Multi
@@ -15,40 +15,41 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from pgpu.errors import NodeError, PgpuBug
-from pgpu.gpu import nvml_calls, nvml_watch
-from pgpu.gpu.nvml_calls import InvalidArgumentError, LibraryNotFoundError, NoDataError, NotFoundError
+from pgpu.gpu import nvml_watch
 from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.gpu.nvml_watch import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
 from pgpu.structs import replace
 
-_NO_INSTANCE = (NotFoundError, InvalidArgumentError)
+_NO_INSTANCE = (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument)
 
 
 def is_divided(handle: Any) -> bool:
     """Whether MIG is on, so that no program can use this GPU as a whole."""
     try:
-        return bool(nvml_calls.mig_mode(handle))
-    except (*CANNOT_TELL, InvalidArgumentError):  # the last: it is an instance itself
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except (*CANNOT_TELL, pynvml.NVMLError_InvalidArgument):  # the last: it is an instance itself
         return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def instances(handle: Any) -> Sequence[tuple[int, Any]]:
     """Return index and handle of every instance of a GPU with memory of its own, in NVML's order."""
     found = []
     # The count is the most instances that this GPU can have; an index without an instance is not an error.
-    for index in range(nvml_calls.most_mig_devices(handle)):
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            found.append((index, nvml_calls.mig_device_by_index(handle, index)))
+            found.append((index, pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
         except _NO_INSTANCE:
             continue
-    gpu_instances = [nvml_calls.gpu_instance_id(instance) for _, instance in found]
+    gpu_instances = [pynvml.nvmlDeviceGetGpuInstanceId(instance) for _, instance in found]
     sharing = Counter(gpu_instances)
     return [one for one, gpu_instance in zip(found, gpu_instances, strict=True) if sharing[gpu_instance] == 1]
 
@@ -57,11 +58,13 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 _DIRECTORY_VARIABLE = "PGPU_SIMGPU_DIR"
 
+_Query = Callable[[Any], Sequence[Any]]
+
 # Three lists of processes, that of graphics processes last; drivers before r510 have the older call only.
-_PROCESS_QUERIES = (
-    ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
-    ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
-    ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+_PROCESS_QUERIES: tuple[tuple[_Query, ...], ...] = (
+    (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
 )
 
 
@@ -86,8 +89,8 @@ class NvmlSource:
         """
         try:
             with _library.opened(self._directory), nvml_errors_translated("list the GPUs"):
-                driver_version = nvml_calls.driver_version()
-                count = nvml_calls.device_count()
+                driver_version = pynvml.nvmlSystemGetDriverVersion()
+                count = pynvml.nvmlDeviceGetCount()
                 return [gpu for index in range(count) for gpu in self._gpus_at(index, driver_version)]
         except _NoDriverError:
             return ()
@@ -100,7 +103,7 @@ class NvmlSource:
         """
         try:
             with _library.opened(self._directory), nvml_errors_translated("read the CUDA version"):
-                return nvml_calls.cuda_version()
+                return int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         except _NoDriverError:
             return None
 
@@ -120,16 +123,16 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._open_gpu(gpu_uuid, "processes") as handle:
-            lists: list[Sequence[tuple[int, int | None]]] = []
+            lists: list[Sequence[Any]] = []
             for queries in _PROCESS_QUERIES:
-                answers = (_if_supported(partial(nvml_calls.processes, name=query), handle) for query in queries)
+                answers = (_if_supported(query, handle) for query in queries)
                 lists.append(next((answer for answer in answers if answer is not None), ()))
         # A process that computes and draws is in two of the lists. NVML leaves the bytes of a process out where it does not know them.
         used: dict[int, int | None] = {}
-        for pid, used_bytes in itertools.chain.from_iterable(lists):
-            known_bytes = [amount for amount in (used.get(pid), used_bytes) if amount is not None]
-            used[pid] = max(known_bytes) if known_bytes else None
-        compute_pids = {pid for entries in lists[:-1] for pid, _ in entries}
+        for entry in itertools.chain.from_iterable(lists):
+            known_bytes = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]
+            used[entry.pid] = max(known_bytes) if known_bytes else None
+        compute_pids = {entry.pid for entries in lists[:-1] for entry in entries}
         return [GpuProcess(gpu_uuid, pid, amount, pid not in compute_pids) for pid, amount in sorted(used.items())]
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
@@ -139,7 +142,7 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._open_gpu(gpu_uuid, "utilisation") as handle:
-            rates = _if_supported(nvml_calls.utilization, handle)
+            rates = _if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
 
     def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
@@ -154,8 +157,8 @@ class NvmlSource:
         """
         with self._open_gpu(gpu_uuid, "processes' utilisation") as handle:
             try:
-                samples = nvml_calls.process_utilization(handle, int(since_seconds * 1e6))
-            except (NoDataError, NotFoundError):  # supported, but there is no newer sample
+                samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_seconds * 1e6))
+            except (pynvml.NVMLError_NoData, pynvml.NVMLError_NotFound):  # supported, but there is no newer sample
                 return frozenset()
             except CANNOT_TELL:
                 return None
@@ -191,13 +194,14 @@ class NvmlSource:
         Raises:
             NodeError: The GPU or its driver is gone.
         """
-        if os.geteuid() != 0 or not _CGROUP_ROOT.is_dir():
+        if not hasattr(pynvml, "nvmlDeviceSetMemoryLimits_v1") or os.geteuid() != 0 or not _CGROUP_ROOT.is_dir():
             return False
         # The root group always exists, and reading its limits changes nothing.
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(_CGROUP_ROOT))
         with self._open_gpu(gpu_uuid, "memory limits") as handle:
             try:
-                nvml_calls.memory_limits(handle, os.fsencode(_CGROUP_ROOT))
-            except (*CANNOT_TELL, InvalidArgumentError):
+                pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+            except (*CANNOT_TELL, pynvml.NVMLError_InvalidArgument):
                 return False
             return True
 
@@ -211,14 +215,17 @@ class NvmlSource:
 
         Source: NVML API reference, nvmlDeviceSetMemoryLimits_v1.
         """
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
+            nameSpace=os.fsencode(cgroup), softLimit=limit_bytes, hardLimit=limit_bytes
+        )
         with self._open_gpu(gpu_uuid, "memory limits") as handle:
-            nvml_calls.set_memory_limits(handle, os.fsencode(cgroup), limit_bytes, limit_bytes)
+            pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
 
     def _gpus_at(self, index: int, driver_version: str) -> Sequence[Gpu]:
-        handle = nvml_calls.device_by_index(index)
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         if not is_divided(handle):
             return [self._gpu(handle, index, driver_version)]
-        parent_uuid = nvml_calls.uuid_of(handle)
+        parent_uuid = pynvml.nvmlDeviceGetUUID(handle)
         return [
             replace(self._gpu(instance, index, driver_version), parent_uuid=parent_uuid, mig_index=mig_index)
             for mig_index, instance in instances(handle)
@@ -228,13 +235,13 @@ class NvmlSource:
         memory = _memory(handle)
         # The total includes the driver's reserve, which no program can allocate.
         return Gpu(
-            uuid=nvml_calls.uuid_of(handle),
-            name=nvml_calls.name_of(handle),
+            uuid=pynvml.nvmlDeviceGetUUID(handle),
+            name=pynvml.nvmlDeviceGetName(handle),
             index=index,
             memory_bytes=memory.total - int(getattr(memory, "reserved", 0)),
             driver_version=driver_version,
             is_simulated=self._directory is not None,
-            compute_capability=_if_supported(nvml_calls.compute_capability, handle),
+            compute_capability=_if_supported(_compute_capability, handle),
             link_bytes_per_second=_if_supported(_link_bytes_per_second, handle),
         )
 
@@ -242,7 +249,7 @@ class NvmlSource:
     def _open_gpu(self, gpu_uuid: str, what: str) -> Iterator[Any]:
         try:
             with _library.opened(self._directory), nvml_errors_translated(f"read the {what} of {gpu_uuid}"):
-                yield nvml_calls.device_by_uuid(gpu_uuid)
+                yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
         except _NoDriverError as error:
             raise NodeError(f"{gpu_uuid} is gone: {error}", hint=error.hint) from error
 
@@ -274,8 +281,8 @@ class _Library:
         self._load(wants_simulated=directory is not None)
         with nvml_errors_translated("initialise NVML"), _environment(directory):
             try:
-                nvml_calls.initialise()
-            except LibraryNotFoundError as error:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError_LibraryNotFound as error:
                 raise _NoDriverError("no NVIDIA driver is installed", hint="install it, or use --simulate") from error
         self._is_initialised, self._directory = True, directory
         self._is_simulated = directory is not None
@@ -291,7 +298,7 @@ class _Library:
         if self._is_initialised:
             self._is_initialised = False
             with nvml_errors_translated("close NVML"):
-                nvml_calls.shut_down()
+                pynvml.nvmlShutdown()
 
 
 _library = _Library()
@@ -315,9 +322,14 @@ def _environment(directory: Path | None) -> Iterator[None]:
 def _memory(handle: Any) -> Any:
     """Return memory with the driver's reserve apart; drivers before r510 do not separate it from programs' memory."""
     try:
-        return nvml_calls.memory_with_reserve(handle)
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except CANNOT_TELL:
-        return nvml_calls.memory(handle)
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _compute_capability(handle: Any) -> tuple[int, int]:
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return major, minor
 
 
 # Of PCI Express, by generation. Source: PCI-SIG, base specifications.
@@ -329,8 +341,8 @@ def _link_bytes_per_second(handle: Any) -> int | None:
 
     By the maximum generation that device and slot support, since an idle link runs at a lower one.
     """
-    generation = nvml_calls.most_pcie_generation(handle)
-    lanes = nvml_calls.most_pcie_width(handle)
+    generation = int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    lanes = int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     if not 1 <= generation <= len(_LANE_BITS_PER_SECOND) or lanes < 1:
         return None
     return _LANE_BITS_PER_SECOND[generation - 1] * lanes // 8 * 3 // 4

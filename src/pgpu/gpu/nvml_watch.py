@@ -19,18 +19,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pgpu.gpu import nvml_calls
+import pynvml
+
 from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.model import Resource
 
 LEAST_SECONDS = 0.1
 
-# By nvmlGpmMetricId_t.
 _METRICS = {
-    5: Resource.TENSOR,  # NVML_GPM_METRIC_ANY_TENSOR_UTIL
-    12: Resource.FP32,  # NVML_GPM_METRIC_FP32_UTIL
-    11: Resource.FP64,  # NVML_GPM_METRIC_FP64_UTIL
-    10: Resource.DRAM,  # NVML_GPM_METRIC_DRAM_BW_UTIL
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: Resource.TENSOR,
+    pynvml.NVML_GPM_METRIC_FP32_UTIL: Resource.FP32,
+    pynvml.NVML_GPM_METRIC_FP64_UTIL: Resource.FP64,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: Resource.DRAM,
 }
 _PERCENT = 100.0
 
@@ -51,7 +51,7 @@ class GpmWatch:
         self._clock = clock
         self._began_seconds = clock()
         with open_gpu() as handle:
-            self._first: Any = nvml_calls.gpm_sample(handle)
+            self._first: Any = pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
 
     def finish(self) -> tuple[float, Mapping[Resource, float]]:
         """Take the last sample; the object cannot be used afterwards.
@@ -65,21 +65,33 @@ class GpmWatch:
         """
         seconds = self._clock() - self._began_seconds
         with self._open_gpu() as handle:
-            last = nvml_calls.gpm_sample(handle)
+            last = pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
             try:
                 return seconds, self._between(last) if seconds >= LEAST_SECONDS else {}
             finally:
-                nvml_calls.free_gpm_sample(self._first)
-                nvml_calls.free_gpm_sample(last)
+                pynvml.nvmlGpmSampleFree(self._first)
+                pynvml.nvmlGpmSampleFree(last)
 
     def _between(self, last: Any) -> Mapping[Resource, float]:
-        values = zip(_METRICS.values(), nvml_calls.gpm_metrics(self._first, last, list(_METRICS)), strict=True)
-        return {resource: min(1.0, max(0.0, percent / _PERCENT)) for resource, percent in values if percent is not None}
+        question = pynvml.c_nvmlGpmMetricsGet_t()
+        question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        question.sample1, question.sample2 = self._first, last
+        question.numMetrics = len(_METRICS)
+        for place, metric in enumerate(_METRICS):
+            question.metrics[place].metricId = metric
+        answer = pynvml.nvmlGpmMetricsGet(question)
+        # The structure's array has room for every metric of NVML; only the first `numMetrics` entries are filled.
+        values = zip(_METRICS.values(), answer.metrics, strict=False)
+        return {
+            resource: min(1.0, max(0.0, float(metric.value) / _PERCENT))
+            for resource, metric in values
+            if metric.nvmlReturn == pynvml.NVML_SUCCESS
+        }
 
 
 def is_supported(handle: Any) -> bool:
     """Whether a GPU supports GPM."""
-    return nvml_calls.supports_gpm(handle)
+    return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
 
 
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
@@ -112,19 +124,19 @@ class XidWatch:
                 self._events = _subscribe()
             while True:
                 try:
-                    uuid, xid = nvml_calls.wait_for_event(self._events, _NO_WAIT_MILLISECONDS)
-                except nvml_calls.EventTimeoutError:  # the queue is empty
+                    event = pynvml.nvmlEventSetWait_v2(self._events, _NO_WAIT_MILLISECONDS)
+                except pynvml.NVMLError_Timeout:  # the queue is empty
                     return dict(self._fatal)
-                if xid not in _OF_PROGRAMS:
-                    self._fatal[uuid] = xid
+                if event.eventData not in _OF_PROGRAMS:
+                    self._fatal[pynvml.nvmlDeviceGetUUID(event.device)] = int(event.eventData)
 
 
 def _subscribe() -> Any:
-    events = nvml_calls.event_set()
-    for index in range(nvml_calls.device_count()):
+    events = pynvml.nvmlEventSetCreate()
+    for index in range(pynvml.nvmlDeviceGetCount()):
         with contextlib.suppress(*CANNOT_TELL):  # a GPU without Xid events; the others are still watched
-            handle = nvml_calls.device_by_index(index)
-            nvml_calls.register_events(handle, nvml_calls.XID_EVENTS, events)
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
     return events
 
 
