@@ -16,6 +16,7 @@ from pgpu.lab.p1 import P1_DEVICE_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.model import Objective
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
@@ -103,7 +104,7 @@ def _run_all(bed: Testbed, plan: P2Plan) -> _Trials:
         return _Trials(alone, growing, together, None)
     bed.progress(f"{plan.jobs} default jobs, each in a slice")
     jobs = [SlicedJob(f"p2-slice-{number}", plan.words(), plan.slice_bytes) for number in range(1, plan.jobs + 1)]
-    return _Trials(alone, growing, together, run_sliced(bed, jobs))
+    return _Trials(alone, growing, together, run_sliced(bed, jobs, objective=Objective.SOONEST))
 
 
 def _held_bytes(job: JobOutcome) -> int:

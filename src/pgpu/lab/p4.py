@@ -16,6 +16,7 @@ from pgpu.lab.p1 import P1_JOB_MIB
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
+from pgpu.model import Objective
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
@@ -96,9 +97,10 @@ def _run_all(bed: Testbed, plan: P4Plan) -> _Trials:
         return _Trials(bare, None, None)
     neighbours = [SlicedJob(name, words, plan.neighbour_bytes) for name in names]
     bed.progress("the neighbours alone, in slices")
-    quiet = run_sliced(bed, neighbours)
+    quiet = run_sliced(bed, neighbours, objective=Objective.SOONEST)
     bed.progress("a hog and its neighbours, in slices")
-    sliced = run_sliced(bed, [SlicedJob(_HOG, plan.hog_words(), plan.hog_slice_bytes), *neighbours])
+    hog = SlicedJob(_HOG, plan.hog_words(), plan.hog_slice_bytes)
+    sliced = run_sliced(bed, [hog, *neighbours], objective=Objective.SOONEST)
     return _Trials(bare, quiet, sliced)
 
 

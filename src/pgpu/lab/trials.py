@@ -182,6 +182,7 @@ def run_sliced(
     bed: Testbed,
     jobs: Sequence[SlicedJob],
     *,
+    objective: Objective = Objective.RESPONSE,
     repetition: int = 1,
     is_batch: bool = True,
     has_start_line: bool = False,
@@ -191,6 +192,8 @@ def run_sliced(
     Args:
         bed: Where they run.
         jobs: In order of arrival.
+        objective: `soonest` where the experiment is about jobs beside each other: those of programs that have run before would be
+            held back else.
         repetition: Number of this run of the experiment.
         is_batch: Whether all are submitted in one request: equal jobs are then a batch, which starts in even waves if it does not
             fit at once. Otherwise each is a request of its own, and jobs fill the GPU.
@@ -205,7 +208,7 @@ def run_sliced(
             peak_bytes[report.job.id] = max(seen, peak_bytes.get(report.job.id, 0))
         return client.gpus()[0].used_bytes
 
-    objective = Objective.RESPONSE if is_batch else Objective.SOONEST
+    objective = objective if is_batch else Objective.SOONEST
     submissions = [_submission_of(bed, job, objective, has_start_line=has_start_line) for job in jobs]
     requests = [submissions] if is_batch else [[each] for each in submissions]
     with sample_device(read_used_bytes) as samples:
