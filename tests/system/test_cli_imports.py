@@ -34,7 +34,8 @@ _DRIVER = {"pgpu.gpu.nvml", "pynvml", "shutil", "subprocess"}
 def test_a_short_command_imports_no_module_that_it_does_not_need(
     place: Place, words: list[str], absent: set[str]
 ) -> None:
-    assert place.run("ps").returncode == 0  # makes the simulated GPU and the ledger
+    # Makes the simulated GPU, the ledger, and a job of which a table shows the beginning of the command.
+    assert place.run("run", "--memory", "1GiB", "sh", "-c", f"true # {'x' * 80}").returncode == 0
     code = f"import sys; from pgpu.cli.main import main; main({words}); print(*sys.modules)"
     done = place.run_python("-c", code)
     assert done.returncode == 0, done.stderr

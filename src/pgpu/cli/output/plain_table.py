@@ -71,8 +71,8 @@ class PlainTable:
         is_right = self._is_right or [False] * count
         if width is not None:
             widths = _narrowed(widths, may_wrap, width - len(_GAP) * (count - 1))
-        if width is None and not has_colours and all(map(str.isascii, chain(*rows))):
-            # In a pipe nothing is folded or coloured, and ASCII needs no measuring: a fifth of the cost of the way below.
+        if width is None and not has_colours and all(map(_is_narrow, chain(*rows))):
+            # In a pipe nothing is folded or coloured, and narrow text needs no measuring: a fifth of the cost of the way below.
             pads = [str.rjust if each else str.ljust for each in is_right]
             for row in rows:
                 yield _GAP.join([pad(cell, most) for pad, cell, most in zip(pads, row, widths, strict=True)])
@@ -94,9 +94,14 @@ def _text(cell: str | Styled) -> str:
     return visible(cell if isinstance(cell, str) else cell.text)
 
 
+def _is_narrow(text: str) -> bool:
+    """Whether each character takes one place: ASCII, and the mark of a command that was cut."""
+    return text.isascii() or text.replace("…", "").isascii()
+
+
 def _cells(text: str) -> int:
     """Return the width of a text on a terminal: characters of East Asia and emoji take two places."""
-    if text.isascii():
+    if _is_narrow(text):
         return len(text)
     from rich.cells import cell_len
 
