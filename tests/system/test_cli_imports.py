@@ -27,7 +27,7 @@ _DRIVER = {"pgpu.gpu.nvml", "pynvml", "shutil", "subprocess"}
     [
         (["ps"], _HEAVY | _SCHEDULER | _DRIVER),
         (["ps", "--all"], _HEAVY | _SCHEDULER | _DRIVER),
-        (["queue"], _HEAVY),
+        (["queue"], _HEAVY | _SCHEDULER | _DRIVER),
         (["submit", "--memory", "9GiB", "true"], _HEAVY),
     ],
 )

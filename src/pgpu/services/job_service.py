@@ -194,7 +194,11 @@ class JobService:
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         """List the caller's waiting jobs in the order of admission, the held ones last."""
         self._recover()
-        line, held = self.engines.simulated(simulate).admissions.read_queue()
+        engine = self.engines.simulated(simulate)
+        with engine.ledger.view() as view:
+            if view.first_waiting(engine.settings.gpu_model) is None:
+                return []  # without a forecast, which needs the scheduler and the driver
+        line, held = engine.admissions.read_queue()
         places = [*enumerate(line, 1), *((None, job) for job in held)]
         return [QueueReport(place, job) for place, job in places if self.caller.sees(job.owner_uid)]
 
