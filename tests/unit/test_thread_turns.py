@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import until
 
 from pgpu.host import thread_turns
 from pgpu.host.thread_turns import limit_turns, pause, turn
@@ -74,7 +75,7 @@ def test_a_thread_that_got_no_turn_gives_none_back() -> None:
     with turn(), pause():
         pass
     assert thread_turns._turns is not None
-    assert thread_turns._turns.empty()
+    assert thread_turns._turns.free == 0
 
 
 def test_a_pause_outside_of_a_turn_takes_none() -> None:
@@ -82,7 +83,7 @@ def test_a_pause_outside_of_a_turn_takes_none() -> None:
     with pause():
         pass
     assert thread_turns._turns is not None
-    assert thread_turns._turns.qsize() == 1
+    assert thread_turns._turns.free == 1
 
 
 def test_a_pause_within_a_pause_takes_no_second_turn() -> None:
@@ -90,6 +91,40 @@ def test_a_pause_within_a_pause_takes_no_second_turn() -> None:
     for _ in range(3):
         with turn(), pause(), pause():
             assert thread_turns._turns is not None
-            assert thread_turns._turns.qsize() == 1
+            assert thread_turns._turns.free == 1
     assert thread_turns._turns is not None
-    assert thread_turns._turns.qsize() == 1
+    assert thread_turns._turns.free == 1
+
+
+def test_a_thread_that_comes_back_is_first_and_one_that_begins_is_not_left_out() -> None:
+    limit_turns(1, longest_wait_seconds=60.0)
+    turns = thread_turns._turns
+    assert turns is not None
+    order: list[str] = []
+    has_paused, may_return = threading.Event(), threading.Event()
+
+    def come_back() -> None:
+        with turn():
+            with pause():
+                has_paused.set()
+                may_return.wait()
+            order.append("back")
+            while len(order) == 1:
+                with pause():
+                    pass
+
+    def begin() -> None:
+        with turn():
+            order.append("begun")
+
+    threads = [threading.Thread(target=come_back), threading.Thread(target=begin)]
+    threads[0].start()
+    has_paused.wait()
+    with turn():
+        threads[1].start()
+        until(lambda: turns.beginning)
+        may_return.set()
+        until(lambda: turns.returning)
+    for each in threads:
+        each.join()
+    assert order == ["back", "begun"]
