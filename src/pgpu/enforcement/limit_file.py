@@ -96,7 +96,12 @@ def read_limit(path: Path) -> LimitFile:
         EnforcementError: The file cannot be read, or is not a limit file.
     """
     with explaining(path):
-        data = path.read_bytes()
+        # Not `path.read_bytes()`, which makes three times as many system calls: each round reads the files of all jobs.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(descriptor, LIMIT_BYTES)
+        finally:
+            os.close(descriptor)
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
     limit = _parse_limit(data)

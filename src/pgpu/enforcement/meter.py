@@ -37,6 +37,8 @@ _FLOCK = struct.Struct("hh4xqqi4x")
 
 _Totals = tuple[int, int, int, int]
 
+_UNUSED: Sequence[_Totals] = ((0, 0, 0, 0),) * MAX_GPUS
+
 
 class UsedSlot(Struct, frozen=True):
     """One process of a slice, or the memory that its forked children still hold."""
@@ -70,7 +72,7 @@ def read_use(limit: LimitFile, usage_path: Path) -> Sequence[SliceUse]:
     """
     with _opened(usage_path) as descriptor:
         totals = _totals(descriptor, usage_path)
-        slots = list(_slots(descriptor))
+        slots = [] if totals is _UNUSED else list(_slots(descriptor))
     # Slots of dead processes are still part of the file's totals until a process of the job takes them back.
     dead = [slot for slot, is_held in slots if not is_held]
     stays = any(slot.stays for slot, is_held in slots if is_held)
@@ -138,11 +140,11 @@ def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlo
     return SliceUse(gpu.uuid, used_bytes, peak_bytes, refusals, attempted_bytes, gpu.context_bytes)
 
 
-def _totals(descriptor: int, path: Path) -> list[_Totals]:
-    """Return total, peak, refusals and attempted bytes of each GPU; zeros if no process has used the file yet."""
+def _totals(descriptor: int, path: Path) -> Sequence[_Totals]:
+    """Return total, peak, refusals and attempted bytes of each GPU; `_UNUSED` if no process has used the file yet."""
     data = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
     if not data or data[:8] == bytes(8):
-        return [(0, 0, 0, 0)] * MAX_GPUS
+        return _UNUSED
     if len(data) < USAGE_HEADER_BYTES:
         raise EnforcementError(f"the usage file {path} is cut short")
     magic, abi, _ = USAGE_HEADER.unpack_from(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, Lease, SharingMode, Slice
+from pgpu.model import Gpu, Job, JobState, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 from pgpu.scheduling.capacity import IDLE, Tenancy
 from pgpu.scheduling.yielding_headroom import may_use_headroom, yielded_bytes
@@ -122,8 +122,7 @@ def take_snapshot(
         NodeError: A GPU cannot be read.
     """
     gpus = tuple(source.gpus())
-    # A released lease has no files, so its meter cannot be read.
-    leases = [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
+    leases = [entry.job.lease for entry in entries if entry.job.lease is not None and _may_use_gpu(entry)]
     meters = _read_meters(enforcer, leases)
     for _ in range(_MOST_READINGS):
         before = meters
@@ -135,6 +134,14 @@ def take_snapshot(
     steady = {key: min(use.used_bytes, before[key].used_bytes) for key, use in seen.items()}
     staying = {key: use.used_bytes if use.resident_bytes is None else use.resident_bytes for key, use in meters.items()}
     return Snapshot(gpus, used_bytes, steady, staying)
+
+
+def _may_use_gpu(entry: Entry) -> bool:
+    """Whether a job's meter may count anything: its lease is not released, which removes the meter, and its command has begun."""
+    job = entry.job
+    # The holder is in the ledger before the command's first instruction. A claim has neither.
+    is_unstarted = job.state is JobState.STARTING and job.holder is None and job.spec.has_program
+    return entry.is_lease_held and not is_unstarted
 
 
 def _read_meters(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str, str], SliceUse]:
