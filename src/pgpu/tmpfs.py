@@ -41,10 +41,16 @@ def unmount(directory: str | os.PathLike[str]) -> None:
     Raises:
         OSError: It could not be detached.
     """
-    if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _MNT_DETACH) != 0:
+    if _libc.umount2(os.fsencode(directory), _MNT_DETACH) != 0:
         number = ctypes.get_errno()
-        if number not in _ALREADY_UNMOUNTED:
+        # Users other than root get EPERM for any directory; none of theirs is mounted.
+        if number not in _ALREADY_UNMOUNTED and _is_mounted(directory):
             raise OSError(number, os.strerror(number), os.fspath(directory))
+
+
+def _is_mounted(directory: str | os.PathLike[str]) -> bool:
+    # Not `os.path.ismount`, which resolves the path for mounts of one file system in two places.
+    return os.lstat(directory).st_dev != os.lstat(os.path.dirname(directory)).st_dev
 
 
 _private: dict[int, bool] = {}
@@ -130,10 +136,16 @@ def _lock_board(runtime_directory: str) -> Iterator[None]:
 def _make_board(board: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(board, 0o755)
-    if not os.path.ismount(board) and not os.listdir(board):
-        mount_capped(board, _MOST_JOBS * FILE_BYTES, _MOST_JOBS + 1)
+    is_capped = _is_mounted(board)
+    if not is_capped and not os.listdir(board):
+        is_capped = mount_capped(board, _MOST_JOBS * FILE_BYTES, _MOST_JOBS + 1)
     os.chmod(board, 0o755)  # noqa: S103 - jobs of every user read it
-    # Each job owns its file and may grow it; the others' room is taken back here.
+    # Each job owns its file and may grow it; the others' room is taken back here. The capped tmpfs has these files alone, so
+    # that its counts show whether one of them has grown; its root is an inode without a block.
+    found = os.statvfs(board)
+    allocated_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
+    if is_capped and allocated_bytes <= (found.f_files - found.f_ffree - 1) * FILE_BYTES:
+        return
     with os.scandir(board) as entries:
         for entry in entries:
             if entry.stat(follow_symlinks=False).st_size > FILE_BYTES:

@@ -287,7 +287,7 @@ class ShimEnforcer:
         return Delivery(
             slice_directory=files.view,
             usage_path=files.usage,
-            time_path=files.time.resolve(),
+            time_path=files.time.readlink(),
             board_directory=files.board,
             gpu_uuids=uuids,
             simulated_state_directory=self._simulated,

@@ -15,6 +15,7 @@ from pgpu import tmpfs
 from pgpu.enforcement import meter, trace
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
+from pgpu.host.file_tree import remove_tree
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
 from pgpu.structs import Struct
 from pgpu.tmpfs import CAP_BYTES, mount_capped, unmount
@@ -28,7 +29,7 @@ IN_JOB = Path("/.pgpu")
 LAID_OUT = "container.json"
 """In a slice's directory if a container was created for it and waits: the record of that container."""
 
-_PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
+_PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n".encode()
 _HINTS = {
     errno.ENOSPC: "free memory on that tmpfs",
     errno.EFBIG: "run pgpu with a larger `ulimit -f`, at least 1024",
@@ -88,15 +89,16 @@ class SliceFiles(Struct, frozen=True, dict=True):
         with _explaining(self.home):
             self.home.mkdir(mode=0o700, parents=True)
             self._make_meter(gpu_uuids, is_traced=is_traced)
-            for directory in (self.view, self.view / "driver"):
-                _make_public_directory(directory)
+            _make_public_directory(self.view)
+            _make_public_directory(self.view / "driver")
             # Empty files and directories are mount points: inside the job, the view itself is mounted read-only.
-            _write(self.view / "usage", "", 0o444)
-            _write(self.view / tmpfs.TIME, "", 0o444)
-            _make_public_directory(self.view / tmpfs.BOARD)
-            _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
+            view = os.fspath(self.view)
+            _make_file(f"{view}/usage", 0o444)
+            _make_file(f"{view}/{tmpfs.TIME}", 0o444)
+            _make_public_directory(f"{view}/{tmpfs.BOARD}")
+            _make_file(f"{view}/ld.so.preload", 0o644, _PRELOAD_LINES)
             for name, source in libraries.items():
-                os.link(source, self.view / name)
+                os.link(source, f"{view}/{name}")
         # A file system that is mounted noexec refuses mmap(PROT_EXEC): every program of the job would start without the shim.
         if os.statvfs(self.view).f_flag & os.ST_NOEXEC:
             raise EnforcementError(
@@ -118,7 +120,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
         """Create empty files as mount points for the real driver's libraries."""
         with _explaining(self.home):
             for name in DRIVER_FILES:
-                _write(self.view / "driver" / name, "", 0o444)
+                _make_file(self.view / "driver" / name, 0o444)
 
     def make_simulated_mount_point(self) -> None:
         """Create the mount point for the simulated GPUs' state."""
@@ -164,23 +166,19 @@ class SliceFiles(Struct, frozen=True, dict=True):
         Raises:
             EnforcementError: It cannot be removed.
         """
-        from shutil import rmtree  # noqa: PLC0415 - commands remove no slices
-
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
             if not os.path.lexists(self.home):
                 return
             tmpfs.leave_board(str(self._runtime_directory), str(self.meter))
             unmount(self.meter)  # a mount point cannot be removed (EBUSY)
-            rmtree(self.home)
+            remove_tree(self.home)
 
     def _make_meter(self, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
         self.meter.mkdir(mode=0o700)
         mount_capped(self.meter, CAP_BYTES + (trace.USAGE_BYTES if is_traced else 0))
-        _write(self.usage, "", _USAGE_MODE)
-        with self.usage.open("r+b") as file:
-            # Allocate all pages now. A page that is allocated on first access raises SIGBUS in cuInit if the tmpfs has become full,
-            # and a file that a process extends raises SIGXFSZ under `ulimit -f`.
-            os.posix_fallocate(file.fileno(), 0, meter.USAGE_BYTES)
+        # Allocate all pages now. A page that is allocated on first access raises SIGBUS in cuInit if the tmpfs has become full,
+        # and a file that a process extends raises SIGXFSZ under `ulimit -f`.
+        _make_file(self.usage, _USAGE_MODE, allocated_bytes=meter.USAGE_BYTES)
         if is_traced:
             trace.prepare(self.usage)
         tmpfs.join_board(str(self._runtime_directory), str(self.meter), gpu_uuids)
@@ -221,14 +219,22 @@ def _copy_name(library: Path, _inode: int, _changed_ns: int, _size: int) -> str:
     return _name_of(library, library.read_bytes())
 
 
-def _write(path: Path, text: str, mode: int) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(mode)  # independent of the umask
+def _make_file(path: str | Path, mode: int, content: bytes = b"", *, allocated_bytes: int = 0) -> None:
+    # Not `Path.write_bytes`: a slice has many files, and a job waits for all of them.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)  # independent of the umask
+        if content:
+            os.write(descriptor, content)
+        if allocated_bytes:
+            os.posix_fallocate(descriptor, 0, allocated_bytes)
+    finally:
+        os.close(descriptor)
 
 
-def _make_public_directory(path: Path) -> None:
-    path.mkdir()
-    path.chmod(0o755)
+def _make_public_directory(path: str | Path) -> None:
+    os.mkdir(path)  # noqa: PTH102 - as for files
+    os.chmod(path, 0o755)  # noqa: PTH101, S103 - independent of the umask; users other than root have their jobs' views
 
 
 @contextlib.contextmanager

@@ -4,11 +4,13 @@ Values only: `app` reads the settings from files, environment and flags. Every p
 """
 
 import os
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
 from pgpu.errors import NodeError
+from pgpu.host.file_tree import remove_tree
 from pgpu.scheduling.gpu_turns import TurnRules
 from pgpu.structs import Struct, field
 from pgpu.units import MIB
@@ -204,13 +206,12 @@ class JobPaths(Struct, frozen=True, dict=True):
 
     def remove_live(self) -> None:
         """Remove the files of the runtime directory."""
-        from shutil import rmtree  # noqa: PLC0415 - commands remove no jobs
-
-        rmtree(self.live, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(self.live)
 
     def remove(self) -> None:
         """Remove all files of the job."""
-        from shutil import rmtree  # noqa: PLC0415 - likewise
+        from shutil import rmtree  # noqa: PLC0415 - commands remove no jobs
 
         self.remove_live()
         self.remove_records()
