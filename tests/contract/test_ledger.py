@@ -119,7 +119,7 @@ def test_those_of_several_jobs_that_wait_are_cancelled_in_one_step_and_their_env
     states = {entry.job.id: (entry.job.state, entry.job.finished_at_seconds) for entry in ledger.entries_of(ids)}
     ended = (JobState.CANCELLED, 7.0)
     assert states == dict(zip(ids, (ended, (JobState.RUNNING, None), ended, (JobState.WAITING, None)), strict=True))
-    assert [ledger.environment(each) for each in ids[:2]] == [(), (("A", "secret"),)]
+    assert [ledger.inheritance(each)[0] for each in ids[:2]] == [(), (("A", "secret"),)]
 
 
 def test_the_models_that_jobs_wait_for_are_each_found_once(ledger: Ledger) -> None:
@@ -218,10 +218,10 @@ def test_the_asker_s_environment_is_kept_until_its_job_is_final_and_then_gone_fr
     entry = waiting()
     with ledger.decision() as decision:
         entry = decision.add(entry, tuple((f"TOKEN_{number}", "a-secret" * 100) for number in range(100)))
-    assert len(ledger.environment(entry.job.id)) == 100
+    assert len(ledger.inheritance(entry.job.id)[0]) == 100
     with ledger.decision() as decision:
         decision.put(replace(entry, job=replace(entry.job, state=JobState.EXITED)))
-    assert ledger.environment(entry.job.id) == ()
+    assert ledger.inheritance(entry.job.id)[0] == ()
     ledger.close()
     assert b"a-secret" not in ledger_path.read_bytes()
 
@@ -238,11 +238,11 @@ def test_jobs_that_were_asked_for_together_share_an_environment_until_the_last_o
     ledger.close()
     assert ledger_path.read_bytes().count(b"TOKEN_99") == 2, "once, and once in the index that finds it"
     for entry in (first, second, third):
-        assert ledger.environment(entry.job.id) == environment
+        assert ledger.inheritance(entry.job.id)[0] == environment
         with ledger.decision() as decision:
             decision.put(replace(entry, job=replace(entry.job, state=JobState.CANCELLED)))
-        assert ledger.environment(entry.job.id) == ()
-    assert ledger.environment(other.job.id) == (("A", "1"),)
+        assert ledger.inheritance(entry.job.id)[0] == ()
+    assert ledger.inheritance(other.job.id)[0] == (("A", "1"),)
     ledger.close()
     assert b"a-secret" not in ledger_path.read_bytes()
 

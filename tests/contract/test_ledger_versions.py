@@ -26,7 +26,7 @@ def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(ledger_pa
     assert (running.job.id, running.job.state, running.job.peak_bytes) == ("aaaaaaaaaaaa", JobState.RUNNING, None)
     assert running.job.lease == Lease("aaaaaaaaaaaa", (Slice("GPU-0", 1 << 30),), 2.0, "shim")
     assert (queued.job.spec.name, queued.wait_deadline_seconds) == ("queued", 99.0)
-    assert ledger.environment("a" * 12) == (("HOME", "/root"),)
+    assert ledger.inheritance("a" * 12)[0] == (("HOME", "/root"),)
     add(ledger, waiting("c" * 12, name="new"))
     ledger.close()
 

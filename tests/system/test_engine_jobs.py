@@ -331,7 +331,7 @@ def test_a_job_finds_the_environment_and_directory_of_its_submitter(
 
 def test_a_final_job_no_longer_keeps_its_askers_environment(machine: World) -> None:
     job, _, _ = machine.run(("true",))
-    assert machine.engine.ledger.environment(job.id) == ()
+    assert machine.engine.ledger.inheritance(job.id)[0] == ()
 
 
 def test_waiting_costs_next_to_no_processor_time(machine: World) -> None:

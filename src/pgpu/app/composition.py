@@ -202,8 +202,9 @@ class EnginesOfJobs:
         return replace(settings, simulate=own.simulate, runtime_dir=own.runtime_dir), clean_environment()
 
     def _of_submitter(self, job_id: str) -> tuple[Settings, Mapping[str, str]]:
-        environment = dict(self._ledger.environment(job_id))
-        if not environment or account_of(self._ledger.inherited(job_id), ()) is not None:
+        words, inherited = self._ledger.inheritance(job_id)
+        environment = dict(words)
+        if not environment or account_of(inherited, ()) is not None:
             # A server decides for its users: their environment is their jobs' alone.
             return self._settings, dict(os.environ)
         own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)

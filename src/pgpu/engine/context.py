@@ -239,11 +239,12 @@ class EngineContext:
 
     def account(self, job_id: str) -> Account | None:
         """Return the account of a job that was submitted through a server; None for all other jobs."""
-        return account_of(self.ledger.inherited(job_id), self.ledger.environment(job_id))
+        environment, inherited = self.ledger.inheritance(job_id)
+        return account_of(inherited, environment)
 
     def submitter_of(self, job_id: str) -> Account | None:
         """Return the account with environment, umask and limits that a job inherits; None if the ledger has none."""
-        inherited, environment = self.ledger.inherited(job_id), self.ledger.environment(job_id)
+        environment, inherited = self.ledger.inheritance(job_id)
         return account_of(inherited, environment) or own_account(inherited, environment)
 
     def attend(self, job_id: str) -> None:

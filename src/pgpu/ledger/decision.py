@@ -20,19 +20,15 @@ from pgpu.structs import replace
 Environment = Sequence[tuple[str, str]]
 
 # A running older pgpu still writes the environment into the job's own column.
-ENVIRONMENT_OF_JOB = """
-SELECT coalesce(words, environment) AS words FROM jobs LEFT JOIN environments ON environments.id = environment_id
+INHERITANCE_OF_JOB = """
+SELECT coalesce(words, environment) AS words, inherited FROM jobs LEFT JOIN environments ON environments.id = environment_id
 WHERE jobs.id = ?
 """
 
 
-def environment_of(rows: Sequence[sqlite3.Row]) -> tuple[tuple[str, str], ...]:
-    """Return the environment in the answer to `ENVIRONMENT_OF_JOB`; empty once the job is final."""
-    return _environment(rows[0]["words"]) if rows and rows[0]["words"] is not None else ()
-
-
 @lru_cache(maxsize=16)
-def _environment(words: str) -> tuple[tuple[str, str], ...]:
+def read_environment(words: str) -> tuple[tuple[str, str], ...]:
+    """Return the environment in the answer to `INHERITANCE_OF_JOB`."""
     # Cached, since the jobs of an array have one text.
     return tuple((name, value) for name, value in json.loads(words))
 

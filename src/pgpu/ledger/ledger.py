@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pgpu.errors import JobNotFoundError, LedgerError
 from pgpu.ledger.change_watch import CachedRead, CommitCounter
-from pgpu.ledger.decision import ENVIRONMENT_OF_JOB, Decision, environment_of
+from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, VERSION
@@ -193,14 +193,15 @@ class Ledger:
             return elements
         return [job.id] if word in {job.id, job.spec.name} or not elements else elements
 
-    def environment(self, job_id: str) -> tuple[tuple[str, str], ...]:
-        """Return the environment of the process that submitted a job; empty once the job is final."""
-        return environment_of(self._connections.rows(ENVIRONMENT_OF_JOB, (job_id,)))
+    def inheritance(self, job_id: str) -> tuple[tuple[tuple[str, str], ...], str | None]:
+        """Return what a job has from the process that submitted it, as `Decision.add` got it.
 
-    def inherited(self, job_id: str) -> str | None:
-        """Return the `inherited` of a job; None for a job that an older pgpu added."""
-        found = self._connections.rows("SELECT inherited FROM jobs WHERE id = ?", (job_id,))
-        return found[0]["inherited"] if found else None
+        Returns:
+            The environment, empty once the job is final, and `inherited`, None for a job that an older pgpu added.
+        """
+        for words, inherited in self._connections.rows(INHERITANCE_OF_JOB, (job_id,)):
+            return () if words is None else read_environment(words), inherited
+        return (), None
 
     def close(self) -> None:
         """Close the connections of this process; the next use opens new ones."""

@@ -86,7 +86,6 @@ def _follow(engine: Engine, container: Container, gate: Gate, turn: SubmissionTu
     while True:
         _wait_for_grant(engine, container, gate, job_id)
         places = engine.places(job_id)
-        places.make()
         with log_to_file(places.supervisor_log), thread_turns.turn():
             supervise(engine, job_id)
         entry = engine.ledger.entry(job_id)

@@ -100,7 +100,6 @@ class Attendants:
                 self._attend_container(engine, job_id, turn)
             else:
                 places = engine.places(job_id)
-                places.make()
                 with log_to_file(places.supervisor_log), thread_turns.turn():
                     supervise(engine, job_id, self._take_monitor)
         except JobNotFoundError:

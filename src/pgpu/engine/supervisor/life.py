@@ -145,10 +145,13 @@ class _Supervisor:
             self._is_given_back = True
             return
         except PgpuError as exc:
-            self._end(failed(exc, has_run=self._running is not None or self._job.holder is not None))
+            has_run = self._running is not None or self._job.holder is not None
+            self._log_errors(self._read_job)
+            self._end(failed(exc, has_run=has_run))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
             say_traceback()
             self._kill_running()
+            self._log_errors(self._read_job)
             self._end(failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
         self._standing.close()
@@ -285,6 +288,7 @@ class _Supervisor:
         self._suspension = life.suspension
         final = life.until_ended()
         self._refuse_if_never_run()
+        self._job = life.job
         self._carrier.drain()
         measured = measure_trace(self._engine, self._job, metrics)
         self._ended_run = observe_end(self._engine, life.observed, measured, life.last_sample)
@@ -318,8 +322,6 @@ class _Supervisor:
                     self._ended_run.learn(decision, entry.job)
             return entry
 
-        # The lease names its enforcer since the start of the job.
-        self._log_errors(self._read_job)
         while self._next_try is not None or not self._try_release(ended):
             try:
                 with self._engine.ledger.decision() as decision:
@@ -333,6 +335,7 @@ class _Supervisor:
                 return
 
     def _read_job(self) -> None:
+        # The lease names its enforcer since the start of the job.
         self._job = self._engine.ledger.job(self._job.id)
 
     def _linger(self) -> None:

@@ -53,6 +53,9 @@ class Running:
         """
         self._engine = engine
         self._loop = loop
+        self.job = job
+        """As it was started; after its end, as it is in the ledger."""
+
         self._id = job.id
         self._running = running
         self._entry = engine.ledger.cached(lambda: engine.ledger.entry(job.id))
@@ -87,7 +90,8 @@ class Running:
         """
         descriptor = self._running.fileno()
         self._watch_end(descriptor)
-        self._loop.call_later(0.0, self.on_wake)
+        if self._signals:
+            self._loop.call_later(0.0, self.on_wake)
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._check_clients_now)
         self._tick_timer = self._loop.call_on_beat(self._tick)
@@ -167,7 +171,8 @@ class Running:
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         with self._errors_logged():
-            self._watch.look_at_meters(self._engine.ledger.job(self._id))
+            self.job = self._engine.ledger.job(self._id)
+            self._watch.look_at_meters(self.job)
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()

@@ -86,7 +86,8 @@ def start(
     if not is_process:
         announced = _mark_running(engine, announced)
     _bind_resize(engine, bound, announced)
-    engine.wake(beside)
+    # A job that was to leave its GPU before it was announced finds that in the ledger.
+    engine.wake(beside if announced.suspended_by is None else [*beside, job.id])
     return running
 
 
@@ -96,6 +97,7 @@ def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob 
     carrier.started()
     if running is not None:
         _mark_running(engine, job)
+        engine.wake([job.id])  # what changed while no agent supervised it is in the ledger
     return running
 
 
