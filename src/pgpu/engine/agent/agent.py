@@ -5,6 +5,7 @@ for a moment, or replaced, finds the same state.
 """
 
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -40,6 +41,9 @@ PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MOST_PAUSE_SECONDS = 0.1
 """Between two rounds that messages ask for; less after a short round."""
 
+ROUNDS_SHARE = 0.2
+"""Part of the time that rounds take at most while messages come in a row: one round serves all messages of a pause."""
+
 ROUND_SECONDS = 10.0
 """Longest time between two rounds: places in the order change with time, and a message may have been lost."""
 
@@ -54,6 +58,9 @@ RETRY_SECONDS = 1.0
 
 LINGER_SECONDS = 10.0
 """Time that an agent runs after its last job: a job that is submitted meanwhile starts in a tenth of the time."""
+
+_OBJECTS_BETWEEN_COLLECTIONS = 10_000
+"""A job makes some thousands of objects, few of them in cycles; Python's 700 would collect several times for each."""
 
 _MOST_WORD_BYTES = 64
 
@@ -86,6 +93,8 @@ def run_agent(
     engine.settings.spool.mkdir(mode=0o700, exist_ok=True)
     remove_old_reaped(engine.settings.spool)
     with closing(_Agent(engine, engine_of, attend_container, lock)) as agent:
+        gc.freeze()  # loaded modules stay for the process's life: garbage collection need not visit them
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         agent.run()
         if agent.has_lost_guard:
             become_guard(lock, engine.settings.spool, again)
@@ -209,7 +218,7 @@ class _Agent:
             self._admit_soon()
 
     def _admit_soon(self) -> None:
-        """Run a round now, or a moment later right after another one: rounds take at most half of the time."""
+        """Run a round now, or a moment later right after another one; see `ROUNDS_SHARE`."""
         pause_seconds = self._free_at_seconds - now_seconds()
         if pause_seconds <= 0:
             self._log_errors(self._admit)
@@ -238,7 +247,8 @@ class _Agent:
         self._watch_holders()
         self._sleep()
         ended_at_seconds = now_seconds()
-        self._free_at_seconds = ended_at_seconds + min(ended_at_seconds - began_at_seconds, MOST_PAUSE_SECONDS)
+        pause_seconds = (ended_at_seconds - began_at_seconds) * (1 / ROUNDS_SHARE - 1)
+        self._free_at_seconds = ended_at_seconds + min(pause_seconds, MOST_PAUSE_SECONDS)
 
     def _check(self) -> None:
         """Check at low cost whether a round is due, or whether this agent must end."""
