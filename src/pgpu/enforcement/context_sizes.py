@@ -45,6 +45,8 @@ class ContextSizes:
         self._processes = processes
         self._cuda_library = cuda_library
         self._simulated = simulated_state_directory
+        self._known_bytes: dict[str, int] = {}
+        """Facts that this process has read or measured, by their keys."""
 
     def __call__(self, gpu: Gpu) -> int:
         """Return the bytes of one context on this GPU.
@@ -53,12 +55,12 @@ class ContextSizes:
             EnforcementError: They cannot be measured, so no slice can be charged correctly.
         """
         key = f"context-bytes/{gpu.name}/{gpu.uuid if gpu.is_simulated else gpu.driver_version}/{SHARING_MODE}"
-        known = self._facts.get(key)
-        if known is not None:
-            return int(known)
-        measured_bytes = self._measure(gpu)
-        self._facts.put(key, str(measured_bytes))
-        return measured_bytes
+        if key not in self._known_bytes:
+            fact = self._facts.get(key)
+            self._known_bytes[key] = self._measure(gpu) if fact is None else int(fact)
+            if fact is None:
+                self._facts.put(key, str(self._known_bytes[key]))
+        return self._known_bytes[key]
 
     def _measure(self, gpu: Gpu) -> int:
         # The probe holds its context while NVML is read: the driver lists a process only as long as it has one.

@@ -95,19 +95,23 @@ def read_limit(path: Path) -> LimitFile:
     Raises:
         EnforcementError: The file cannot be read, or is not a limit file.
     """
-    with explaining(path):
-        # Not `path.read_bytes()`, which makes three times as many system calls: each round reads the files of all jobs.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(descriptor, LIMIT_BYTES)
-        finally:
-            os.close(descriptor)
+    data = _read(path)
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
     limit = _parse_limit(data)
     if limit is None:
         raise EnforcementError(f"{path} is no limit file of this version")
     return limit
+
+
+def _read(path: Path) -> bytes:
+    # Not `path.read_bytes()`, which makes three times as many system calls: each round reads the files of all jobs.
+    with explaining(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, LIMIT_BYTES)
+        finally:
+            os.close(descriptor)
 
 
 @lru_cache(maxsize=512)
@@ -250,8 +254,7 @@ def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
 def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], ComputeWord]) -> ComputeWord:
     # Read-modify-write under the lock: several processes of the host change bits of the same word.
     with _exclusive_writer(path):
-        with explaining(path):
-            abi = int.from_bytes(path.read_bytes()[8:12], "little")
+        abi = int.from_bytes(_read(path)[8:12], "little")
         # A shim of version 1 never reads the word: a job that cannot be held must not count as held.
         if abi < _COMPUTE_ABI:
             raise EnforcementError(

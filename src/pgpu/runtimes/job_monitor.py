@@ -259,7 +259,7 @@ def send_order(connection: "socket.socket", words: Sequence[str], order: Monitor
     memory = os.memfd_create("order", os.MFD_CLOEXEC)
     try:
         with open(memory, "wb", closefd=False) as file:
-            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+            file.write(os.fsencode("\0".join(words) + "\0"))
         descriptors = [memory, order.lock, order.listener, order.control, order.spool, order.go, order.report]
         descriptors += [*order.streams, *order.job_ends, order.done, *order.held]
         socket.send_fds(connection, [b"\0"], descriptors)

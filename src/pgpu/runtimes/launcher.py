@@ -87,7 +87,7 @@ class Launch(Struct):
             RuntimeUnavailableError: The kernel rejected a step.
         """
         # Sent through the pipe and not passed by execve: a variable such as LD_PRELOAD must not apply to the launcher itself.
-        block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+        block = os.fsencode("".join([f"{name}={value}\0" for name, value in environment.items()]))
         with contextlib.suppress(BrokenPipeError):  # the launcher's report has the reason
             _write_all(self._control, struct.pack("<Q", len(block)) + block)
         line = self._read_line()

@@ -88,6 +88,9 @@ class Carrier:
         """Whether the monitor carries the streams only, and is not the job's parent."""
 
         self._number = 0
+        self._ended: EndRecord | None = None
+        """The record of that start's end, once it was found: it never changes."""
+
         self._monitor: Monitor | None = None
         self._offered: OfferedMonitor | None = None
         self._done: int | None = None
@@ -155,7 +158,7 @@ class Carrier:
         Raises:
             OSError: The kernel could not create a process.
         """
-        self._number = time.time_ns()
+        self._number, self._ended = time.time_ns(), None
         self._places.done.unlink(missing_ok=True)
         os.mkfifo(self._places.done, 0o600)
         self._watch_done()
@@ -420,9 +423,10 @@ class Carrier:
         return max(self._places.records(), key=lambda path: int(path.suffix[1:]), default=None)
 
     def _end_record(self) -> EndRecord | None:
-        with contextlib.suppress(FileNotFoundError, NodeError):
-            return read_record(self._places.spool / f"ended-{self._job_id}.{self._number}")
-        return None
+        if self._ended is None:
+            with contextlib.suppress(FileNotFoundError, NodeError):
+                self._ended = read_record(self._places.spool / f"ended-{self._job_id}.{self._number}")
+        return self._ended
 
     def _release_lock(self) -> None:
         if self._lock is not None:
