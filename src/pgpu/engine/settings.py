@@ -245,6 +245,11 @@ class AgentPaths(Struct, frozen=True):
 
 def agent_paths(settings: EngineSettings, gpu_model: str | None) -> AgentPaths:
     """Return the paths of the agent of one queue."""
-    # Named as in the release before this one, so that agents of both exclude each other.
-    directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
+    return _agent_paths(settings.runtime_directory, gpu_model)
+
+
+@lru_cache(maxsize=64)
+def _agent_paths(runtime_directory: Path, gpu_model: str | None) -> AgentPaths:
+    # Cached as those of jobs. Named as in the release before this one, so that agents of both exclude each other.
+    directory, name = runtime_directory / "keepers", gpu_model or "gpus"
     return AgentPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))

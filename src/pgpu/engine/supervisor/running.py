@@ -289,7 +289,7 @@ class Running:
     def _check_clients_now(self) -> None:
         if self._clients is not None:
             with self._errors_logged():
-                self._check_clients(self._engine.ledger.job(self._id))
+                self._check_clients(self.job)
 
     def _check_mps_loss(self) -> None:
         """Check whether a program failed because its MPS daemon or server died since the last tick."""
