@@ -85,7 +85,8 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
         (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
-            (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)))
+            (SELECT gpu_uuid, memory_bytes, compute_share, resident_bytes FROM slices WHERE slices.job_id = jobs.id
+            ORDER BY position)))
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
