@@ -48,7 +48,7 @@ class Attendants:
             engine_of: Returns the engine with the settings of a job's submitter; called in the job's thread.
             attend_container: Does what a container needs from its creation to its end; called in its thread.
             take_monitor: Returns the monitor that a command offers for its job; called in the job's thread.
-            on_end: Called in the main thread after threads have ended.
+            on_end: Called in the main thread after the end of threads whose jobs may need another one.
         """
         self._loop = loop
         self._engine = engine
@@ -59,6 +59,9 @@ class Attendants:
         self._threads: dict[str, threading.Thread] = {}
         self._failed_at_seconds: dict[str, float] = {}
         self._engines: set[Engine] = set()
+        self._granted_again: set[str] = set()
+        """Jobs that were to be started while they had a thread."""
+
         self._ended: list[str] = []
         self._last_turn: threading.Event | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -72,9 +75,15 @@ class Attendants:
         return self._threads.keys()
 
     def start(self, job_id: str) -> None:
-        """Start a thread for a job; no effect if it has one, or if one ended by an error less than `RETRY_SECONDS` ago."""
-        is_too_early = time.monotonic() < self._failed_at_seconds.get(job_id, -RETRY_SECONDS) + RETRY_SECONDS
-        if job_id in self._threads or is_too_early:
+        """Start a thread for a job.
+
+        If it has one, `on_end` is called after that one: the job may have been granted again before its thread is over. No
+        effect if one ended by an error less than `RETRY_SECONDS` ago.
+        """
+        if job_id in self._threads:
+            self._granted_again.add(job_id)
+            return
+        if time.monotonic() < self._failed_at_seconds.get(job_id, -RETRY_SECONDS) + RETRY_SECONDS:
             return
         turn = SubmissionTurn(self._last_turn) if container_home(self._engine, job_id) is not None else None
         thread = threading.Thread(target=self._attend, args=(job_id, turn), name=job_id, daemon=True)
@@ -118,11 +127,16 @@ class Attendants:
 
     def _collect(self) -> None:
         os.eventfd_read(self._event)
+        ended = set()
         while self._ended:
-            self._threads.pop(self._ended.pop()).join()
+            ended.add(self._ended.pop())
+        for job_id in ended:
+            self._threads.pop(job_id).join()
         if not self._threads:
             # Nothing of this process uses a GPU any more: another ledger may have them.
             while self._engines:
                 self._engines.pop().release_gpus()
             self._failed_at_seconds.clear()
-        self._on_end()
+        if not ended.isdisjoint(self._granted_again):
+            self._granted_again -= ended
+            self._on_end()
