@@ -41,7 +41,7 @@ PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MOST_PAUSE_SECONDS = 0.1
 """Between two rounds that messages ask for; less after a short round."""
 
-ROUNDS_SHARE = 0.2
+ROUNDS_SHARE = 0.1
 """Part of the time that rounds take at most while messages come in a row: one round serves all messages of a pause."""
 
 ROUND_SECONDS = 10.0

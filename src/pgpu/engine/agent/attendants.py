@@ -21,8 +21,8 @@ from pgpu.host.stderr_log import log_to_file, say, say_traceback
 RETRY_SECONDS = 1.0
 """Pause before a job gets another thread after one ended by an error."""
 
-_TURNS = 4
-"""Threads that run at a time: one of them has the interpreter, and the others wait for a disk, a process or a driver."""
+_TURNS = 2
+"""Threads that run at a time: one of them has the interpreter, and the other one waits for a disk or a driver."""
 
 _STACK_BYTES = 1 << 20
 """Of a thread; only touched pages count."""
