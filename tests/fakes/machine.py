@@ -27,7 +27,7 @@ from pgpu.gpu import MetricsWatch
 from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
-from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
+from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.runtimes.running_process import RunningProcess
@@ -36,6 +36,10 @@ from pgpu.structs import replace
 
 LOCKS = "locks"
 """Directory of a machine whose GPUs are taken for real ones: there, two ledgers exclude each other."""
+
+
+KILL_ANNOUNCED = "kill-announced"
+"""File of a machine whose jobs are killed after they were announced, before their commands are executed."""
 
 
 class FileGpus:
@@ -203,6 +207,8 @@ class DyingRuntime(ProcessRuntime):
             self._die_at("before-announce", job)
             announce(holder)
             self._die_at("after-announce", job)
+            if isinstance(holder, ProcessHolder) and (self._root / KILL_ANNOUNCED).exists():
+                os.kill(holder.pid, signal.SIGKILL)
 
         return super().start(job, delivery, stdio, announce_and_die, account)
 

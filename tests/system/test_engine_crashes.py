@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.agent import DIE_AT_COMMIT
+from tests.fakes.machine import KILL_ANNOUNCED
 from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, world
 from tests.system.storm_victims import children_of, monitor_of
 from tests.waiting import until
@@ -51,6 +52,11 @@ def test_a_killed_job_gives_its_memory_to_the_next(machine: World) -> None:
     kill_job(machine, first.id)
     machine.until_running(second)
     assert machine.entry(first).job.exit_code == 137
+
+
+def test_a_job_killed_before_its_command_was_executed_has_the_code_of_its_signal(machine: World) -> None:
+    (machine.root / KILL_ANNOUNCED).touch()
+    assert machine.until_state(machine.submit(), JobState.EXITED, JobState.FAILED).exit_code == 137
 
 
 def test_a_job_killed_together_with_its_agent_frees_its_memory_for_the_next_job(machine: World) -> None:

@@ -87,6 +87,9 @@ class Carrier:
         self._is_carried = False
         """Whether the monitor carries the streams only, and is not the job's parent."""
 
+        self._is_released = False
+        """Whether this process has released the launcher of the monitor's job: its end is the job's, before execve too."""
+
         self._number = 0
         self._ended: EndRecord | None = None
         """The record of that start's end, once it was found: it never changes."""
@@ -144,6 +147,7 @@ class Carrier:
         """Close the job's ends in this process; start a monitor for the streams if the job has no launcher."""
         if self._lock is not None and self._monitor is None:
             self._start_monitor(None, None, None)
+        self._is_released = not self._is_carried and self._monitor is not None
         if self._streams is not None:
             self._streams.close_job_ends()
 
@@ -178,7 +182,9 @@ class Carrier:
         """Return the exit code of the job's main process: as recorded, or, if its monitor was killed, as the kernel kept it."""
         record = self._end_record()
         if record is not None:
-            return record.exit_code_of(holder)
+            # A process that was killed after its release and before execve has left no mark that its command ran.
+            is_of_job = self._is_released and record.holder == holder
+            return record.exit_code if is_of_job else record.exit_code_of(holder)
         start = self._last_record()
         if start is None or not read_record(start).has_run:
             return None  # the launcher ended before it executed the job
