@@ -50,6 +50,20 @@ def _self_test(ledger: Ledger) -> SelfTest:
     return SelfTest(ledger.facts, lambda job, delivery: run_throwaway(_RUNTIME, job, delivery), lambda _job: "")
 
 
+def test_a_slice_that_is_made_while_it_is_read_is_read_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, read, early = stage.job(["true"]), limit_file.read_limit, iter([True])
+
+    def read_too_early_once(path: Path) -> limit_file.LimitFile:
+        if next(early, False):
+            raise EnforcementError("there is no limit file yet")
+        return read(path)
+
+    with stage.prepared(job):
+        monkeypatch.setattr(limit_file, "read_limit", read_too_early_once)
+        (use,) = stage.enforcer.use(_lease(job))
+    assert use.used_bytes == 0
+
+
 def test_a_slice_shows_its_size_and_refuses_more(stage: Stage) -> None:
     with talking(stage, _RUNTIME) as job:
         assert job.ask("memory") == SLICE_BYTES

@@ -176,9 +176,9 @@ class ShimEnforcer:
         try:
             return _use(lease, files)
         except EnforcementError:
-            if _is_there(files):
-                raise
-            return ()  # released by another process during the read
+            if not _is_there(files):
+                return ()  # released by another process during the read
+        return _use(lease, files)  # a slice that was made during the read is whole now; a broken one fails again
 
     def trace(self, lease: Lease) -> bytes | None:
         """Return the log of a traced job in the format of `trace.read`; None if the job is not traced."""
