@@ -101,6 +101,18 @@ def test_a_job_of_a_batch_waits_beside_busy_jobs_of_others() -> None:
     assert {wait.cause for wait in admission.waits} == {Cause.BUSY}
 
 
+def test_a_job_on_two_gpus_reserves_memory_although_another_job_is_held_back() -> None:
+    two = replace(BUSY, job_id="two", owner_uid=5, request=Request(8 * GIB, gpu_count=2))
+    long = Candidate("long", Request(14 * GIB), owner_uid=6, duration_seconds=3600.0)
+    full = replace(running(0.9, gpu=0), slices=(Slice("GPU-0", 18 * GIB),))
+    admission = admit([room(0, 18), room(1)], [BUSY, two, long], 0.0, held=[full, running(0.8, gpu=1)])
+    assert {wait.job_id: wait.cause for wait in admission.waits} == {
+        "new": Cause.BUSY,
+        "two": Cause.MEMORY,
+        "long": Cause.TURN,
+    }
+
+
 loads = st.builds(Load, st.floats(0, 1), st.floats(0, 1e5) | st.just(math.inf), st.booleans())
 
 

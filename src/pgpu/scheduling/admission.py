@@ -43,7 +43,7 @@ from pgpu.scheduling.reservations import (
     renew_reservation,
     reserve,
 )
-from pgpu.scheduling.start_rule import StartRule
+from pgpu.scheduling.start_rule import StartRule, may_be_held
 from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
@@ -392,7 +392,8 @@ class _Round:
             return Cause.PLAN
         if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
-        if self.start_rule and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
+        is_held = bool(self.start_rule) and may_be_held(candidate, self._now_seconds)
+        if is_held and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
             return self.start_rule.cause(candidate)
         able = [
             room.gpu
