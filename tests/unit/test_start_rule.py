@@ -113,6 +113,19 @@ def test_a_job_on_two_gpus_reserves_memory_although_another_job_is_held_back() -
     }
 
 
+def test_a_job_behind_one_that_is_held_back_reserves_memory() -> None:
+    big = Candidate("big", Request(19 * GIB + GIB // 2), owner_uid=5)
+    small = Candidate("small", Request(6 * GIB), owner_uid=6, duration_seconds=3600.0)
+    first = replace(BUSY, owner_uid=7)
+    admission = admit([room()], [first, big, small], 0.0, held=[running(0.8)])
+    assert [wait.job_id for wait in admission.waits] == ["new", "big", "small"]
+    assert {wait.job_id: wait.cause for wait in admission.waits} == {
+        "new": Cause.BUSY,
+        "big": Cause.MEMORY,
+        "small": Cause.TURN,
+    }
+
+
 loads = st.builds(Load, st.floats(0, 1), st.floats(0, 1e5) | st.just(math.inf), st.booleans())
 
 

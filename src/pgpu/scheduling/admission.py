@@ -408,9 +408,9 @@ class _Round:
         if self.planned:
             self.planned.note_wait(candidate)
         if cause in {Cause.WAVE, Cause.BUSY}:
-            # No memory is reserved for it, since it fits, and none for a job behind it, which would delay the next wave.
+            # No memory is reserved for it, since it fits, and none for a job behind a wave, which would delay the next one.
             self.start_rule.hold_back(candidate)
-            self._has_first = True
+            self._has_first = self._has_first or cause is Cause.WAVE
         elif cause in _LIMITS:
             self._keep_quota(candidate)
         elif not self._has_first and not self.planned.contains(candidate):
