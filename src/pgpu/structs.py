@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 # since Python 3.11. `typing_extensions` takes as long to import as msgspec itself, so its import fails meanwhile: None in
 # `sys.modules` is an ImportError.
 sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
-from msgspec import DecodeError, Struct, convert, field, to_builtins  # noqa: E402
-from msgspec.json import Decoder as JsonDecoder  # noqa: E402
-from msgspec.json import encode as encode_json  # noqa: E402
-from msgspec.structs import FieldInfo, asdict, fields  # noqa: E402
-
-if sys.modules["typing_extensions"] is None:
-    del sys.modules["typing_extensions"]
+try:
+    from msgspec import DecodeError, Struct, convert, field, to_builtins
+    from msgspec.json import Decoder as JsonDecoder
+    from msgspec.json import encode as encode_json
+    from msgspec.structs import FieldInfo, asdict, fields
+finally:
+    if sys.modules["typing_extensions"] is None:
+        del sys.modules["typing_extensions"]
 
 if TYPE_CHECKING:
     # The same signature; checkers verify the names and types of the changes of this one.

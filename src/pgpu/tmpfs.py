@@ -50,7 +50,10 @@ def unmount(directory: str | os.PathLike[str]) -> None:
 
 def _is_mounted(directory: str | os.PathLike[str]) -> bool:
     # Not `os.path.ismount`, which resolves the path for mounts of one file system in two places.
-    return os.lstat(directory).st_dev != os.lstat(os.path.dirname(directory)).st_dev
+    try:
+        return os.lstat(directory).st_dev != os.lstat(os.path.dirname(directory)).st_dev
+    except FileNotFoundError:
+        return False
 
 
 _private: dict[int, bool] = {}

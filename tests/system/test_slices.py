@@ -5,6 +5,8 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from tests.system.cuda_talker import talking
@@ -50,18 +52,20 @@ def _self_test(ledger: Ledger) -> SelfTest:
     return SelfTest(ledger.facts, lambda job, delivery: run_throwaway(_RUNTIME, job, delivery), lambda _job: "")
 
 
-def test_a_slice_that_is_made_while_it_is_read_is_read_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, read, early = stage.job(["true"]), limit_file.read_limit, iter([True])
+@pytest.mark.parametrize("module", [limit_file, meter])
+def test_a_slice_that_is_made_while_it_is_read_is_not_used(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    name = {limit_file: "read_limit", meter: "read_use"}[module]
+    job, read = stage.job(["true"]), getattr(module, name)
 
-    def read_too_early_once(path: Path) -> limit_file.LimitFile:
-        if next(early, False):
-            raise EnforcementError("there is no limit file yet")
-        return read(path)
+    def read_too_early(*arguments: Any) -> Any:
+        missing = {Path: stage.directory / "not-yet"}
+        return read(*(missing.get(Path, each) if isinstance(each, Path) else each for each in arguments))
 
     with stage.prepared(job):
-        monkeypatch.setattr(limit_file, "read_limit", read_too_early_once)
-        (use,) = stage.enforcer.use(_lease(job))
-    assert use.used_bytes == 0
+        monkeypatch.setattr(module, name, read_too_early)
+        assert not stage.enforcer.use(_lease(job))
 
 
 def test_a_slice_shows_its_size_and_refuses_more(stage: Stage) -> None:

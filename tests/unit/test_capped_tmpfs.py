@@ -32,3 +32,18 @@ def test_what_is_no_mount_is_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / "there").mkdir()
     unmount(tmp_path / name)
     assert (tmp_path / "there").is_dir()
+
+
+def test_a_directory_that_is_not_there_is_not_mounted(tmp_path: Path) -> None:
+    code = f"""
+import ctypes, errno
+from pgpu import tmpfs
+
+def refused(directory: bytes, flags: int) -> int:
+    ctypes.set_errno(errno.EPERM)
+    return -1
+
+tmpfs._libc = type("", (), {{"umount2": staticmethod(refused)}})
+tmpfs.unmount({str(tmp_path / "meter")!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

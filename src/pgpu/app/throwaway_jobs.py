@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import EnforcementError
+from pgpu.host.thread_turns import pause
 from pgpu.model import Account, Delivery, Job
 from pgpu.runtimes import Runtime, Stdio
 
@@ -41,7 +42,9 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
             try:
                 poll = select.poll()
                 poll.register(running.fileno(), select.POLLIN)  # readable once the job ended
-                if not poll.poll(_TIMEOUT_SECONDS * 1000):
+                with pause():
+                    has_ended = poll.poll(_TIMEOUT_SECONDS * 1000)
+                if not has_ended:
                     raise EnforcementError(
                         f"the self-test for job {job.id} did not end in {_TIMEOUT_SECONDS:.0f} s",
                         hint="see `pgpu doctor`",
@@ -89,7 +92,9 @@ def _read_until_ready(descriptor: int, job: Job) -> str:
     poll.register(descriptor, select.POLLIN)
     text = b""
     while b"ready\n" not in text:
-        if not poll.poll(_TIMEOUT_SECONDS * 1000):
+        with pause():
+            is_readable = poll.poll(_TIMEOUT_SECONDS * 1000)
+        if not is_readable:
             raise EnforcementError(f"the self-test for job {job.id} wrote nothing for {_TIMEOUT_SECONDS:.0f} s")
         part = os.read(descriptor, 4096)
         if not part:

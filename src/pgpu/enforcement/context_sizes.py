@@ -14,6 +14,7 @@ from typing import IO
 
 from pgpu.enforcement import Facts
 from pgpu.errors import EnforcementError
+from pgpu.host.thread_turns import pause
 from pgpu.libraries import PROBE, library_path
 from pgpu.model import Gpu, GpuProcess
 
@@ -113,7 +114,9 @@ def _read_until_ready(stream: IO[bytes]) -> list[str]:
     text = b""
     while b"ready\n" not in text:
         left_seconds = deadline - time.monotonic()
-        if left_seconds <= 0 or not poll.poll(left_seconds * 1000):
+        with pause():
+            is_readable = left_seconds > 0 and poll.poll(left_seconds * 1000)
+        if not is_readable:
             break
         chunk = os.read(stream.fileno(), 4096)
         if not chunk:

@@ -172,13 +172,12 @@ class ShimEnforcer:
         Figures from the usage file are capped at the slice's size: a larger figure would hide the memory of other processes on
         the GPU. A corrupt file counts as a full slice.
         """
-        files = self.files(lease.job_id)
         try:
-            return _use(lease, files)
-        except EnforcementError:
-            if not _is_there(files):
-                return ()  # released by another process during the read
-        return _use(lease, files)  # a slice that was made during the read is whole now; a broken one fails again
+            return _use(lease, self.files(lease.job_id))
+        except EnforcementError as exc:
+            if isinstance(exc.__cause__, FileNotFoundError):
+                return ()  # another process makes or releases the slice
+            raise
 
     def trace(self, lease: Lease) -> bytes | None:
         """Return the log of a traced job in the format of `trace.read`; None if the job is not traced."""
@@ -316,19 +315,15 @@ def _slice_files(slices: Path, job_id: str) -> SliceFiles:
     return SliceFiles(slices / job_id)
 
 
-def _is_there(files: SliceFiles) -> bool:
-    return files.usage.exists() and files.limit.exists()
-
-
 def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
     limit = limit_file.read_limit(files.limit)
     largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit.gpus}
     try:
         uses = meter.read_use(limit, files.usage)
-    except EnforcementError:
-        # A corrupt file, which its own job wrote: the slice counts as full, so that a job cannot hide its use.
-        if not _is_there(files):
+    except EnforcementError as exc:
+        if isinstance(exc.__cause__, FileNotFoundError):
             raise
+        # A corrupt file, which its own job wrote: the slice counts as full, so that a job cannot hide its use.
         return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
     capped = []
     for use in uses:

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +20,6 @@ from pgpu.model import Job
 from pgpu.units import is_text
 
 T = TypeVar("T")
-
-
-class _RehearsalOverError(Exception):
-    """Rolls a transaction back."""
 
 
 class Ledger:
@@ -83,16 +79,15 @@ class Ledger:
 
     @contextmanager
     def rehearsal(self, change: Callable[[Decision], None]) -> Iterator[LedgerView]:
-        """Start a read transaction on what a decision would leave; it excludes writers and is always rolled back.
+        """Return a view of what a decision would leave, in a copy of the ledger: nothing is stored, and no writer waits.
 
         Raises:
             PgpuError: As `change`.
         """
-        with suppress(_RehearsalOverError), self._connections.writing() as connection:
-            decision = Decision(connection)
+        with self._connections.rehearsing() as connection:
+            decision = Decision(connection, self._waiting_seen)
             change(decision)
             yield decision
-            raise _RehearsalOverError
 
     def entries(self, *, include_final: bool) -> list[Entry]:
         """Return jobs, oldest first: all, or only the live ones."""

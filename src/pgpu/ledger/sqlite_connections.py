@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,21 @@ class Connections:
                 self._writer.release()
         if has_changed:
             announce_change(self._path)
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[sqlite3.Connection]:
+        """Write into a copy in memory, which is dropped when the block is left. Excludes no writer and waits for none.
+
+        Raises:
+            LedgerError: SQLite failed.
+            RequestError: A string is not UTF-8.
+        """
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            with self.reading() as connection:
+                connection.backup(copy)
+            with self._explained():
+                self._prepare(copy)
+                yield copy
 
     def refuse_to_make(self) -> None:
         """Never create the database from now on; fail if it does not exist."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pgpu.enforcement.mps.daemon_process import end_servers, is_there
 from pgpu.enforcement.self_test import parse_answers
 from pgpu.errors import EnforcementError, RequestError
+from pgpu.host.thread_turns import pause
 from pgpu.model import Account, Delivery, Job, Slice
 from pgpu.structs import Struct
 from pgpu.units import MIB
@@ -177,17 +178,18 @@ class MpsControl(Struct, frozen=True):
         words = [str(self.program), *([] if option is None else [option])]
         source = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
         try:
-            return subprocess.run(
-                words,
-                env=self._environment(),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_seconds,
-                check=False,
-                umask=_UMASK,
-                **source,
-            )
+            with pause():
+                return subprocess.run(
+                    words,
+                    env=self._environment(),
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout_seconds,
+                    check=False,
+                    umask=_UMASK,
+                    **source,
+                )
         except subprocess.TimeoutExpired as exc:
             raise TimeoutError(str(exc)) from exc
 

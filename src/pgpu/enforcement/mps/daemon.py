@@ -20,6 +20,7 @@ from pgpu.enforcement.mps.daemon_process import children, daemon_process, end
 from pgpu.errors import EnforcementError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import exclusive_flock, open_lock_file
+from pgpu.host.thread_turns import pause
 from pgpu.structs import Struct, field, replace, to_builtins
 
 QUIT_SECONDS = 2
@@ -80,7 +81,9 @@ class GpuDaemon:
             descriptor = open_lock_file(self._home / "lock", directory_mode=0o755)
         except OSError as exc:
             raise EnforcementError(f"{self._home} cannot be made: {exc.strerror}") from exc
-        with exclusive_flock(descriptor):
+        with contextlib.ExitStack() as stack:
+            with pause():
+                stack.enter_context(exclusive_flock(descriptor))
             yield
 
     def generation(self) -> Generation | None:

@@ -32,8 +32,9 @@ def find_control(*, is_simulated: bool) -> Path | None:
     """Return the control program of this machine's driver, or the simulated one; None if there is none."""
     if is_simulated:
         return library_path(SIMULATED_MPS_CONTROL)
-    places = (Path(directory) / PROGRAM for directory in os.get_exec_path())
-    return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
+    # Not `Path.is_file`, which raises where a directory of PATH is closed to this user.
+    places = (os.path.join(directory, PROGRAM) for directory in os.get_exec_path())  # noqa: PTH118 - see above
+    return next((Path(each) for each in places if os.path.isfile(each) and os.access(each, os.X_OK)), None)  # noqa: PTH113
 
 
 @contextlib.contextmanager

@@ -207,7 +207,7 @@ class Admissions:
         """Return the waiting jobs in the order of the next round, and those that are held; changes nothing.
 
         Args:
-            add: Stores further jobs, in a transaction that is rolled back once the queue was read with them.
+            add: Stores further jobs, in a copy of the ledger.
 
         Raises:
             NodeError: A GPU or the ledger cannot be read.

@@ -248,6 +248,9 @@ class SituationReader(Struct):
         return tuple([candidate for _, candidate in now.values()])
 
     def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
+        # A job whose wait is limited is never held back: its memory may be gone when the wait ends.
+        is_limited = waiting.wait_deadline_seconds is not None
+        demand = None if is_limited else self.learning.demands.get((waiting.signature, waiting.owner_uid))
         return Candidate(
             waiting.job_id,
             taken_of_device(waiting.request, self.settings.oversubscription),
@@ -258,11 +261,10 @@ class SituationReader(Struct):
             lasting.get((waiting.signature, waiting.owner_uid)),
             takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
             gpu_uuid=waiting.gpu_uuid,
-            # A job whose wait is limited is never held back: its memory may be gone when the wait ends.
-            batch=waiting.batch if waiting.wait_deadline_seconds is None else None,
+            batch=None if is_limited else waiting.batch,
             # A parked job returns to a place that it lent.
             uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
-            usual_demand=self.learning.demands.get((waiting.signature, waiting.owner_uid)),
+            usual_demand=demand,
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:

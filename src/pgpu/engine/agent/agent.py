@@ -23,6 +23,7 @@ from pgpu.engine.agent.heartbeat import beat
 from pgpu.engine.agent.monitor_offers import MonitorOffers
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
+from pgpu.engine.leases import mps_sharing  # noqa: F401 - loaded now: the first release may come after an upgrade in place
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.unix_sockets import bind

@@ -3,12 +3,12 @@
 The job's holder (its process or container) is in the ledger before the job's first instruction. After a crash the next agent
 finds either no holder, so the job never ran and is started, or a holder, which it adopts. If the holder is gone, the record of
 its monitor decides: without the launcher's mark the command never ran, and the job is queued again at its place; with the mark
-and without an end the job fails. It is never run twice.
+and without an end, or with a record of an earlier boot and without an end, the job fails. It is never run twice.
 """
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgpu.enforcement import DRIVER
 from pgpu.engine.admission.auto_sharing import keep_declined
@@ -31,6 +31,7 @@ from pgpu.model import (
     ProcessHolder,
     SharingMode,
     SharingWish,
+    Slice,
 )
 from pgpu.runtimes import RunningJob
 from pgpu.runtimes.job_monitor import OfferedMonitor
@@ -86,8 +87,11 @@ def start(
     if not is_process:
         announced = _mark_running(engine, announced)
     _bind_resize(engine, bound, announced)
-    # A job that was to leave its GPU before it was announced finds that in the ledger.
-    engine.wake(beside if announced.suspended_by is None else [*beside, job.id])
+    # What changed before the announcement (a share, a suspension) is in the ledger; its message met nothing that applies it.
+    has_changed = (
+        announced.suspended_by is not None or announced.request != bound.request or _slices(announced) != _slices(bound)
+    )
+    engine.wake([*beside, job.id] if has_changed else beside)
     return running
 
 
@@ -99,6 +103,10 @@ def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob 
         _mark_running(engine, job)
         engine.wake([job.id])  # what changed while no agent supervised it is in the ledger
     return running
+
+
+def _slices(job: Job) -> Sequence[Slice]:
+    return _lease(job).slices
 
 
 def _lease(job: Job) -> Lease:
