@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Objective, Request
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.start_rule import HOLD_SECONDS
+from pgpu.scheduling.start_rule import hold_end_seconds
 from pgpu.structs import Struct, replace
 from pgpu.units import GIB
 
@@ -108,7 +108,7 @@ class Replay:
     """One run of the clock to the last end."""
 
     def __init__(self, coming: Sequence[Arrival], law: Law, gpus: int, objective: Objective) -> None:
-        self.responses: list[float] = []
+        self.responses: dict[str, float] = {}
         self.end = 0.0
         self._gpus = [
             Gpu(f"GPU-{index}", "Test", index, GPU_GIB * GIB, "1.0", is_simulated=True) for index in range(gpus)
@@ -130,7 +130,7 @@ class Replay:
 
     @property
     def mean(self) -> float:
-        return fmean(self.responses)
+        return fmean(self.responses.values())
 
     def _arrive(self) -> None:
         while self._coming and self._coming[0].candidate.eligible_at_seconds <= self.end + 1e-9:
@@ -156,7 +156,7 @@ class Replay:
             known = arrival.candidate
             started = Held(
                 known.job_id,
-                0,
+                known.owner_uid,
                 grant.slices,
                 now,
                 duration_seconds=known.duration_seconds,
@@ -170,9 +170,9 @@ class Replay:
         used = {each.held.slices[0].gpu_uuid for each in self._running.values()}
         if self._waiting:
             assert used == {gpu.uuid for gpu in self._gpus}, "no GPU is idle while a job waits that fits"
-        came = [arrival.candidate.eligible_at_seconds for arrival in self._waiting.values()]
         if holds_back:
-            assert any(now - each < HOLD_SECONDS for each in came), "nothing is held back for longer than that"
+            may_wait = [now < hold_end_seconds(arrival.candidate) for arrival in self._waiting.values()]
+            assert any(may_wait), "nothing is held back for longer than that"
 
     def _go_on(self, *, holds_back: bool) -> None:
         now = self.end
@@ -195,7 +195,7 @@ class Replay:
             job.left_seconds -= (self.end - now) * pace
             if job.left_seconds <= 1e-6:
                 del self._running[job_id]
-                self.responses.append(self.end - self._came[job_id])
+                self.responses[job_id] = self.end - self._came[job_id]
 
 
 def ratios(jobs: Sequence[Arrival], law: Law, gpus: int = 1) -> tuple[float, float]:
@@ -207,16 +207,16 @@ def ratios(jobs: Sequence[Arrival], law: Law, gpus: int = 1) -> tuple[float, flo
 @pytest.mark.parametrize(
     ("kinds", "law", "most"),
     [
-        (SMALL, linear, 0.96),
-        (SMALL, super_linear, 0.88),
-        (SMALL, max_min, 0.98),
-        (HEAVY, linear, 0.94),
-        (HEAVY, super_linear, 0.80),
-        (HEAVY, max_min, 0.94),
-        ([Kind(1.0, 1, 300)], linear, 0.97),
+        (SMALL, linear, 0.99),
+        (SMALL, super_linear, 0.99),
+        (SMALL, max_min, 1.0),
+        (HEAVY, linear, 0.96),
+        (HEAVY, super_linear, 0.92),
+        (HEAVY, max_min, 0.95),
+        ([Kind(1.0, 1, 300)], linear, 1.0),
         (LIMITED_BY_MEMORY, linear, 1.02),
-        (LIMITED_BY_MEMORY, super_linear, 0.98),
-        (LIMITED_BY_MEMORY, max_min, 1.05),
+        (LIMITED_BY_MEMORY, super_linear, 1.02),
+        (LIMITED_BY_MEMORY, max_min, 1.02),
     ],
 )
 def test_jobs_that_came_together_end_earlier_on_average_where_time_is_short(
@@ -235,9 +235,21 @@ def test_a_stream_of_jobs_is_served_earlier_on_average(law: Law) -> None:
     assert fmean(end for _, end in found) <= 1.03
 
 
+def test_a_stream_of_short_jobs_at_most_doubles_the_response_of_a_job_of_another_user() -> None:
+    """Jobs of 20 s are never held back, and memory takes four of them: the GPU is never less busy."""
+    short = Candidate("", Request(5 * GIB), duration_seconds=20.0, usual_demand=0.9)
+    jobs = [Arrival(Kind(0.9, 5, 20), 20.0, replace(short, job_id=f"short{number}")) for number in range(150)]
+    long = Candidate("long", Request(4 * GIB), owner_uid=1, duration_seconds=300.0, usual_demand=0.9)
+    jobs.append(Arrival(Kind(0.9, 4, 300), 300.0, long))
+    held, soonest = (
+        Replay(jobs, linear, 1, each).responses["long"] for each in (Objective.RESPONSE, Objective.SOONEST)
+    )
+    assert held <= 2 * soonest
+
+
 def test_demands_that_are_off_by_a_third_are_good_enough() -> None:
     found = [ratios(arrivals(SMALL, 40, seed, error=0.33), linear) for seed in range(3)]
-    assert fmean(mean for mean, _ in found) <= 0.98
+    assert fmean(mean for mean, _ in found) <= 0.99
 
 
 @settings(deadline=None, max_examples=15)
@@ -254,7 +266,7 @@ def test_light_jobs_that_do_not_contend_end_as_with_filled_gpus(seed: int, gpus:
     gpus=st.integers(1, 2),
     law=st.sampled_from([linear, super_linear, max_min, no_contention]),
 )
-def test_no_gpu_is_idle_and_no_job_is_held_for_longer_than_half_an_hour(seed: int, gpus: int, law: Law) -> None:
+def test_no_gpu_is_idle_and_no_job_is_held_for_longer_than_it_may_be(seed: int, gpus: int, law: Law) -> None:
     """`Replay` checks it in each round."""
     jobs = arrivals([*SMALL, Kind(1.0, 1, 7200)], 20, seed)
     assert len(Replay(jobs, law, gpus, Objective.RESPONSE).responses) == 20

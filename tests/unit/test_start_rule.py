@@ -34,7 +34,7 @@ def test_a_job_waits_beside_one_that_needs_the_gpu_as_much_and_the_reason_has_fi
     [wait] = admission.waits
     assert wait.cause is Cause.BUSY
     assert wait.reason == (
-        "waits up to 29 min for a less busy GPU: the jobs there need 80% of its time, and would end later beside it"
+        "waits up to 4 min for a less busy GPU: the jobs there need 80% of its time, and would end later beside it"
     )
 
 
@@ -48,10 +48,22 @@ def test_a_job_waits_beside_one_that_needs_the_gpu_as_much_and_the_reason_has_fi
         replace(BUSY, usual_demand=0.2),
         replace(BUSY, duration_seconds=None),
         replace(BUSY, duration_seconds=LEAST_SECONDS - 1),
-        replace(BUSY, eligible_at_seconds=-HOLD_SECONDS),
+        replace(BUSY, eligible_at_seconds=-300.0),
+        replace(BUSY, eligible_at_seconds=-HOLD_SECONDS, duration_seconds=7200.0),
         replace(BUSY, request=replace(BUSY.request, compute_share=0.3)),
     ],
-    ids=["soonest", "limited wait", "urgent", "unknown", "light", "unknown length", "short", "held for long", "share"],
+    ids=[
+        "soonest",
+        "limited wait",
+        "urgent",
+        "unknown",
+        "light",
+        "unknown length",
+        "short",
+        "held for its length",
+        "held for half an hour",
+        "share",
+    ],
 )
 def test_other_jobs_start_where_they_fit(candidate: Candidate) -> None:
     assert admit([room()], [candidate], 0.0, held=[running(0.8)]).grants

@@ -3,11 +3,11 @@
 Jobs in time slices slow each other down once they need more of a GPU's time than there is. A job's *demand* is the share of the
 time that it needs, as its board measures it or as earlier runs of its program did. While the demands on a GPU sum to at most 1,
 all that fits starts. Beyond that, two plans are compared by the time that they cost all jobs on the GPU: one more job starts now,
-and everybody runs slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
+and the jobs there run slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
 than `MARGIN` leaves. Jobs of one batch additionally start in even waves (`even_waves`).
 
-A GPU without a job in use always takes one, only demands that are known count, and no job is held back for longer than
-`HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
+A GPU on which no job runs always takes one, only demands that are known count, and no job is held back for longer than it
+runs or than `HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
 
 Source: processor sharing serves jobs of equal length later on average than one after the other (Kleinrock 1976, section 4.4).
 """
@@ -77,9 +77,16 @@ def may_start_beside(there: Sequence[Load], new: Load) -> bool:
     return delays_seconds + new.left_seconds * beside <= MARGIN * (wait_seconds + new.left_seconds * after)
 
 
-def hold_seconds(candidate: Candidate) -> float:
-    """Return how long a job may be held back at most, counted from the start of its wait."""
-    return HOLD_UNKNOWN_SECONDS if candidate.duration_seconds is None else HOLD_SECONDS
+def hold_end_seconds(candidate: Candidate) -> float:
+    """Return until when a job may be held back at most, in seconds since the epoch.
+
+    A job of no batch is held back for no longer than it runs: jobs that are never held back may follow each other on its GPU,
+    and then its wait gains nothing.
+    """
+    hold_seconds = HOLD_UNKNOWN_SECONDS if candidate.duration_seconds is None else HOLD_SECONDS
+    if candidate.batch is None and candidate.duration_seconds is not None:
+        hold_seconds = min(hold_seconds, candidate.duration_seconds)
+    return candidate.eligible_at_seconds + hold_seconds
 
 
 def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
@@ -94,7 +101,7 @@ def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
         return False
     is_known = bool(candidate.usual_demand) and (candidate.duration_seconds or 0.0) >= LEAST_SECONDS
     is_urgent = request.priority > 0
-    is_over = now_seconds - candidate.eligible_at_seconds >= hold_seconds(candidate)
+    is_over = now_seconds >= hold_end_seconds(candidate)
     if is_over or (candidate.batch is None and (is_urgent or not is_known)):
         return False
     is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
@@ -179,10 +186,10 @@ class StartRule:
         """Format why a job is held back.
 
         `waits for its batch's next wave: 25 jobs need 2 waves here, and 13 at once contend less for the GPU than 20`,
-        `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and all would end later beside it`
+        `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and would end later beside it`
         """
         if self.cause(candidate) is Cause.BUSY:
-            left_seconds = candidate.eligible_at_seconds + hold_seconds(candidate) - self._now_seconds
+            left_seconds = hold_end_seconds(candidate) - self._now_seconds
             totals = (sum(each.demand for each in self._loads_on(uuid)) for uuid, there in self._there.items() if there)
             least = min(totals, default=0.0)
             return (
