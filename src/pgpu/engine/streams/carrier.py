@@ -127,7 +127,8 @@ class Carrier:
         if record is None:
             self._retire()  # the job runs elsewhere: its new streams need a new monitor
             return self._make_streams()
-        self._watch_done()
+        with contextlib.suppress(FileNotFoundError):
+            self._watch_done()
         if self._lock is None:
             # Its monitor may be one that replaced the job's parent: it has no part in the job's end.
             self._is_carried = True
@@ -344,15 +345,17 @@ class Carrier:
                 select.select([], [], [], _PAUSE_SECONDS)
 
     def _watch_done(self) -> None:
-        """Watch for the end of the monitor; without its pipe there is none: the machine was booted, or the job made final, since."""
+        """Watch for the end of the monitor.
+
+        Raises:
+            FileNotFoundError: There is no pipe, so no monitor: the machine was booted, or the job made final, since.
+        """
         self._forget_done()
-        with contextlib.suppress(FileNotFoundError):
-            self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports
-            # the end of file only if there was a writer since. A killed process may close its lock later than its pipe.
-            os.close(os.open(self._places.done, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        if self._done is not None:
-            self._loop.watch(self._done, READABLE, lambda _: self._on_done())
+        self._done = os.open(self._places.done, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # If the monitor closed its end before this one was opened, the pipe would never become readable: poll(2) reports the
+        # end of file only if there was a writer since. A killed process may close its lock later than its pipe.
+        os.close(os.open(self._places.done, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        self._loop.watch(self._done, READABLE, lambda _: self._on_done())
 
     def _on_done(self) -> None:
         """Handle the end of the monitor: it recorded the job's end, or was killed."""
@@ -392,7 +395,8 @@ class Carrier:
                 raise
         if self._streams is not None:
             self._streams.close_job_ends()
-            self._watch_done()
+            with contextlib.suppress(FileNotFoundError):
+                self._watch_done()
             self._start_monitor(None, None, None)
 
     def _watch_main(self) -> None:
