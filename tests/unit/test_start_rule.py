@@ -107,10 +107,16 @@ def test_a_batch_that_fits_at_once_starts_at_once_however_busy_it_is() -> None:
     assert len(admit([room(taken_gib=0)], waiting, 0.0).grants) == 12
 
 
-def test_a_job_of_a_batch_waits_beside_busy_jobs_of_others() -> None:
-    waiting = [replace(BUSY, job_id=f"job{number}", batch=Batch("job0", 2)) for number in range(2)]
+def test_a_batch_that_fits_at_once_starts_at_once_beside_a_job_of_another_program() -> None:
+    waiting = [replace(BUSY, job_id=f"job{number}", batch=Batch("job0", 12)) for number in range(12)]
+    assert len(admit([room()], waiting, 0.0, held=[running(0.03)]).grants) == 12
+
+
+def test_a_batch_that_needs_several_waves_starts_its_first_beside_a_busy_job() -> None:
+    waiting = [replace(BUSY, job_id=f"job{number}", batch=Batch("job0", 25)) for number in range(25)]
     admission = admit([room()], waiting, 0.0, held=[running(0.8)])
-    assert {wait.cause for wait in admission.waits} == {Cause.BUSY}
+    assert len(admission.grants) == 13
+    assert {wait.cause for wait in admission.waits} == {Cause.WAVE}
 
 
 def test_a_job_on_two_gpus_reserves_memory_although_another_job_is_held_back() -> None:

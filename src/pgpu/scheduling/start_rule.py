@@ -4,7 +4,7 @@ Jobs in time slices slow each other down once they need more of a GPU's time tha
 time that it needs, as its board measures it or as earlier runs of its program did. While the demands on a GPU sum to at most 1,
 all that fits starts. Beyond that, two plans are compared by the time that they cost all jobs on the GPU: one more job starts now,
 and the jobs there run slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
-than `MARGIN` leaves. Jobs of one batch additionally start in even waves (`even_waves`).
+than `MARGIN` leaves. Jobs of a batch start in even waves instead (`even_waves`), whatever other jobs need.
 
 A GPU on which no job runs always takes one, only demands that are known count, and no job is held back for longer than it
 runs or than `HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
@@ -154,10 +154,7 @@ class StartRule:
         if candidate.batch is not None:
             waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, space)
             running = sum(each.batch == candidate.batch for each in there)
-            if waves.count > 1 and not may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there]):
-                return False
-            if running == len(there):
-                return True
+            return waves.count == 1 or may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there])
         new = Load(candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True)
         return not new.demand or may_start_beside(self._loads_on(gpu_uuid), new)
 
