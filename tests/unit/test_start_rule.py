@@ -38,6 +38,11 @@ def test_a_job_waits_beside_one_that_needs_the_gpu_as_much_and_the_reason_has_fi
     )
 
 
+def test_the_reason_names_the_demand_on_the_gpus_where_the_job_fits() -> None:
+    admission = admit([room(0, 20), room(1)], [BUSY], 70.0, held=[running(0.1, gpu=0), running(0.8, gpu=1)])
+    assert "the jobs there need 80% of its time" in admission.waits[0].reason
+
+
 @pytest.mark.parametrize(
     "candidate",
     [

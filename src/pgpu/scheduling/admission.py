@@ -385,16 +385,18 @@ class _Round:
         self.grants.append(Grant(candidate.job_id, slices, went_first, candidate.mode))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
-        """Return why a candidate was not placed although `_hindrance` found nothing."""
+        """Return why a candidate was not placed although `_hindrance` found nothing; the start rule notes what it holds back."""
         memory_bytes, count = candidate.request.memory_bytes, candidate.request.gpu_count
         free = self._space.free_bytes
         if any(self.planned.has_enough(uuid) and amount >= memory_bytes for uuid, amount in free.items()):
             return Cause.PLAN
         if len(self._fitting_gpus(candidate)) >= count:
             return Cause.TURN
-        is_held = bool(self.start_rule) and may_be_held(candidate, self._now_seconds)
-        if is_held and any(self._space.hosts(room.gpu, candidate, yields=True) for room in self._rooms):
-            return self.start_rule.cause(candidate)
+        if self.start_rule and may_be_held(candidate, self._now_seconds):
+            hosts = [room.gpu.uuid for room in self._rooms if self._space.hosts(room.gpu, candidate, yields=True)]
+            if hosts:
+                self.start_rule.hold_back(candidate, hosts)
+                return self.start_rule.cause(candidate)
         able = [
             room.gpu
             for room in self._rooms
@@ -409,7 +411,6 @@ class _Round:
             self.planned.note_wait(candidate)
         if cause in {Cause.WAVE, Cause.BUSY}:
             # No memory is reserved for it, since it fits, and none for a job behind a wave, which would delay the next one.
-            self.start_rule.hold_back(candidate)
             self._has_first = self._has_first or cause is Cause.WAVE
         elif cause in _LIMITS:
             self._keep_quota(candidate)

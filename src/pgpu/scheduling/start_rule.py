@@ -121,8 +121,8 @@ class StartRule:
         self._there: defaultdict[str, list[Held]] = defaultdict(list)
         self._loads: dict[str, list[Load]] = {}  # of `_there`, made when they are first needed
         self._waves: dict[Batch, tuple[Waves, Mapping[str, int]]] = {}
-        # Jobs that no GPU admits: batches, and size, length and demand of others.
-        self._closed: set[object] = set()
+        # Kinds of jobs that no GPU admits, with the UUIDs of the GPUs where they fit.
+        self._closed: dict[object, Sequence[str]] = {}
         for each in held if self._applies else ():
             self.take(each)
 
@@ -166,9 +166,9 @@ class StartRule:
         own = candidate.usual_demand or 0.0
         return [gpu for gpu in gpus if totals[gpu.uuid] + own <= 1] or [min(gpus, key=lambda gpu: totals[gpu.uuid])]
 
-    def hold_back(self, candidate: Candidate) -> None:
-        """Note that no GPU admits a job: others like it are not tried again in this round."""
-        self._closed.add(_kind(candidate))
+    def hold_back(self, candidate: Candidate, fitting: Sequence[str]) -> None:
+        """Note that none of the GPUs where a job fits admits it: others like it are not tried again in this round."""
+        self._closed[_kind(candidate)] = fitting
 
     def holds_back(self, candidate: Candidate) -> bool:
         """Whether a job like this one was held back in this round."""
@@ -176,8 +176,7 @@ class StartRule:
 
     def cause(self, candidate: Candidate) -> Cause:
         """Return why a job is held back."""
-        known = self._waves.get(candidate.batch) if candidate.batch else None
-        return Cause.WAVE if known is not None and known[0].count > 1 else Cause.BUSY
+        return Cause.WAVE if candidate.batch else Cause.BUSY
 
     def explain(self, candidate: Candidate) -> str:
         """Format why a job is held back.
@@ -187,8 +186,8 @@ class StartRule:
         """
         if self.cause(candidate) is Cause.BUSY:
             left_seconds = hold_end_seconds(candidate) - self._now_seconds
-            totals = (sum(each.demand for each in self._loads_on(uuid)) for uuid, there in self._there.items() if there)
-            least = min(totals, default=0.0)
+            fitting = self._closed[_kind(candidate)]
+            least = min(sum(each.demand for each in self._loads_on(uuid)) for uuid in fitting)
             return (
                 f"waits up to {max(1, -(-int(left_seconds) // 60))} min for a less busy GPU: the jobs there need"
                 f" {least:.0%} of its time, and would end later beside it"
