@@ -53,6 +53,19 @@ def test_the_end_of_a_long_queue_is_left_open() -> None:
     assert len(starts) == MOST_JOBS + 1
 
 
+def test_a_job_that_waits_for_a_less_busy_gpu_starts_at_the_end_of_its_hold() -> None:
+    busy = replace(holds(2, 1500), usual_demand=0.9)
+    waiting = [replace(job("held back", 2, 1200), usual_demand=0.9)]
+    assert start_times([room(granted_gib=2)], waiting, NOW, held=[busy]) == {"held back": NOW + 1200}
+
+
+def test_a_job_whose_wait_is_limited_is_not_forecast_as_held_back() -> None:
+    busy = replace(holds(20, 1500), usual_demand=0.9)
+    soon = replace(holds(2, 60), job_id="soon", usual_demand=0.1)
+    limited = replace(job("limited", 4, 1200), usual_demand=0.9, deadline_seconds=NOW + 600)
+    assert start_times([room(granted_gib=22)], [limited], NOW, held=[busy, soon]) == {"limited": NOW + 60}
+
+
 def test_the_gpu_is_forecast_with_the_start() -> None:
     other = GpuRoom(Gpu("GPU-1", "Test", 1, 24 * GIB, "1.0", is_simulated=False), 0, 0, 0)
     starts = expected_starts([room(granted_gib=16), other], [job("first", 20, 100)], NOW, held=[holds(16, 60)])

@@ -29,6 +29,7 @@ from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 from pgpu.scheduling.reservations import expected_ends
+from pgpu.scheduling.start_rule import hold_end_seconds, may_be_held
 from pgpu.structs import Struct, replace
 
 if TYPE_CHECKING:
@@ -280,11 +281,16 @@ class _Future:
         self.precedence = NO_PRECEDENCE
         self.most_without_gpu = MOST_AT_ONCE
         self.later: list[tuple[Candidate, set[str]]] = []
-        self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
+        # No simulated wait expires, but a job whose wait is limited is still never held back.
+        self.waiting = [
+            replace(candidate, deadline_seconds=None if candidate.deadline_seconds is None else math.inf)
+            for candidate in waiting
+        ]
         self.ends = expected_ends(held, rules.default_duration_seconds, now_seconds)
         self._rooms = {room.gpu.uuid: room for room in rooms}
         self._rules = rules
         self._now_seconds = now_seconds
+        self._holds_back = False
 
     def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
         """Simulate one round."""
@@ -299,6 +305,7 @@ class _Future:
             precedence=self.precedence,
             most_without_gpu=self.most_without_gpu,
         )
+        self._holds_back = admission.holds_back
         known = {candidate.job_id: candidate for candidate in self.waiting}
         # Reservations of overdue jobs pass from one simulated round to the next, as between rounds of the engine.
         self.precedence = self._precedence_after(admission, known)
@@ -324,9 +331,10 @@ class _Future:
         self.waiting = list(known.values())
 
     def advance(self) -> None:
-        """Jump to the next end, and let the jobs that awaited it join the queue."""
+        """Jump to the next end of a job, which lets those that awaited it join the queue, or of the time that one is held back."""
         self.ends.sort(key=lambda end: end[0])
-        self._now_seconds = self.ends[0][0]
+        held_back = [each for each in self.waiting if self._holds_back and may_be_held(each, self._now_seconds)]
+        self._now_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
             self._change(ended, -1)
