@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pgpu.model import Batch, Gpu, Objective, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit
 from pgpu.scheduling.even_waves import HALF
-from pgpu.scheduling.start_rule import HOLD_SECONDS, LEAST_SECONDS, START_UP_SECONDS, Load, may_start_beside
+from pgpu.scheduling.start_rule import HOLD_SECONDS, LEAST_SECONDS, MOST_KINDS, START_UP_SECONDS, Load, may_start_beside
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -41,6 +41,19 @@ def test_a_job_waits_beside_one_that_needs_the_gpu_as_much_and_the_reason_has_fi
 def test_the_reason_names_the_demand_on_the_gpus_where_the_job_fits() -> None:
     admission = admit([room(0, 20), room(1)], [BUSY], 70.0, held=[running(0.1, gpu=0), running(0.8, gpu=1)])
     assert "the jobs there need 80% of its time" in admission.waits[0].reason
+
+
+def test_only_so_many_kinds_of_jobs_are_tried_in_a_round_and_the_others_wait_behind_them() -> None:
+    """Otherwise a queue of ten thousand different programs would take seconds in each round."""
+    waiting = [replace(BUSY, job_id=f"job{number}", duration_seconds=300.0 + number) for number in range(100)]
+    light = replace(BUSY, job_id="light", usual_demand=0.1, duration_seconds=500.0)
+    batch = replace(BUSY, job_id="batch", batch=Batch("batch", 1))
+    admission = admit([room()], [*waiting, light, batch], 70.0, held=[running(0.8)])
+    assert [grant.job_id for grant in admission.grants] == ["batch"]
+    reasons = {wait.job_id: wait.reason for wait in admission.waits}
+    untried = {job_id for job_id, reason in reasons.items() if "64 other kinds of jobs that wait for one" in reason}
+    assert len(untried) == len(reasons) - MOST_KINDS
+    assert "light" in untried
 
 
 @pytest.mark.parametrize(

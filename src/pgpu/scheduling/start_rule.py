@@ -40,6 +40,10 @@ HOLD_UNKNOWN_SECONDS = 600.0
 # A shorter job is never held back but by its batch: its start-up would leave the GPU idle for too large a part of its run.
 LEAST_SECONDS = 30.0
 
+# Trying a job on all GPUs takes a fifth of a millisecond: of a long queue of different programs, only so many kinds of jobs are
+# tried in a round beyond those that start. The others are held back untried, until there are fewer before them.
+MOST_KINDS = 64
+
 
 class Load(Struct, frozen=True):
     """One job on a GPU, as the rule weighs it."""
@@ -123,6 +127,7 @@ class StartRule:
         self._waves: dict[Batch, tuple[Waves, Mapping[str, int]]] = {}
         # Kinds of jobs that no GPU admits, with the UUIDs of the GPUs where they fit.
         self._closed: dict[object, Sequence[str]] = {}
+        self._closed_outside_batches = 0
         for each in held if self._applies else ():
             self.take(each)
 
@@ -169,10 +174,14 @@ class StartRule:
     def hold_back(self, candidate: Candidate, fitting: Sequence[str]) -> None:
         """Note that none of the GPUs where a job fits admits it: others like it are not tried again in this round."""
         self._closed[_kind(candidate)] = fitting
+        self._closed_outside_batches += candidate.batch is None
 
     def holds_back(self, candidate: Candidate) -> bool:
-        """Whether a job like this one was held back in this round."""
-        return bool(self._closed) and _kind(candidate) in self._closed and may_be_held(candidate, self._now_seconds)
+        """Whether a job is held back untried: one like it was held back in this round, or too many others that are in no batch."""
+        if not self._closed or not may_be_held(candidate, self._now_seconds):
+            return False
+        is_full = self._closed_outside_batches >= MOST_KINDS and candidate.batch is None
+        return is_full or _kind(candidate) in self._closed
 
     def cause(self, candidate: Candidate) -> Cause:
         """Return why a job is held back."""
@@ -182,16 +191,17 @@ class StartRule:
         """Format why a job is held back.
 
         `waits for its batch's next wave: 25 jobs need 2 waves here, and 13 at once contend less for the GPU than 20`,
-        `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and would end later beside it`
+        `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and would end later beside it`,
+        `waits up to 9 min for a less busy GPU: 64 other kinds of jobs that wait for one are tried before it`
         """
         if self.cause(candidate) is Cause.BUSY:
             left_seconds = hold_end_seconds(candidate) - self._now_seconds
-            fitting = self._closed[_kind(candidate)]
+            wait = f"waits up to {max(1, -(-int(left_seconds) // 60))} min for a less busy GPU"
+            fitting = self._closed.get(_kind(candidate))
+            if fitting is None:
+                return f"{wait}: {MOST_KINDS} other kinds of jobs that wait for one are tried before it"
             least = min(sum(each.demand for each in self._loads_on(uuid)) for uuid in fitting)
-            return (
-                f"waits up to {max(1, -(-int(left_seconds) // 60))} min for a less busy GPU: the jobs there need"
-                f" {least:.0%} of its time, and would end later beside it"
-            )
+            return f"{wait}: the jobs there need {least:.0%} of its time, and would end later beside it"
         known = self._waves.get(candidate.batch) if candidate.batch else None
         if known is None:
             raise PgpuBug("a job outside of batches waits for a wave")
