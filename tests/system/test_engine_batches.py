@@ -159,15 +159,15 @@ def test_a_job_whose_program_needs_the_whole_gpu_waits_for_the_one_that_runs(mac
     first = machine.until_state(submitted(machine, ask(command=command))[0], JobState.EXITED)
     machine.until_free(first)
     name = history_name(machine.gpus.gpus()[0])
-    run = Run(first.signature, name, first.id, first.owner_uid, GIB, 1, 1, 0, 60.0, 1.0, 0, demand=0.9)
+    run = Run(first.signature, name, first.id, first.owner_uid, GIB, 1, 1, 0, 600.0, 1.0, 0, demand=0.9)
     with machine.engine.ledger.decision() as decision:
         for _ in range(3):
             decision.history.add(run)
     gate.unlink()
     running, held = (submitted(machine, ask(command=command, gib=2))[0] for _ in range(2))
     machine.until_running(running)
-    reason = "waits up to 30 min for a less busy GPU: the jobs there need 90% of its time"
-    until(lambda: (machine.client.job(held.id).job.reason or "").startswith(reason))
+    reason = "for a less busy GPU: the jobs there need 90% of its time"
+    until(lambda: reason in (machine.client.job(held.id).job.reason or ""))
     soonest = replace(ask(command=command, gib=2), request=Request(2 * GIB, objective=Objective.SOONEST))
     for other in (soonest, ask(command=command, gib=2, timeout=3600)):
         machine.until_running(submitted(machine, other)[0])
