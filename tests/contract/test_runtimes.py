@@ -194,7 +194,11 @@ def test_a_holder_that_is_gone_or_another_is_not_adopted(world: RuntimeWorld) ->
 
 
 def test_a_job_with_a_terminal_has_a_controlling_one_of_the_size_it_is_told(world: RuntimeWorld) -> None:
-    script = "test -t 0 && test -t 1 && : >/dev/tty && echo ready; read line; stty size"
+    # Podman's monitor sets the size some time after the engine has answered.
+    script = (
+        "test -t 0 && test -t 1 && : >/dev/tty && echo ready; read line;"
+        " until [ \"$(stty size)\" = '33 77' ]; do :; done; stty size"
+    )
     started = world.shell(script, streams=terminal(), wants_tty=True, wants_stdin=True)
     started.streams.read_until(b"ready")
     started.running.resize_terminal(os.terminal_size((77, 33)))
