@@ -5,8 +5,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from tests.system.cuda_talker import talking
@@ -52,19 +50,12 @@ def _self_test(ledger: Ledger) -> SelfTest:
     return SelfTest(ledger.facts, lambda job, delivery: run_throwaway(_RUNTIME, job, delivery), lambda _job: "")
 
 
-@pytest.mark.parametrize("module", [limit_file, meter])
-def test_a_slice_that_is_made_while_it_is_read_is_not_used(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, module: ModuleType
-) -> None:
-    name = {limit_file: "read_limit", meter: "read_use"}[module]
-    job, read = stage.job(["true"]), getattr(module, name)
-
-    def read_too_early(*arguments: Any) -> Any:
-        missing = {Path: stage.directory / "not-yet"}
-        return read(*(missing.get(Path, each) if isinstance(each, Path) else each for each in arguments))
-
+@pytest.mark.parametrize("name", ["limit", "usage"])
+def test_a_slice_of_which_a_file_is_not_there_yet_is_not_used(stage: Stage, name: str) -> None:
+    job = stage.job(["true"])
     with stage.prepared(job):
-        monkeypatch.setattr(module, name, read_too_early)
+        path: Path = getattr(stage.enforcer.files(job.id), name)
+        path.rename(path.with_suffix(".later"))
         assert not stage.enforcer.use(_lease(job))
 
 

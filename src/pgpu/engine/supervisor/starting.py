@@ -8,7 +8,7 @@ and without an end, or with a record of an earlier boot and without an end, the 
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pgpu.enforcement import DRIVER
 from pgpu.engine.admission.auto_sharing import keep_declined
@@ -31,7 +31,6 @@ from pgpu.model import (
     ProcessHolder,
     SharingMode,
     SharingWish,
-    Slice,
 )
 from pgpu.runtimes import RunningJob
 from pgpu.runtimes.job_monitor import OfferedMonitor
@@ -89,7 +88,9 @@ def start(
     _bind_resize(engine, bound, announced)
     # What changed before the announcement (a share, a suspension) is in the ledger; its message met nothing that applies it.
     has_changed = (
-        announced.suspended_by is not None or announced.request != bound.request or _slices(announced) != _slices(bound)
+        announced.suspended_by is not None
+        or announced.request != bound.request
+        or _lease(announced).slices != _lease(bound).slices
     )
     engine.wake([*beside, job.id] if has_changed else beside)
     return running
@@ -103,10 +104,6 @@ def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob 
         _mark_running(engine, job)
         engine.wake([job.id])  # what changed while no agent supervised it is in the ledger
     return running
-
-
-def _slices(job: Job) -> Sequence[Slice]:
-    return _lease(job).slices
 
 
 def _lease(job: Job) -> Lease:
