@@ -5,8 +5,12 @@ import subprocess
 
 import pytest
 from tests.forked_commands import PGPU
+from tests.simgpu_clients import write_gpus
 from tests.system.conftest import Place
 from tests.unit.test_cli import validate
+
+from pgpu.libraries import SIMULATED_CUDA, library_path
+from pgpu.units import GIB
 
 
 def test_the_limit_binds_here(place: Place) -> None:
@@ -14,6 +18,21 @@ def test_the_limit_binds_here(place: Place) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "trial on a simulated GPU: the limit binds" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_of_the_machine_is_tried_beside_a_simulated_one(place: Place) -> None:
+    # An NVML that programs find without pgpu's help takes the path of a real one.
+    gpus = place.path / "gpus"
+    gpus.mkdir()
+    write_gpus(gpus, "11")
+    roomy = (gpus / "gpus.conf").read_text().replace(f"memory_bytes={GIB}", f"memory_bytes={8 * GIB}")
+    (gpus / "gpus.conf").write_text(roomy)
+    place.environment.pop("PGPU_SIMULATE")
+    place.environment |= {"LD_LIBRARY_PATH": str(library_path(SIMULATED_CUDA).parent), "PGPU_SIMGPU_DIR": str(gpus)}
+    found = place.run("doctor").stdout
+    assert "ok    trial on a simulated GPU: the limit binds" in found
+    # Its job finds no driver's libcuda.so.1 of that GPU.
+    assert "FAIL  trial on a GPU: an allocation that fits returned None" in found
 
 
 def test_its_document_is_as_promised(place: Place) -> None:

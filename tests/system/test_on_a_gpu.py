@@ -132,6 +132,13 @@ def test_a_strict_share_holds_a_job_that_is_alone(
     assert abs(got_percent - percent) <= _POINTS
 
 
+def test_the_doctor_tries_the_gpu(tmp_path: Path) -> None:
+    done = subprocess.run([*PGPU, "--state-dir", str(tmp_path), "doctor"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok    trial on a GPU: the limit binds" in done.stdout
+
+
 def test_a_hog_is_refused_at_its_slice_and_goes_on(
     in_a_slice: Callable[..., dict[str, Any]], record_property: Record
 ) -> None:

@@ -17,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -323,10 +326,21 @@ def try_real_gpu(settings: Settings) -> Iterator[Finding]:
     """Try a slice of a real GPU; a warning if none has room for it now."""
     if not real_gpus():
         return
+    # In another process: a process can load one NVML only, and this one has loaded the simulated NVML.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        try:
+            yield process.submit(_real_trial, replace(settings, simulate=None)).result()
+        except BrokenProcessPool as exc:
+            raise NodeError("the process of the trial ended early", hint="see whether nvidia-smi works") from exc
+
+
+def _real_trial(settings: Settings) -> Finding:
     try:
-        yield _try_slice("trial on a GPU", open_client(replace(settings, simulate=None)))
+        return _try_slice("trial on a GPU", open_client(settings))
     except WaitTimeoutError as exc:
-        yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
+        return weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
+    except PgpuError as exc:
+        return broken("trial on a GPU", str(exc), exc.hint)
 
 
 def _try_slice(name: str, client: Client, image: str | None = None) -> Finding:
