@@ -40,11 +40,11 @@ static const struct pgpu_reader_slot *slot_of(const struct pgpu_reader_view *vie
     return NULL;
 }
 
-/* Which slot is the process's, and since when. */
+/* Which slot is the process's, and since when. r580 answers OPERATING_SYSTEM of a process without CUDA. */
 static CUresult find(const char *directory, int pid, struct target *target) {
     char path[SIM_PATH_BYTES];
     struct pgpu_reader_view *view = malloc(sizeof(*view));
-    CUresult result = view == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = view == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
     if (view != NULL && sim_state_path(directory, "memory", path) &&
         pgpu_reader_read(path, view) == PGPU_METER_OK) {
         const struct pgpu_reader_slot *found = slot_of(view, (unsigned)pid);

@@ -234,7 +234,7 @@ static void wrong_words_are_refused(void) {
     CUcheckpointRestoreArgs restore = {.gpuPairs = &pair, .gpuPairsCount = 1};
     CUcheckpointCustomStorageInfo *storage;
     CUcheckpointCheckpointArgs custom = {.customStorageInfo_out = &storage};
-    EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuCheckpointProcessGetState(getpid(), &state));
+    EXPECT(CUDA_ERROR_OPERATING_SYSTEM, cuCheckpointProcessGetState(getpid(), &state));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(0, &state));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(getpid(), NULL));
     test_begin();

@@ -56,6 +56,7 @@ class _Answer(IntEnum):
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
     NOT_INITIALIZED = 3
+    OPERATING_SYSTEM = 304
     NOT_READY = 600
 
 
@@ -70,6 +71,8 @@ _WORDS = {
 
 _GONE = {_Answer.INVALID_VALUE, _Answer.NOT_INITIALIZED}
 """Driver results for a process that has ended, or does not use CUDA."""
+
+_MAYBE_GONE = _GONE | {_Answer.OPERATING_SYSTEM}
 
 
 class CheckpointError(EnforcementError):
@@ -122,7 +125,7 @@ class Checkpoints:
             CheckpointError: The driver call failed.
         """
         answer, value = self._ask("state", pid)
-        if answer in _GONE:
+        if answer in _GONE or (answer == _Answer.OPERATING_SYSTEM and not _uses_driver(pid)):
             return None
         if answer != _Answer.SUCCESS or value not in list(ProcessState):
             raise _failed("state", pid, answer)
@@ -189,7 +192,7 @@ class Checkpoints:
     def _step(self, word: str, pid: int, *more: int) -> None:
         answer, _ = self._ask(word, pid, *more)
         # A process may end during the step: the driver then returns the same error as for a wrong call, so its state is read again.
-        if answer == _Answer.SUCCESS or (answer in _GONE and self.state(pid) is None):
+        if answer == _Answer.SUCCESS or (answer in _MAYBE_GONE and self.state(pid) is None):
             return
         if answer == _Answer.NOT_READY:
             raise StillWorkingError(f"work of process {pid} has not ended in time")
@@ -244,6 +247,23 @@ def _retry(steps: Callable[[], _Result]) -> _Result:
         with contextlib.suppress(KilledError):
             return steps()
     return steps()
+
+
+def _uses_driver(pid: int) -> bool:
+    """True if a process has a device of NVIDIA's driver open, or if that cannot be read.
+
+    r580 returns OPERATING_SYSTEM for the state of a process that does not use CUDA, as for a failure of the kernel.
+    """
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if str(descriptor.readlink()).startswith("/dev/nvidia"):
+                    return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _failed(word: str, pid: int, answer: int) -> CheckpointError:
