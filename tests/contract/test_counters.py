@@ -46,8 +46,10 @@ def test_each_kernel_is_told_with_its_shape_and_what_was_counted_in_it(ncu: str)
         assert min(*each.grid, *each.block) >= 1
         assert each.launches >= 1
         assert each.total_ns > 0
-        figures = (each.l1_hit_rate, each.l2_hit_rate, each.dram_throughput, each.l2_throughput, each.occupancy)
-        assert all(figure is not None and 0 <= figure <= 1 for figure in figures)
+        always = (each.l2_hit_rate, each.dram_throughput, each.l2_throughput, each.occupancy)
+        assert all(figure is not None and 0 <= figure <= 1 for figure in always), each
+        # None for a kernel that asks the L1 cache for nothing.
+        assert each.l1_hit_rate is None or 0 <= each.l1_hit_rate <= 1, each
     demands = {demand.resource: demand for demand in demands_of(counters)}
     assert demands.keys() == {Resource.DRAM, Resource.L2}
     assert all(demand.evidence is Evidence.COUNTERS for demand in demands.values())

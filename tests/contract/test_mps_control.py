@@ -75,7 +75,7 @@ def _real_holder(control: MpsControl, stack: ExitStack) -> subprocess.Popen[str]
         stdout=subprocess.PIPE,
         text=True,
     )
-    stack.callback(process.wait)
+    stack.callback(process.communicate)  # and closes the pipes
     stack.callback(process.kill)
     return process
 

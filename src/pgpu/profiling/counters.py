@@ -141,8 +141,9 @@ def _mean(figures: Sequence[tuple[float | None, float]]) -> float | None:
 
 
 def _fraction(text: str) -> float | None:
+    """Parse a percentage as a share of 1; the hit rates of NVIDIA's counters can be a little above it."""
     number = _number(text)
-    return None if number is None else number / _PERCENT
+    return None if number is None else min(1.0, number / _PERCENT)
 
 
 def _number(text: str) -> float | None:
