@@ -1,7 +1,8 @@
 """Run on this machine's NVIDIA GPU what needs one, and record what was found: `make test-gpu`.
 
-Tests first, then P3's MPS table, wall and overhead, the sensitivity of some programs to caches and memory (beside what
-Nsight Compute counts, where it is on PATH), and what the shim adds to a launch and to a PyTorch training step. Each part is a command of its own with a limit of time: one that fails or hangs does not stop the
+Tests first, then P1's twenty jobs with pgpu and without, P3's MPS table, wall and overhead, the sensitivity of some
+programs to caches and memory (beside what Nsight Compute counts, where it is on PATH), and what the shim adds to a launch and to
+a PyTorch training step. Each part is a command of its own with a limit of time: one that fails or hangs does not stop the
 others, and all together take at most ten minutes. Writes one JSON file with date, GPU and driver, and the parts' own files
 beside it, into $OUT, or else into benchmarks/results/. Without a GPU it prints why nothing was run and succeeds: a machine
 without one is not broken.
@@ -92,9 +93,12 @@ def words() -> argparse.ArgumentParser:
 
 def parts(junit: Path, folder: Path) -> list[Part]:
     """List all parts, the most important first."""
+    p1 = (*PGPU, "lab", "p1", "--json", "--output", str(folder), "--both", "--jobs", "20", "--repeat", "3")
     p3 = (*PGPU, "lab", "p3", "--json", "--output", str(folder), "--part")
+    tests = (sys.executable, "-m", "pytest", "-m", "gpu", f"--junitxml={junit}", *files_of_tests())
     return [
-        Part("tests", (sys.executable, "-m", "pytest", "-m", "gpu", f"--junitxml={junit}"), 240, is_json=False),
+        Part("tests", tests, 240, is_json=False),
+        Part("p1", p1, 60),
         Part("p3-mps", (*p3, "mps", "--repeat", "3"), 150),
         Part("sensitivity-matvec", sensitivity("matvec", "--size", "40960"), 100),
         Part("sensitivity-nbody", sensitivity("nbody", "--size", "40960"), 100),
@@ -104,6 +108,11 @@ def parts(junit: Path, folder: Path) -> list[Part]:
         Part("p3-wall", (*p3, "wall", "--jobs", "53", "--without-pgpu"), 120),
         Part("launch-cost", launch_cost(folder), 60, is_json=False),
     ]
+
+
+def files_of_tests() -> list[str]:
+    """List the files with a test for a GPU: to collect the others takes packages that a bare machine with a GPU may lack."""
+    return sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text("utf-8"))
 
 
 def sensitivity(*program: str) -> tuple[str, ...]:
