@@ -163,7 +163,8 @@ class RuntimeWorld:
 
     def close(self) -> None:
         """End everything that was started."""
-        for started in self._started:
+        while self._started:
+            started = self._started.pop(0)
             started.running.kill()
             started.running.close()
             started.streams.close()

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.contract.runtime_worlds import RuntimeWorld, Started, opened, pipes, terminal
 
@@ -153,6 +154,15 @@ def test_kill_ends_everything_that_the_job_started(world: RuntimeWorld) -> None:
     started.streams.read_to_end()  # an end of file means that no process has the other end open
     assert started.wait() == 137
     assert not started.running.is_alive()
+
+
+def test_a_job_that_was_killed_leaves_no_zombie(world: RuntimeWorld) -> None:
+    before = set(psutil.Process().children())
+    started = world.shell("echo ready; exec sleep 1000")
+    started.streams.read_until(b"ready")
+    started.running.kill()
+    world.close()
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_job_is_alive_until_it_ended(world: RuntimeWorld) -> None:

@@ -142,6 +142,7 @@ class RunningProcess:
             # Fails without effect while the job runs, which so keeps its limits.
             remove_leaf(self._leaf)
         if self._pidfd is not None:
+            _reap(self._pidfd)  # a child that has ended, and whose exit code nobody has read, would stay a zombie
             os.close(self._pidfd)
             self._pidfd = None
         self._lineage.close()
