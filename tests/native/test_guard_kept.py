@@ -121,7 +121,7 @@ with socket.socket(fileno=os.dup(guard)) as requests:
     socket.send_fds(requests, [b"keep " + b"x" * 4000], ends)
 """)
     assert agent.do("result = kept.take('a')") == "[]"
-    assert guarded.descriptors() == before
+    until(lambda: guarded.descriptors() == before)  # the socket of an answer is closed after the answer
 
 
 def test_no_more_is_kept_than_the_limit_allows_and_the_next_agent_starts(guarded: Guarded) -> None:
@@ -137,13 +137,13 @@ def test_no_more_is_kept_than_the_limit_allows_and_the_next_agent_starts(guarded
 
 def test_a_guard_that_is_stopped_stops_no_agent(guarded: Guarded) -> None:
     agent = guarded.agent()
+    before = guarded.descriptors()
     agent.do("read, _ = os.pipe(); kept.keep('first', [read])")
     assert agent.do("result = len(kept.take('first'))") == "1"
-    before = guarded.descriptors()
     os.kill(guarded.pid, signal.SIGSTOP)
     agent.do("for number in range(3000): kept.keep(f'{number}', [read])")
     agent.do("kept.drop('first')")
     assert agent.do("result = kept.take('first')") == "[]"
     os.kill(guarded.pid, signal.SIGCONT)
     agent.do("for number in range(3000): kept.drop(f'{number}')")
-    until(lambda: agent.do("kept.drop('none')") and guarded.descriptors() == before - 1)
+    until(lambda: agent.do("kept.drop('none')") and guarded.descriptors() == before)
