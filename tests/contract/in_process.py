@@ -34,7 +34,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     """Serve a machine on whose full GPU nothing that is submitted ever starts."""
     engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
-    engine.agents = Agents(engine.settings, ("true",))
+    engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
     deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
     return create_app(EnginePool(engine, is_server=True), AccessRules(), Maintenance(engine), deployer)
 
