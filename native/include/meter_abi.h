@@ -103,13 +103,15 @@ struct pgpu_usage_gpu {
     uint64_t reaped_ns;   /* when a dead process's bytes were taken back last, by CLOCK_MONOTONIC; 0: never */
     uint64_t
         attempted_bytes; /* largest total that a refused reservation would have made; 0: none was refused */
-    uint64_t reserved[2];
+    uint64_t device_refusals; /* allocations inside the limit that failed because the device was full */
+    uint64_t reserved;
 };
 static_assert(offsetof(struct pgpu_usage_gpu, tag) == 8, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, peak_bytes) == 16, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, refusals) == 24, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, reaped_ns) == 32, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, attempted_bytes) == 40, "layout");
+static_assert(offsetof(struct pgpu_usage_gpu, device_refusals) == 48, "layout");
 static_assert(sizeof(struct pgpu_usage_gpu) == 64, "layout");
 
 /* One slot on one GPU; it holds used_bytes[settled & 1]. Changed by the holder of A(i) alone, except `done`.

@@ -59,6 +59,9 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
 /* Count `bytes` less; never more than this process has reserved. */
 void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes);
 
+/* Count an allocation inside the limit that failed because the device was full. */
+void pgpu_meter_note_device_refusal(struct pgpu_meter *meter, unsigned gpu);
+
 /* Take back what dead processes left on `gpu`. */
 bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu);
 

@@ -87,6 +87,11 @@ void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {
     pthread_mutex_unlock(&meter->leaf);
 }
 
+void pgpu_meter_note_device_refusal(struct pgpu_meter *meter, unsigned gpu) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return;
+    __atomic_fetch_add(&meter->usage->gpu[gpu].device_refusals, 1, __ATOMIC_RELAXED);
+}
+
 bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu) {
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return false;
     pthread_mutex_lock(&meter->leaf);

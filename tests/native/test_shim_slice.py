@@ -82,7 +82,8 @@ def test_it_is_refused_when_the_wait_is_over_and_the_reservation_is_given_back()
                 "cu.begin(); code = outcome(lambda: cu.alloc(3072 * MIB)); print('done', flush=True); sys.stdin.read()"
             )
             with world.running(snippet):
-                assert world.use().used_bytes == CONTEXT_BYTES
+                use = world.use()
+                assert (use.used_bytes, use.refusals, use.device_refusals) == (CONTEXT_BYTES, 0, 1)
             outsider.kill()
 
 

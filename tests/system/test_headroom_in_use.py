@@ -24,6 +24,9 @@ Eventually = Callable[[Callable[[], Any]], Any]
 GPU_MIB, JOB_MIB, TWENTY = 24_265, 1_205, 20
 LATE_MIB = 940
 
+WAIT_OFFSET = 16
+"""Of `wait_for_memory_ns` in a limit file."""
+
 LATE = """
 import fcntl, sys
 from cuda.bindings import driver as cuda
@@ -116,6 +119,33 @@ def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_
     eventually(lambda: set(states(place)) == {"exited"})
     assert exit_codes(place) == [0] * TWENTY
     outsider.kill()
+
+
+def test_a_job_that_an_outsider_leaves_no_memory_is_started_again_once_there_is_room(
+    place: Place, eventually: Eventually
+) -> None:
+    """Its wait for the device, of ten minutes, is shortened in its limit file."""
+    go = held_back(place, "go")
+    most_mib = place.json("gpus")["gpus"][0]["capacity_bytes"] // MIB
+    words = ("--", sys.executable, "late.py", str(most_mib - 600))
+    assert place.run("submit", "--name", "late", "--memory", f"{most_mib}MiB", *words).returncode == 0
+    eventually(lambda: "begun" in place.run("logs", "late").stdout)
+    (path,) = (Path(place.environment["PGPU_RUNTIME_DIR"])).rglob("limit")
+    with path.open("r+b") as file:
+        file.seek(WAIT_OFFSET)
+        file.write((1_000_000).to_bytes(8, "little"))
+    outsider = start_outsider(place)
+    go.close()
+    eventually(lambda: (job := place.job("late"))["attempt"] == 2 and job["state"] == "waiting")
+    job = place.job("late")
+    assert job["request"]["memory_bytes"] == most_mib * MIB
+    assert job["warning"].endswith("although its slice was not: it is started again (try 2 of 3) once there is room")
+    outsider.kill()
+    outsider.wait()
+    eventually(lambda: place.job("late")["state"] == "exited")
+    job = place.job("late")
+    assert (job["attempt"], job["exit_code"], job["warning"]) == (2, 0, None)
+    assert place.run("logs", "late").stdout.count("got 2") == 1
 
 
 def test_an_experiment_settles_first_so_that_p1s_twenty_are_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:

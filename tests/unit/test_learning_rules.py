@@ -2,6 +2,7 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.history.retry_policy import EndedRun, NextTry
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
 from pgpu.engine.job_submission import signature_of_job
-from pgpu.ledger import Decision, Waiting
+from pgpu.ledger import Decision, Entry, Waiting
 from pgpu.ledger.ledger import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
@@ -161,6 +162,58 @@ def test_a_last_try_says_why_it_was_the_last(
 )
 def test_nothing_else_is_tried_again(job: Job, observed: MemoryObservation) -> None:
     assert EndedRun(LEARNING, observed, (GPU,)).follow(a_view(), job) is None
+
+
+FULL_GPU = replace(OBSERVED, refusals=0, attempted_bytes=0, device_refusals=1)
+DECLARED = replace(FAILED, request=Request(4 * GIB), lease=Lease(FAILED.id, (Slice(GPU.uuid, 4 * GIB),), 100.0))
+
+
+def of_full_gpu(job: Job, observed: MemoryObservation = FULL_GPU, deadline_seconds: float | None = None) -> Any:
+    """Return what follows the failure of a job whose memory was promised."""
+    entry = Entry(job, wait_deadline_seconds=deadline_seconds)
+    return EndedRun(LEARNING, observed, (GPU,)).follow_full_gpu(entry, is_promised=True)
+
+
+def test_a_job_that_failed_on_a_full_gpu_within_its_limit_is_started_again_with_the_same_size() -> None:
+    for deadline_seconds in (None, 101.0):
+        found = of_full_gpu(DECLARED, deadline_seconds=deadline_seconds)
+        assert isinstance(found, NextTry)
+        assert found.request == DECLARED.request
+        assert found.warning is not None
+        assert found.warning.endswith("it is started again (try 2 of 3) once there is room")
+
+
+@pytest.mark.parametrize(
+    ("job", "deadline_seconds", "why"),
+    [
+        (replace(DECLARED, attempt=3), None, "this was the last of 3 tries"),
+        (DECLARED, 100.0, "its time limit for waiting is used up"),
+        (replace(DECLARED, spec=JobSpec(("sh",), "process", wants_tty=True)), None, "cannot be repeated"),
+        (replace(DECLARED, spec=JobSpec(("sh",), "process", wants_stdin=True)), None, "cannot be repeated"),
+        (replace(DECLARED, spec=JobSpec((), "oci")), None, "only its container engine or its function starts it"),
+        (replace(DECLARED, spec=JobSpec(("f",), "process", serves="f")), None, "or its function starts it"),
+    ],
+    ids=["third try", "no wait", "terminal", "input", "container", "replica"],
+)
+def test_a_job_that_is_not_started_again_on_a_full_gpu_says_why(
+    job: Job, deadline_seconds: float | None, why: str
+) -> None:
+    told = of_full_gpu(job, deadline_seconds=deadline_seconds)
+    assert isinstance(told, str)
+    assert told.startswith("it failed because its GPU was full, although its slice was not; it was not started again: ")
+    assert told.endswith(why)
+
+
+def test_a_full_gpu_is_named_where_pgpu_promised_nothing_beside_outsiders() -> None:
+    told = EndedRun(LEARNING, FULL_GPU, (GPU,)).follow_full_gpu(Entry(DECLARED), is_promised=False)
+    assert isinstance(told, str)
+    assert told.endswith("only for jobs for which headroom yields")
+
+
+def test_a_job_that_did_not_fail_or_had_its_memory_is_not_started_again() -> None:
+    assert of_full_gpu(replace(DECLARED, exit_code=0)) is None
+    assert of_full_gpu(replace(DECLARED, exit_code=None)) is None
+    assert of_full_gpu(DECLARED, OBSERVED) is None
 
 
 def a_view(quota_bytes: int | None = None) -> Decision:

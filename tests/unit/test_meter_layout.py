@@ -211,7 +211,7 @@ def test_more_slots_than_there_are_bytes_are_not_believed(tmp_path: Path) -> Non
 def _usage(total_bytes: int, slots: list[int]) -> bytes:
     """Write a usage file as processes would that used the first GPU only."""
     header = meter.USAGE_HEADER.pack(meter.USAGE_MAGIC, limit_file.ABI, len(slots))
-    gpu = meter.USAGE_GPU.pack(total_bytes, 0, total_bytes, 0, 0, 0)
+    gpu = meter.USAGE_GPU.pack(total_bytes, 0, total_bytes, 0, 0, 0, 0)
     page = (header + gpu).ljust(meter.USAGE_HEADER_BYTES, b"\0")
     return page + b"".join(_slot(4000 + number, used_bytes) for number, used_bytes in enumerate(slots))
 

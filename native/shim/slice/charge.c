@@ -93,6 +93,8 @@ bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result) {
         pause_shortly();
         return true;
     }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && charge->gpu != PGPU_NO_GPU)
+        pgpu_meter_note_device_refusal(&pgpu_slice_meter, gpu_of(charge->gpu));
     pgpu_charge_refund(charge->gpu, charge->bytes);
     return false;
 }

@@ -41,6 +41,9 @@ class SliceUse(Struct, frozen=True):
     stays: bool = False
     """True if a process of the job has had memory that drivers cannot checkpoint: managed, or shared with another process."""
 
+    device_refusals: int = 0
+    """Allocations within the slice that failed because the GPU was full."""
+
     processes: int = 0
     """Number of live processes of the job that have, or are about to create, a CUDA context on any GPU."""
 

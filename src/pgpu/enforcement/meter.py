@@ -25,7 +25,7 @@ MAX_PAGED_GPUS = 8
 """GPUs of a job that oversubscribes; entries of the usage file from this index on count the memory that stays on the device."""
 
 USAGE_HEADER = struct.Struct("<QII48x")
-USAGE_GPU = struct.Struct("<QQQQQQ16x")
+USAGE_GPU = struct.Struct("<QQQQQQQ8x")
 USAGE_SLOT_HEADER = struct.Struct("<IIQQQQ24x")
 USAGE_ENTRY = struct.Struct("<QQQQQQ")
 USAGE_HEADER_BYTES = 4096
@@ -35,9 +35,9 @@ USAGE_BYTES = USAGE_HEADER_BYTES + MAX_SLOTS * USAGE_SLOT_BYTES
 _FLOCK = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux."""
 
-_Totals = tuple[int, int, int, int]
+_Totals = tuple[int, int, int, int, int]
 
-_UNUSED: Sequence[_Totals] = ((0, 0, 0, 0),) * MAX_GPUS
+_UNUSED: Sequence[_Totals] = ((0, 0, 0, 0, 0),) * MAX_GPUS
 
 
 class UsedSlot(Struct, frozen=True):
@@ -130,18 +130,19 @@ def is_held(usage_path: Path) -> bool:
 
 
 def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlot]) -> SliceUse:
-    total_bytes, peak_bytes, refusals, attempted_bytes = total
+    total_bytes, peak_bytes, refusals, attempted_bytes, device_refusals = total
     # Total and slots are read one after the other, without a lock that a job could keep; the difference may be negative for a moment.
     used_bytes = max(0, total_bytes - sum(slot.used_bytes[index] for slot in dead))
     if used_bytes:
         used_bytes += gpu.overhead_bytes
     peak_bytes = max(peak_bytes + gpu.overhead_bytes if peak_bytes else 0, used_bytes)
     attempted_bytes += gpu.overhead_bytes if attempted_bytes else 0
-    return SliceUse(gpu.uuid, used_bytes, peak_bytes, refusals, attempted_bytes, gpu.context_bytes)
+    counted = (used_bytes, peak_bytes, refusals, attempted_bytes)
+    return SliceUse(gpu.uuid, *counted, gpu.context_bytes, device_refusals=device_refusals)
 
 
 def _totals(descriptor: int, path: Path) -> Sequence[_Totals]:
-    """Return total, peak, refusals and attempted bytes of each GPU; `_UNUSED` if no process has used the file yet."""
+    """Return total, peak, refusals, attempted bytes and refusals by the device of each GPU; `_UNUSED` before the first use."""
     data = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
     if not data or data[:8] == bytes(8):
         return _UNUSED
@@ -151,7 +152,7 @@ def _totals(descriptor: int, path: Path) -> Sequence[_Totals]:
     if magic != USAGE_MAGIC or not OLDEST_ABI <= abi <= ABI:
         raise EnforcementError(f"{path} is no usage file of this version")
     entries = USAGE_GPU.iter_unpack(data[USAGE_HEADER.size : USAGE_HEADER.size + MAX_GPUS * USAGE_GPU.size])
-    return [(total, peak, refusals, attempted) for total, _, peak, refusals, _, attempted in entries]
+    return [(total, peak, refusals, *rest) for total, _, peak, refusals, _, *rest in entries]
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:

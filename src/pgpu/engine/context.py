@@ -27,6 +27,7 @@ from pgpu.model import Account, Gpu, Job, JobSpec, Request
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.scheduling.capacity import check_can_page, check_can_preempt, taken_of_device
+from pgpu.scheduling.yielding_headroom import may_use_headroom
 from pgpu.structs import replace
 
 if TYPE_CHECKING:
@@ -163,6 +164,16 @@ class EngineContext:
         """
         is_advisory = self.runtime("process").is_advisory(JobSpec((), "process"))
         return not is_advisory and DRIVER not in self.enforcer.name.split(", ")
+
+    def keeps_memory_of(self, job: Job) -> bool:
+        """Whether a granted job may use headroom, so that it keeps what its slice promised although an outsider fills the GPU.
+
+        An allocation then waits for the GPU, and a job that failed although it waited is started again.
+        """
+        lease = job.lease
+        if lease is None or not lease.slices or lease.enforcer == DRIVER:
+            return False
+        return self.headroom.yields and may_use_headroom(job, lease)
 
     def snapshot_or_blind(self, holding: Sequence[Entry] | None = None) -> Snapshot:
         """Return `snapshot`, or one without GPUs while they cannot be read: nothing is admitted then.

@@ -1,7 +1,10 @@
-"""What one ended job leaves: its trace, its run in the history and, after a failure at its memory limit, another try.
+"""What one ended job leaves: its trace, its run in the history and, after it was refused memory, another try.
 
-A next try has more memory; the last one has its GPUs alone. No try requests more than could ever be granted, or it would wait
-for ever. A trace log that cannot be read or written is logged and does not delay the job's end.
+A next try after a failure at the job's limit has more memory; the last one has its GPUs alone. No try requests more than could
+ever be granted, or it would wait for ever. If the limit had room and the GPU had none, since an outsider took memory that was
+promised, the next try has the same size. It is granted once the GPU has that much room again.
+
+A trace log that cannot be read or written is logged and does not delay the job's end.
 """
 
 import time
@@ -15,14 +18,17 @@ from pgpu.engine.watch.gpu_time import Sample
 from pgpu.errors import PgpuError
 from pgpu.gpu import MetricsWatch
 from pgpu.host.stderr_log import say
-from pgpu.ledger import Decision, LedgerView
+from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Gpu, Job, JobState, Profile, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
 
 MOST_TRIES = 3
-"""Of a job that fails at its own limit; the last one has its GPUs alone, as far as its user's quota allows."""
+"""Of a job that is refused memory. After failures at its own limit the last one has its GPUs alone, as far as its user's quota
+allows."""
+
+_FULL_GPU = "it failed because its GPU was full, although its slice was not"
 
 _ZLIB_LEVEL = 1
 """zlib level: a log shrinks to a fifth, at 100 MB/s."""
@@ -79,6 +85,8 @@ class NextTry(Struct, frozen=True):
 
     request: Request
     run: "EndedRun"
+    warning: str | None = None
+    """Why a job is tried again at its old place with the same size; None after a failure at its own limit."""
 
 
 class EndedRun(Struct, frozen=True):
@@ -126,6 +134,34 @@ class EndedRun(Struct, frozen=True):
         else:
             why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
         return f"it failed at its own limit, {format_memory(slice_bytes)}, and was not tried again: {why}"
+
+    def follow_full_gpu(self, entry: Entry, *, is_promised: bool) -> NextTry | str | None:
+        """Decide whether a job that failed within its limit, on a full GPU, is started again with the same size.
+
+        Args:
+            entry: As it would end, with its exit code.
+            is_promised: See `EngineContext.keeps_memory_of`.
+
+        Returns:
+            Its next try, or one line on why there is none; None for a job that did not fail so.
+        """
+        job, deadline_seconds = entry.job, entry.wait_deadline_seconds
+        if job.exit_code in {0, None} or not self.observed.device_refusals or job.lease is None:
+            return None
+        if not is_promised:
+            why = "pgpu does so only for jobs for which headroom yields"
+        elif job.spec.runtime not in {"process", "docker"} or job.spec.serves is not None:
+            why = "only its container engine or its function starts it"
+        elif job.spec.wants_tty or job.spec.wants_stdin:
+            why = "its terminal or its input cannot be repeated"
+        elif deadline_seconds is not None and deadline_seconds <= job.lease.granted_at_seconds:
+            why = "its time limit for waiting is used up"
+        elif job.attempt >= MOST_TRIES:
+            why = f"this was the last of {MOST_TRIES} tries"
+        else:
+            again = f"{_FULL_GPU}: it is started again (try {job.attempt + 1} of {MOST_TRIES}) once there is room"
+            return NextTry(job, job.request, self, again)
+        return f"{_FULL_GPU}; it was not started again: {why}"
 
 
 def observe_end(
@@ -187,7 +223,9 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
         if deadline_seconds is not None and entry.job.lease is not None:
             # The wait time is that of all tries together: what the tries before have left of it is left for this one.
             deadline_seconds = now_seconds + max(0.0, deadline_seconds - entry.job.lease.granted_at_seconds)
-        decision.requeue(entry.job.id, now_seconds, deadline_seconds)
+        # A job that keeps its size keeps its place as well: what it waits for was promised to it before.
+        since_seconds = now_seconds if again.warning is None else entry.job.created_at_seconds
+        decision.requeue(entry.job.id, since_seconds, deadline_seconds)
         job = replace(
             entry.job,
             state=JobState.WAITING,
@@ -196,7 +234,7 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
             lease=None,
             holder=None,
             started_at_seconds=None,
-            warning=None,
+            warning=again.warning,
             offered_value=None,
             parked_at_seconds=None,
             wanted_at_seconds=None,

@@ -49,6 +49,9 @@ class MemoryObservation(Struct, frozen=True):
     refused_at_bytes: int = 0
     """Size of the slice at the last refusal, which may be smaller than `slice_bytes`; 0 if there was none."""
 
+    device_refusals: int = 0
+    """Allocations within a slice that failed because the GPU was full."""
+
     def with_more(self, use: SliceUse, part: Slice) -> "MemoryObservation":
         """Return the observation after another reading of one slice's meter; its counters only grow."""
         return MemoryObservation(
@@ -58,6 +61,7 @@ class MemoryObservation(Struct, frozen=True):
             refusals=max(self.refusals, use.refusals),
             attempted_bytes=max(self.attempted_bytes, use.attempted_bytes),
             refused_at_bytes=part.memory_bytes if use.refusals > self.refusals else self.refused_at_bytes,
+            device_refusals=max(self.device_refusals, use.device_refusals),
         )
 
 

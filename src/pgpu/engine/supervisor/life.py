@@ -299,15 +299,18 @@ class _Supervisor:
             self._end(warned(final, what_follows))
 
     def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
-        """Return the next try of a job that exceeded its limit and may be retried, or the reason why there is none."""
-        if self._ended_run is None or not self._ended_run.observed.refusals:
+        """Return the next try of a job that was refused memory and may be retried, or the reason why there is none."""
+        run = self._ended_run
+        if run is None or not (run.observed.refusals or run.observed.device_refusals):
             return None
         try:
             with self._engine.ledger.view() as view:
                 entry = view.entry(self._job.id)
                 if entry.stop_grace_seconds is not None:
                     return None
-                return self._ended_run.follow(view, final(entry.job))
+                entry = replace(entry, job=final(entry.job))
+                is_promised = self._engine.keeps_memory_of(entry.job)
+                return run.follow(view, entry.job) or run.follow_full_gpu(entry, is_promised=is_promised)
         except PgpuError as exc:
             self._log(exc)
             return None

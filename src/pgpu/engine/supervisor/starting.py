@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from pgpu.enforcement import DRIVER
 from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
@@ -34,7 +33,6 @@ from pgpu.model import (
 )
 from pgpu.runtimes import RunningJob
 from pgpu.runtimes.job_monitor import OfferedMonitor
-from pgpu.scheduling.yielding_headroom import may_use_headroom
 from pgpu.structs import replace
 
 HEADROOM_WAIT_SECONDS = 600.0
@@ -61,7 +59,7 @@ def start(
     enforcer = engine.enforcer.for_gpus(gpus).name
     is_advisory = bool(gpus) and runtime.is_advisory(job.spec)
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
-    if engine.headroom.yields and gpus and enforcer != DRIVER and may_use_headroom(bound, _lease(bound)):
+    if engine.keeps_memory_of(bound):
         wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
         bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
