@@ -64,7 +64,10 @@ def starts(place: OciPlace, rounds: int) -> dict[str, dict[str, float]]:
         "start, run --image": ((*container, image), (*pgpu, "--image", image, "--")),
         "start, --runtime=pgpu": ((*container, image), (*container, "--runtime", place.runtime, *_ASKING, image)),
     }
-    return {name: _both(*(partial(_start_ms, place, words) for words in pair), rounds) for name, pair in pairs.items()}
+    return {
+        name: _both(partial(_start_ms, place, without), partial(_start_ms, place, with_pgpu), rounds)
+        for name, (without, with_pgpu) in pairs.items()
+    }
 
 
 def _start_ms(place: OciPlace, words: Sequence[str]) -> float:

@@ -5,7 +5,6 @@ the markers in PGPU_REQUIRED_MARKERS (`docker,userns`): what is missing then fai
 services: `tools/docker-engine` does that.
 """
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -33,9 +32,10 @@ def _why_no_docker(_marker: pytest.Mark) -> str | None:
 
 @cache
 def _failure_of_docker() -> str | None:
-    if importlib.util.find_spec("docker") is None:
-        return "the docker SDK is not installed (the extra docker)"
-    return _failure_of_python("import docker; docker.from_env(timeout=100).ping()", "no Docker engine answers")
+    code = (
+        "from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url; DockerEngine(engine_url()).version()"
+    )
+    return _failure_of_python(code, "no Docker engine answers")
 
 
 def _why_no_podman(_marker: pytest.Mark) -> str | None:
@@ -46,7 +46,8 @@ def _why_no_podman(_marker: pytest.Mark) -> str | None:
 
 @cache
 def _failure_of_podman(url: str) -> str | None:
-    return _failure_of_python(f"import docker; docker.DockerClient({url!r}, timeout=100).ping()", "no Podman answers")
+    code = f"from pgpu.runtimes.docker.docker_engine import DockerEngine; DockerEngine({url!r}).version()"
+    return _failure_of_python(code, "no Podman answers")
 
 
 def _why_no_userns(_marker: pytest.Mark) -> str | None:

@@ -41,7 +41,7 @@ def foreign_version() -> str | None:
 
 
 def extra_hint(*extras: str) -> str:
-    """Return the hint that installs these extras, for example `pip install 'WHEEL_OR_CHECKOUT[docker]'`."""
+    """Return the hint that installs these extras, for example `pip install 'WHEEL_OR_CHECKOUT[lab]'`."""
     return f"pip install 'WHEEL_OR_CHECKOUT[{','.join(extras)}]', where that is the path of a wheel or of a checkout"
 
 

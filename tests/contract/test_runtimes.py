@@ -16,6 +16,7 @@ from tests.contract.runtime_worlds import RuntimeWorld, Started, opened, pipes, 
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError
 from pgpu.model import ClaimHolder, ContainerHolder, Holder
 from pgpu.runtimes import RunningJob
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
 from pgpu.structs import replace
 
@@ -31,8 +32,6 @@ def _process_with_preload(directory: Path) -> RuntimeWorld:
 
 
 def _container(directory: Path) -> RuntimeWorld:
-    from pgpu.runtimes.docker.docker_runtime import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
-
     facts = directory.parent / "images"  # of the whole run: to look into an image takes seconds
     return RuntimeWorld(DockerRuntime(facts), directory, kind="docker", image="pgpu-test:tiny")
 

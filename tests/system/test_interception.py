@@ -22,6 +22,7 @@ from tests.waiting import DEADLINE_SECONDS
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, Mount
 from pgpu.runtimes import Runtime
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 from pgpu.runtimes.process_runtime import ProcessRuntime, can_make_private_views
 
 _TABLE = Path(__file__).parent.parent.parent / "docs" / "interception.toml"
@@ -148,8 +149,6 @@ def _in_view(stage: Stage, client: str) -> str:
 
 
 def _in_container(stage: Stage, client: str) -> str:
-    from pgpu.runtimes.docker.docker_runtime import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
-
     if subprocess.run(["docker", "image", "inspect", _IMAGE], capture_output=True, check=False).returncode != 0:
         pytest.skip(f"the test image {_IMAGE} is missing (tools/test-image makes it)")
     directory = f"/usr/lib/{os.uname().machine}-linux-gnu"

@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-pytest.importorskip("docker", reason="the docker SDK is not installed")
-
 from pgpu.errors import RequestError, RuntimeUnavailableError
 from pgpu.model import Account, Mount
 from pgpu.runtimes.docker.staging import StagerRunner, Staging

@@ -77,8 +77,8 @@ def test_docs_and_hints_install_a_file_or_a_checkout_and_never_a_bare_name() -> 
 
 
 def test_a_hint_names_the_extra_and_no_distribution() -> None:
-    assert "[docker]" in distribution.extra_hint("docker")
-    assert not BARE_NAME.search(distribution.extra_hint("docker"))
+    assert "[lab]" in distribution.extra_hint("lab")
+    assert not BARE_NAME.search(distribution.extra_hint("lab"))
 
 
 def test_the_doctor_warns_of_the_other_project_of_the_same_name(

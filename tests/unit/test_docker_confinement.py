@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("docker", reason="the docker SDK is not installed")
-
 from pgpu.errors import RequestError
 from pgpu.model import Account, JobSpec, Mount
 from pgpu.runtimes.docker.confinement import confined, groups_to_add

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("docker", reason="the docker SDK is not installed")
-
 from pgpu.enforcement.enforcer_selector import WithoutGpu
 from pgpu.errors import RequestError
 from pgpu.model import Account, Job, JobSpec, JobState, Lease, Mount, Request

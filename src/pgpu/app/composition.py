@@ -5,7 +5,6 @@ agent that runs no container never loads the container engine's library.
 """
 
 import functools
-import importlib.util
 import os
 import sys
 import threading
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_machine_settings, load_settings
-from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import account_of
-from pgpu.errors import NodeError, RuntimeUnavailableError
+from pgpu.errors import NodeError
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
@@ -265,8 +263,6 @@ def _make_runtimes(
         return ProcessRuntime(limit_cgroup=limit_cgroup)
 
     def docker() -> Runtime:
-        if importlib.util.find_spec("docker") is None:
-            raise RuntimeUnavailableError("the docker SDK is not installed", hint=extra_hint("docker"))
         from pgpu.runtimes.docker.docker_runtime import DockerRuntime
 
         _check_libraries(simulated)
@@ -400,7 +396,7 @@ def _make_staging(runtime_path: Path) -> "Staging":
 
 
 def sweep_volumes(settings: Settings) -> None:
-    """Remove volumes that killed processes of this state directory left mounted; needs the extra `docker`."""
+    """Remove volumes that killed processes of this state directory left mounted."""
     _make_staging(runtime_directory(settings.runtime_dir, settings.state_dir)).sweep()
 
 

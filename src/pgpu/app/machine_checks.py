@@ -8,7 +8,6 @@ The NVIDIA driver is loaded in another process (`python -m pgpu.app.machine_chec
 """
 
 import getpass
-import importlib.util
 import json
 import os
 import platform
@@ -29,7 +28,7 @@ from pgpu.app.composition import gpu_source, open_ledger
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client import Client
-from pgpu.distribution import FOREIGN_NAME, NAME, extra_hint, foreign_version, installed_version
+from pgpu.distribution import FOREIGN_NAME, NAME, foreign_version, installed_version
 from pgpu.enforcement.mps import MpsControl, find_control
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.engine.leases.gpu_lock import GpuLocks
@@ -237,9 +236,6 @@ def private_views(_settings: Settings) -> Iterator[Finding]:
 
 def container_engine(_settings: Settings) -> Iterator[Finding]:
     """Connect to the container engine."""
-    if importlib.util.find_spec("docker") is None:
-        yield weak("container engine", "the docker SDK is not installed", extra_hint("docker"))
-        return
     from pgpu.runtimes.docker.docker_engine import describe_engine
 
     try:
@@ -250,7 +246,7 @@ def container_engine(_settings: Settings) -> Iterator[Finding]:
 
 def volumes_of_users(settings: Settings) -> Iterator[Finding]:
     """Mount a volume as root's server does for a user's container; other users skip this check."""
-    if os.geteuid() != 0 or importlib.util.find_spec("docker") is None:
+    if os.geteuid() != 0:
         return
     from pgpu.runtimes.docker.staging import try_volumes
 

@@ -9,7 +9,6 @@ Ready means that a request would be accepted and started. An unreachable contain
 ready: processes still start, and containers wait.
 """
 
-import importlib.util
 import logging
 import socket
 import threading
@@ -26,6 +25,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.recovery import recover
 from pgpu.errors import PgpuError, UnauthenticatedError
 from pgpu.ledger import ChangeWatch, Ledger
+from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url
 from pgpu.server.metrics import CONTENT_TYPE, ServerMetrics
 from pgpu.server.peer_credentials import has_hung_up
 from pgpu.server.responses import JsonResponse, described
@@ -60,13 +60,12 @@ class Maintenance:
         """Why the last round failed, in one line; None if it did not, or before the first one."""
 
         self.docker_trouble: str | None = None
-        """Why no container can be started now; None if one can, or if the extra `docker` is not installed."""
+        """Why no container can be started now; None if one can."""
 
     def start(self) -> None:
         """Start the threads."""
         threading.Thread(target=self._keep_recovering, daemon=True).start()
-        if importlib.util.find_spec("docker") is not None:
-            threading.Thread(target=self._keep_checking_docker, daemon=True).start()
+        threading.Thread(target=self._keep_checking_docker, daemon=True).start()
 
     def stop(self) -> None:
         """Begin no other round."""
@@ -126,12 +125,9 @@ class Maintenance:
                 self._agent.sendall(f"{STAY}\n".encode())
 
     def _check_docker(self) -> None:
-        from pgpu.runtimes.docker.docker_engine import DockerEngine, engine_url  # noqa: PLC0415 - an extra of pgpu
-
         self._tidy()
         try:
-            with DockerEngine(engine_url()) as engine:
-                engine.version()
+            DockerEngine(engine_url()).version()
             if self.docker_trouble is not None and self._has_docker:
                 _LOG.warning("pgpu: the container engine answers again")
             self.docker_trouble, self._has_docker = None, True

@@ -300,8 +300,8 @@ def test_a_container_that_cannot_start_leaves_nothing(stage: Stage, runtime: Doc
     job = stage.job(["/no/such"], runtime="docker", image=f"{images}:tiny")
     with pytest.raises(CommandNotFoundError, match="/no/such: not found"):
         stage.output(runtime, job)
-    with DockerEngine(engine_url()) as engine:
-        assert engine.containers_with_label(f"{JOB_LABEL}={job.id}") == []
+    engine = DockerEngine(engine_url())
+    assert engine.containers_with_label(f"{JOB_LABEL}={job.id}") == []
 
 
 def test_a_job_s_container_adds_no_privilege(stage: Stage, runtime: DockerRuntime, images: str) -> None:

@@ -1,4 +1,1 @@
-"""Jobs as containers of Docker, or of Podman through its compatible socket.
-
-Needs the Docker SDK (the extra `docker`), so it is imported only when a container is requested.
-"""
+"""Jobs as containers of Docker, or of Podman through its compatible socket; imported when a container is requested."""

@@ -160,7 +160,7 @@ class DockerJob:
         """Start the waiting thread.
 
         Args:
-            engine: A connection; owned by this job from now on.
+            engine: Where the container is.
             holder: The container.
             main_pid: Host PID of its first process; None if it ended or is on another machine.
             streams: The started transfer of its streams; None if there are none.
@@ -232,7 +232,6 @@ class DockerJob:
             self._streams.close()
         if is_over and self._removes_container:
             self._engine.remove(self._holder.container_id)
-        self._engine.close()
         os.close(self._ended)
 
     def _wait_for_end(self) -> None:

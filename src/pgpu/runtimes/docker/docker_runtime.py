@@ -78,36 +78,38 @@ class DockerRuntime:
 
     def image_id(self, spec: JobSpec) -> str:
         """Return the image's ID, which changes when an image is rebuilt under the same name."""
-        with DockerEngine(engine_url(self._environment)) as engine:
-            return str(engine.image(spec.image or "")["Id"])
+        return str(self._engine().image(spec.image or "")["Id"])
 
     def can_load_driver(self, spec: JobSpec) -> bool:
         """True if the image has glibc: there is no NVIDIA driver for musl, and a static program loads none."""
-        with DockerEngine(engine_url(self._environment)) as engine:
-            return load_image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
+        engine = self._engine()
+        return load_image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
+
+    def _engine(self) -> DockerEngine:
+        return DockerEngine(engine_url(self._environment))
 
     def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Reject jobs that can never start: bad fields, an unknown or unsuitable image or user, a taken name, no engine."""
         refuse_bad_words(spec)
-        with DockerEngine(engine_url(self._environment)) as engine:
-            image = engine.image(spec.image or "")
-            refuse_bad_image(spec, image)
-            taken = engine.container(spec.name) if spec.name else None
-            if taken is not None:
-                raise RequestError(
-                    f"the name {spec.name} is taken by the container {taken['Id'][:12]}",
-                    hint=f"docker rm {spec.name}, or use another --name",
-                )
-            shims = [library_path(name) for name in _SHIMS]
-            facts = load_image_facts(engine, image, [], self._cache)
-            refuse_old_libc(spec, facts, _needed_glibc(shims))
-            if not is_confined(account):
-                refuse_unknown_user(spec, image, facts)
-            if spec.host_memory_bytes is not None:
-                refuse_more_than_the_machine_has(spec, engine.information())
-            # Mounted and unmounted at once: this only checks that the user may open them.
-            with self._volumes(engine, spec, account, image):
-                pass
+        engine = self._engine()
+        image = engine.image(spec.image or "")
+        refuse_bad_image(spec, image)
+        taken = engine.container(spec.name) if spec.name else None
+        if taken is not None:
+            raise RequestError(
+                f"the name {spec.name} is taken by the container {taken['Id'][:12]}",
+                hint=f"docker rm {spec.name}, or use another --name",
+            )
+        shims = [library_path(name) for name in _SHIMS]
+        facts = load_image_facts(engine, image, [], self._cache)
+        refuse_old_libc(spec, facts, _needed_glibc(shims))
+        if not is_confined(account):
+            refuse_unknown_user(spec, image, facts)
+        if spec.host_memory_bytes is not None:
+            refuse_more_than_the_machine_has(spec, engine.information())
+        # Mounted and unmounted at once: this only checks that the user may open them.
+        with self._volumes(engine, spec, account, image):
+            pass
 
     def start(
         self,
@@ -118,17 +120,13 @@ class DockerRuntime:
         account: Account | None = None,
     ) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""
-        engine = DockerEngine(engine_url(self._environment))
-        try:
-            image = engine.image(job.spec.image or "")
-            # The staged mounts last until the container runs, whose own mount namespace then holds them.
-            with self._volumes(engine, job.spec, account, image) as volumes:
-                spec = replace(job.spec, volumes=volumes)
-                configuration = self._configuration(engine, image, replace(job, spec=spec), delivery, account)
-                return self._start(engine, job, configuration, delivery, stdio, announce)
-        except BaseException:  # the job, which would close the engine, was not returned
-            engine.close()
-            raise
+        engine = self._engine()
+        image = engine.image(job.spec.image or "")
+        # The staged mounts last until the container runs, whose own mount namespace then holds them.
+        with self._volumes(engine, job.spec, account, image) as volumes:
+            spec = replace(job.spec, volumes=volumes)
+            configuration = self._configuration(engine, image, replace(job, spec=spec), delivery, account)
+            return self._start(engine, job, configuration, delivery, stdio, announce)
 
     def _start(  # noqa: PLR0917 - the parts of one start
         self,
@@ -178,16 +176,11 @@ class DockerRuntime:
         if not isinstance(holder, ContainerHolder):
             return None
         engine = DockerEngine(holder.engine_url)
-        try:
-            state = _state_of_ours(engine, holder, job)
-            if state is None:
-                engine.close()
-                return None
-            streams = _attach(engine, holder, job.spec, stdio) if state["Running"] else None
-            return _running(engine, holder, job.spec, state, streams)
-        except BaseException:  # the job, which would close the engine, was not returned
-            engine.close()
-            raise
+        state = _state_of_ours(engine, holder, job)
+        if state is None:
+            return None
+        streams = _attach(engine, holder, job.spec, stdio) if state["Running"] else None
+        return _running(engine, holder, job.spec, state, streams)
 
     def _configuration(
         self, engine: DockerEngine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None

@@ -1,12 +1,9 @@
-"""Translates errors of the Docker SDK to pgpu's errors. The engine's message is kept as part of the text."""
+"""Translates errors of calls of the container engine to pgpu's errors. The engine's message is kept as part of the text."""
 
+import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-
-import requests
-import urllib3
-from docker import errors as docker_errors
+from contextlib import contextmanager, suppress
 
 from pgpu.errors import (
     CommandNotExecutableError,
@@ -16,17 +13,21 @@ from pgpu.errors import (
     RequestError,
     RuntimeUnavailableError,
 )
+from pgpu.host.unix_http import HttpResponse
 
-FOREIGN_ERRORS = (
-    docker_errors.DockerException,
-    requests.exceptions.RequestException,
-    urllib3.exceptions.HTTPError,
-    OSError,
-    ValueError,
-)
-"""The exceptions of an SDK call, of all its layers; ValueError comes from unreadable responses."""
 
-_BAD_REQUEST, _CONFLICT = 400, 409
+class CallRefusedError(Exception):
+    """The engine answered with an error; the text is its message, as one line."""
+
+    def __init__(self, response: HttpResponse) -> None:
+        super().__init__(message_of(response.body) or f"status {response.status}")
+        self.status = response.status
+
+
+FOREIGN_ERRORS = (CallRefusedError, OSError, ValueError, KeyError, TypeError)
+"""The exceptions of a call; the last three come from unreadable responses."""
+
+_BAD_REQUEST, _NOT_FOUND_STATUS, _CONFLICT = 400, 404, 409
 _COMMAND = re.compile(r"exec: \"|executable file|command that was not found", re.IGNORECASE)
 _QUOTED_COMMAND = re.compile(r"(?:exec: \"|executable file [`'\"])(?P<command>[^`'\"]+)")
 _NOT_FOUND = re.compile(r"executable file.*not found|no such file or directory|was not found", re.IGNORECASE)
@@ -35,7 +36,7 @@ _NOT_EXECUTABLE = re.compile(r"permission denied|is a directory|exec format erro
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translate errors of the SDK that are raised inside.
+    """Translate errors of calls that are made inside.
 
     Args:
         doing: The failed action, as the start of the message: `cannot create the container`.
@@ -49,16 +50,17 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def pgpu_error(error: BaseException, doing: str) -> PgpuError:
-    if not isinstance(error, docker_errors.APIError):
+    if not isinstance(error, CallRefusedError):
+        reason = error.strerror if isinstance(error, OSError) else None
         return EngineAwayError(
-            f"the container engine does not answer: {_innermost(error)}",
+            f"the container engine does not answer: {reason or ' '.join(str(error).split())}",
             hint="start Docker or Podman, join its group, or set DOCKER_HOST",
         )
-    message = one_line(error)
-    if isinstance(error, docker_errors.ImageNotFound):
+    message = str(error)
+    if error.status == _NOT_FOUND_STATUS and "no such image" in message.lower():
         return RequestError(f"{doing}: {message}", hint="pull the image first")
     # Engines report failures of runc or crun with 400 as well; these are the machine's, not the request's.
-    if error.status_code in {_BAD_REQUEST, _CONFLICT} and "OCI runtime" not in message:
+    if error.status in {_BAD_REQUEST, _CONFLICT} and "OCI runtime" not in message:
         return RequestError(f"{doing}: {message}")
     return RuntimeUnavailableError(f"{doing}: {message}")
 
@@ -80,19 +82,9 @@ def start_error(message: str) -> PgpuError:
     return RuntimeUnavailableError(f"the container engine cannot start the container: {message}")
 
 
-def one_line(error: docker_errors.APIError) -> str:
-    """Return the engine's message as one line."""
-    return " ".join(str(error.explanation or error).split())
-
-
-def _innermost(error: BaseException) -> str:
-    """Return the operating system's message from the nested exceptions of the SDK."""
-    current: BaseException | None = error
-    while current is not None:
-        if isinstance(current, OSError) and current.strerror:
-            return current.strerror
-        # requests keeps urllib3's error as an argument, and that one the OSError as an argument or as its cause.
-        nested = [argument for argument in current.args if isinstance(argument, BaseException)]
-        current = nested[0] if nested else current.__cause__ or current.__context__
-    quoted = re.search(r"(?:Error\(\d+, )['\"](?P<words>[^'\"]+)", str(error))
-    return quoted["words"] if quoted else " ".join(str(error).split())
+def message_of(body: bytes) -> str:
+    """Return an error message as one line: the `message` field of a JSON body, or plain text."""
+    text = body.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["message"])
+    return " ".join(text.split())

@@ -5,30 +5,21 @@ created with the volumes, and the result is not cached. Paths are the container'
 inside the container's root.
 """
 
-import base64
 import io
-import json
 import posixpath
-import tarfile
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
-
-import docker
-from docker import errors as docker_errors
 
 from pgpu.runtimes.docker.docker_engine import DockerEngine
 from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, read_facts
 from pgpu.structs import Struct
 
-_NOT_FOUND = 404
-_LARGEST_FILE_BYTES = 64 * 1024 * 1024
-
 
 class CreatedContainerFiles(Struct, frozen=True):
     """The files of one container of an engine."""
 
-    api: docker.APIClient
+    engine: DockerEngine
     container_id: str
 
     def resolve(self, path: str) -> str | None:
@@ -52,8 +43,10 @@ class CreatedContainerFiles(Struct, frozen=True):
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content, following symbolic links, or None if there is none that the engine can read."""
+        import tarfile  # noqa: PLC0415 - 3 ms, for an image's first container only
+
         target = self.resolve(path)
-        content = self._archive(target) if target else None
+        content = self.engine.archive(self.container_id, quote(target)) if target else None
         if content is None:
             return None
         try:
@@ -64,28 +57,8 @@ class CreatedContainerFiles(Struct, frozen=True):
         except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
             return None
 
-    def _archive(self, path: str) -> bytes | None:
-        try:
-            chunks, _stat = self.api.get_archive(self.container_id, path)
-        except docker_errors.NotFound:
-            return None
-        # The engine streams a tar archive; for a directory it may have gigabytes.
-        content = bytearray()
-        for chunk in chunks:
-            content += chunk
-            if len(content) > _LARGEST_FILE_BYTES:
-                return None
-        return bytes(content)
-
-    def _stat(self, path: str) -> dict[str, object] | None:
-        # HEAD, since the SDK returns this only together with the content, which may be gigabytes for a directory.
-        url = f"{self.api.base_url}/v{self.api.api_version}/containers/{self.container_id}/archive?path={quote(path)}"
-        answer = self.api.head(url, timeout=self.api.timeout)
-        if answer.status_code == _NOT_FOUND:
-            return None
-        answer.raise_for_status()
-        stat = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
-        return stat if isinstance(stat, dict) else None
+    def _stat(self, path: str) -> dict[str, Any] | None:
+        return self.engine.path_status(self.container_id, quote(path))
 
 
 _INSPECTED_DIRECTORIES = ("/usr", "/lib", "/lib64", "/etc")
@@ -129,7 +102,7 @@ def _inspect(engine: DockerEngine, image: dict[str, Any], binds: Sequence[str]) 
     }
     container_id = engine.create(configuration)
     try:
-        files = CreatedContainerFiles(engine.api, container_id)
+        files = CreatedContainerFiles(engine, container_id)
         return read_facts(files, str(image.get("Architecture")), _library_path(image))
     finally:
         engine.remove(container_id)
