@@ -42,6 +42,17 @@ def test_a_short_command_imports_no_module_that_it_does_not_need(
     assert not absent & set(done.stdout.split())
 
 
+def test_the_ids_of_an_array_that_waits_are_found_without_a_round(place: Place) -> None:
+    array = place.run("submit", "--array", "0-1", "--memory", "20GiB", "--", "sleep", "60").stdout.strip()
+    opened = "from pgpu.app.client_factory import open_client; from pgpu.app.settings import load_settings"
+    code = f"import sys; {opened}; print(len(open_client(load_settings({{}})).members({array!r})), *sys.modules)"
+    done = place.run_python("-c", code)
+    place.run("cancel", array)
+    count, *modules = done.stdout.split()
+    assert count == "2"
+    assert not _SCHEDULER & set(modules)
+
+
 def test_a_job_that_starts_at_once_imports_no_spinner_on_a_terminal(place: Place) -> None:
     assert place.run("ps").returncode == 0
     modules = place.path / "modules"

@@ -160,11 +160,14 @@ class JobService:
         return add_wait_reasons(entries, self.engines.outlook_of)
 
     def members(self, id_or_name: str) -> Sequence[JobReport]:
-        """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
+        """Find the jobs of an array by its id, a beginning of it or its name; else one job.
+
+        The reason of a waiting one is that in the ledger: the present one takes a round, which `wait` on an array does not need.
+        """
         entries = self.ledger.entries_of(self.ledger.members(id_or_name, self.caller.sees_uid))
         for entry in entries:
             self.caller.check_sees(entry.job)
-        return [report_job(self.engines.own, each) for each in self._with_reasons(entries)]
+        return [report_job(self.engines.own, each) for each in entries]
 
     def ended(self, job_ids: Sequence[str]) -> tuple[Sequence[Job], float]:
         """Return the ended jobs at the beginning of a list of ids; all in one transaction.
