@@ -1,6 +1,6 @@
 """Unix sockets at paths of any length.
 
-The kernel's limit is 107 bytes, and a runtime directory may be longer. So the directory is opened and the socket is addressed
+The kernel's limit is 107 bytes, and a runtime directory may be longer. Then the directory is opened and the socket is addressed
 through /proc/self/fd.
 """
 
@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     import socket
 
 
+_MOST_BYTES = 107
+
+
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
+    name = os.fspath(path)
+    if len(os.fsencode(name)) <= _MOST_BYTES:
+        yield name
+        return
     # O_PATH needs no permission to read the directory, and opens nothing in it.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -57,8 +64,10 @@ def send_datagram(path: Path, message: bytes, timeout_seconds: float = 0.0) -> b
     """Send one datagram, waiting at most so long while the receiver's queue is full; False if no process listens there."""
     import socket  # noqa: PLC0415 - likewise
 
+    # Most jobs of a long queue have none, and a socket costs more than this look-up.
+    if not os.path.exists(path):  # noqa: PTH110 - for each message
+        return False
     try:
-        # The directory first: most jobs of a long queue have none, and a socket costs more than this look-up.
         with _short(path) as name, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(timeout_seconds)
             sender.sendto(message, name)
