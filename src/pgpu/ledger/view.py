@@ -190,6 +190,11 @@ class LedgerView:
         """Return every job with a lease that is not released, oldest first."""
         return self._holding("TRUE")
 
+    def holding_ids(self, gpu_model: str | None) -> list[str]:
+        """Return the ids of those of `holding` in the queue of one GPU model."""
+        statement = "SELECT id FROM leases JOIN jobs ON id = job_id WHERE released_at IS NULL AND gpu_model IS ?"
+        return [row["id"] for row in self._connection.execute(statement, (gpu_model,))]
+
     def paced(self) -> list[Entry]:
         """Return those of `holding` with a share of compute or a priority: only beside these, launches are paced."""
         return self._holding("compute_share IS NOT NULL OR priority != 0")

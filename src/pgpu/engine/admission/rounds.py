@@ -105,6 +105,9 @@ class Admissions:
         plan_path = agent_paths(settings, settings.gpu_model).plan
         self._context = context
         self._auto_sharing = AutoSharing(settings.has_mps)
+        self._is_contended = False
+        """Whether the last round was decided again under the write lock, and changed something."""
+
         self._planner = QueuePlanner(plan_path)
         self._curves = SlowdownCurves()
         self.reader = SituationReader(
@@ -131,19 +134,24 @@ class Admissions:
         """
         context = self._context
         snapshot = context.snapshot_or_blind()
-        with context.ledger.view() as view:
-            is_unsettled, version = has_unsettled_jobs(view, gives_up), view.version()
-            outcome = self._round(view, snapshot, gives_up)
+        outcome, is_unsettled, version = RoundOutcome(), True, None
+        # While jobs end one after another, nearly every round would be decided twice: such a one is decided under the lock.
+        if not self._is_contended:
+            with context.ledger.view() as view:
+                is_unsettled, version = has_unsettled_jobs(view, gives_up), view.version()
+                outcome = self._round(view, snapshot, gives_up)
         # Computing a reading takes tenths of a second, so it is outside of every transaction.
         self._auto_sharing.readings.keep(context.ledger.facts)
         if not is_unsettled and not outcome.is_change:
             return outcome
         with context.ledger.decision() as decision:
             # The write lock is held from here on. If another process has written since the view, the round is decided again.
-            if not is_unsettled and decision.version() == version:
+            is_current = not is_unsettled and decision.version() == version
+            if is_current:
                 outcome = commit_round(decision, outcome, context.settings.gpu_model, supervisor)
             else:
                 outcome = self._settle_and_commit(decision, snapshot, gives_up, supervisor)
+            self._is_contended = outcome.is_change and not is_current
         # After the commit: threads read the ledger as soon as they are woken.
         context.wake(outcome.moved_ids)
         return outcome

@@ -269,6 +269,8 @@ class _Agent:
             self._is_over = not is_needed
         elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
             self._recover_and_admit()
+        elif self._admit_timer is not None and self._admit_timer.call is not None:
+            return  # a round is due anyway, which reads all of it
         elif (
             self._deadlines.due()
             or (self._outcome.holds_back and now_seconds() - self._round_at_seconds >= HELD_BACK_SECONDS)
@@ -288,17 +290,18 @@ class _Agent:
 
     def _watch_holders(self) -> None:
         """Start threads for granted jobs, and watch processes that supervise others: after their end this agent does it."""
-        entries = self._holding.get()
-        others = [entry for entry in entries if entry.job.id not in self._attendants.ids]
+        others: list[Entry] = []
+        if other_ids := [job_id for job_id in self._holding.get() if job_id not in self._attendants.ids]:
+            others = [entry for entry in self._engine.ledger.entries_of(other_ids) if entry.is_lease_held]
         for entry in others:
             if is_left(entry):
                 self._needed_at_seconds = now_seconds()
                 self._attendants.start(entry.job.id)
         self._watcher.watch({each for entry in others for each in _processes(entry)} - {myself()})
 
-    def _read_holding(self) -> list[Entry]:
+    def _read_holding(self) -> list[str]:
         with self._engine.ledger.view() as view:
-            return self._engine.queue_of(view.holding())
+            return view.holding_ids(self._engine.settings.gpu_model)
 
     def _look_around(self) -> None:
         """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
