@@ -123,7 +123,7 @@ class Machine(SimulatedMachine):
             words = ("--array", f"0-{count - 1}", "--memory", "400MiB", "--", "sleep", "3600")
             array = self.output("submit", "--name", f"sleep-{count}", *words).strip()
             until(lambda: self.output("ps").count("running") == count)  # noqa: B023 - at once
-            amounts.append(sum(map(_private_bytes, self.processes())))
+            amounts.append(sum(map(private_bytes, self.processes())))
             self.output("stop", "--time", "0s", array)
         return round((amounts[1] - amounts[0]) / (MANY - FEW) / _MIB, 3)
 
@@ -147,7 +147,8 @@ class Machine(SimulatedMachine):
         return str((process / "fd/2").readlink()).startswith(str(self.directory))
 
 
-def _private_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
+    """Return the private memory that a process has written to; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             name, _, amount = line.partition(":")

@@ -3,8 +3,9 @@
 Starts are timed from the shell to the program, which prints the time: a process with `pgpu run` and without, a container of
 `pgpu run --image` and of `docker run`, a container of `docker run --runtime=pgpu` with a slice and of runc. Verbs are timed to
 their end: `docker run` without a request and with one that fits, `exec` and `kill` of a running container, and the runtimes'
-own `state`. Both sides in turns, in one run, beside a running job, so that the agent of the queue is there. Needs root, an
-engine of tools/docker-engine, and tools/test-image. Writes one JSON file into benchmarks/results and prints a table.
+own `state`. Both sides in turns, in one run, beside a running job, so that the agent of the queue is there. Memory: what one
+more sleeping container adds to the private memory and the number of pgpu's processes. Needs root, an engine of
+tools/docker-engine, and tools/test-image. Writes one JSON file into benchmarks/results and prints a table.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.job_cost import Machine, private_bytes
 from benchmarks.shim_overhead import RESULTS, circumstances, compared
 from tests.forked_commands import PGPU
 from tests.system.docker.oci_place import OciPlace, docker, opened_oci_place
+from tests.waiting import until
 
 from pgpu.libraries import OCI_RUNTIME, library_path
 
@@ -34,6 +37,11 @@ TARGETS_MS = {
 }
 """From the project's design: what the median may add."""
 
+MEMORY_TARGETS = {"--runtime=pgpu": {"processes": 0.0, "private_mib": 0.0}, "run --image": {"private_mib": 0.2}}
+"""Likewise: what one container may add."""
+
+FEW, MANY = 4, 24
+_MIB = 1 << 20
 _TIME = ("date", "+%s%N")
 _ASKING = ("-e", "PGPU_MEMORY=2GiB")
 
@@ -46,12 +54,42 @@ def main() -> int:
     arguments = parser.parse_args()
     with opened_oci_place(IMAGE) as place:
         place.detach("sliced", "1GiB", "sleep", "3600")  # its agent serves all others
+        memory = {kind: of_one_container(place, kind) for kind in MEMORY_TARGETS}
         rows = {**starts(place, arguments.rounds), **verbs(place, arguments.rounds)}
-    report = {**circumstances(), "rounds": arguments.rounds, "engine": _engine_version(), "verbs_ms": rows}
+    report = {**circumstances(), "rounds": arguments.rounds, "engine": _engine_version()}
+    report |= {"verbs_ms": rows, "of_one_container": memory}
     print_table(report)
     path = arguments.output / f"runtime-overhead-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return int(any(rows[name]["added_median"] > target for name, target in TARGETS_MS.items()))
+    missed = [name for name, target in TARGETS_MS.items() if rows[name]["added_median"] > target]
+    missed += [
+        f"{what} of {kind}"
+        for kind, targets in MEMORY_TARGETS.items()
+        for what, target in targets.items()
+        if memory[kind][what] > target
+    ]
+    print("missed:", ", ".join(missed) or "none")
+    return int(bool(missed))
+
+
+def of_one_container(place: OciPlace, kind: str) -> dict[str, float]:
+    """Return the slope over sleeping containers: of pgpu's processes, and of their private memory in MiB."""
+    machine, names, seen = Machine(place.path, place.model), list[str](), []
+    others = sum(job["state"] == "running" for job in place.jobs())
+    for count in (FEW, MANY):
+        while len(names) < count:
+            if kind == "run --image":
+                words = ("--detach", "--rm", "--memory", "300MiB", "--image", f"{IMAGE}:latest", "--", "sleep", "3600")
+                names.append(place.pgpu("run", *words).stdout.strip())
+            else:
+                names.append(place.detach(f"sleeps-{len(names)}", "300MiB", "sleep", "3600"))
+        until(lambda: sum(job["state"] == "running" for job in place.jobs()) == others + count)  # noqa: B023 - at once
+        processes = machine.processes()
+        seen.append((len(processes), sum(map(private_bytes, processes)) / _MIB))
+    place.pgpu("stop", "--time", "0s", *names)
+    until(lambda: sum(job["state"] == "running" for job in place.jobs()) == others)
+    added = [(many - few) / (MANY - FEW) for few, many in zip(*seen, strict=True)]
+    return {"processes": round(added[0], 2), "private_mib": round(added[1], 3)}
 
 
 def starts(place: OciPlace, rounds: int) -> dict[str, dict[str, float]]:
@@ -129,6 +167,8 @@ def print_table(report: dict[str, Any]) -> None:
     print(f"{'ms':<24}" + "".join(f"{column:>16}" for column in columns))
     for verb, row in report["verbs_ms"].items():
         print(f"{verb:<24}" + "".join(f"{row[column]:>16.1f}" for column in columns))
+    for kind, row in report["of_one_container"].items():
+        print(f"one container of {kind}: " + ", ".join(f"{amount} {what}" for what, amount in row.items()))
 
 
 if __name__ == "__main__":

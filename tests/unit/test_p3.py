@@ -6,7 +6,15 @@ from pgpu.cli.verbs.lab import _read_parts, _read_sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.lab.outcomes import Moment
-from pgpu.lab.p3 import P3_FITTING_CONTAINERS, PARTS, WallPlan, imaginary_findings, p3_result, size_job
+from pgpu.lab.p3 import (
+    P3_FITTING_CONTAINERS,
+    PARTS,
+    WallPlan,
+    cost_sentence,
+    imaginary_findings,
+    p3_result,
+    size_job,
+)
 from pgpu.lab.p3_overhead import Timings, TwoWays, sentence, start_up_seconds, table
 from pgpu.lab.p3_sharing_modes import P3_TABLE, Alone, Pair
 
@@ -43,6 +51,15 @@ def test_a_job_of_the_wall_says_all_that_it_needs() -> None:
 @pytest.mark.parametrize(("jobs", "told"), [(4, "all run"), (52, "all run"), (53, "most fail"), (60, "most fail")])
 def test_p3s_word_stands_beside_each_number_of_jobs(jobs: int, told: str) -> None:
     assert p3_result(jobs) == told
+
+
+def test_the_queue_is_compared_with_batches_one_after_the_other() -> None:
+    told = cost_sentence((26.0, 22.0), [(15.0, 16.0), (5.0, 4.0)], (52, 8))
+
+    assert told == (
+        "the queue takes 1.30 times as long as 52 and then 8 jobs without pgpu (26.0 s, 20.0 s), "
+        "and 1.10 times the machine's CPU time (22.0 s, 20.0 s)"
+    )
 
 
 def pair(mps_seconds: float, turns_seconds: float, size: int = 5_120, neighbour: str = "CS") -> Pair:

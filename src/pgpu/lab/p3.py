@@ -4,6 +4,7 @@ The parts run one after the other and are joined into one report. If a part cann
 others go on.
 
 The wall: hotspot3D in as many containers as a GPU holds, in one more, and in sixty. Without pgpu the jobs that do not fit fail.
+What the queue costs is its whole time over the least that works without it: as many as fit, and then the others, by hand.
 With its queue they wait; with oversubscription all run together and the host holds the memory that does not fit. Jobs are sized
 so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each has more layers. Each job does the same number
 of steps in every trial. The jobs that are granted begin at one moment, after all of them have loaded; the makespan counts from
@@ -15,6 +16,8 @@ Source: P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti.
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from pgpu.errors import NodeError, PgpuError
 from pgpu.gpu.catalog import IMAGINARY
@@ -32,7 +35,18 @@ from pgpu.units import MIB
 P3_FITTING_CONTAINERS = 52
 
 
-_COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "start-up s", "mean s", "device peak MiB")
+_COLUMNS = (
+    "how",
+    "jobs",
+    "P3",
+    "failed",
+    "side by side",
+    "makespan s",
+    "start-up s",
+    "mean s",
+    "CPU s",
+    "device peak MiB",
+)
 # Three grids of 512 × 512 floats.
 _LAYER_BYTES = 3 * MIB
 
@@ -68,10 +82,19 @@ class WallJob(Struct, frozen=True):
         )
 
 
+# Whole time, and processor time of the whole machine meanwhile: of jobs, container engine, pgpu and the experiment; in seconds.
+Cost = tuple[float, float]
+
+
 class _WallTrial(Struct, frozen=True):
     how: str
     paper: str
     trial: ExperimentTrial
+    cpu_seconds: float
+
+    @property
+    def cost(self) -> Cost:
+        return self.trial.whole_seconds, self.cpu_seconds
 
     @property
     def side_by_side(self) -> int:
@@ -115,7 +138,12 @@ def run_wall(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
         trials.append(each)
         bed.progress(_sentence(each))
     table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_table_row, trials)))
-    findings_of_trials = (*map(_sentence, trials), *findings, *imaginary_findings(bed.device_name))
+    findings_of_trials = (
+        *map(_sentence, trials),
+        *_cost_findings(trials),
+        *findings,
+        *imaginary_findings(bed.device_name),
+    )
     return ReportPart(table, findings_of_trials, tuple(_files(bed, trials, table, directory)))
 
 
@@ -130,17 +158,48 @@ def imaginary_findings(device_name: str) -> Sequence[str]:
 def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_WallTrial | str]:
     """Yield each trial, or the reason why one is left out."""
     fitting = min(P3_FITTING_CONTAINERS, plan.jobs)
-    for count in sorted({fitting, min(fitting + 1, plan.jobs), plan.jobs}):
-        names = [f"p3-{count}-{number}" for number in range(1, count + 1)]
-        trial = run_bare(bed, [(name, job.words(plan)) for name in names])
-        yield _WallTrial(BARE, p3_result(count), trial)
+    for count in dict.fromkeys((fitting, plan.jobs - fitting, min(fitting + 1, plan.jobs), plan.jobs)):
+        if count:
+            jobs = [(f"p3-{count}-{number}", job.words(plan)) for number in range(1, count + 1)]
+            yield _timed(BARE, p3_result(count), lambda: run_bare(bed, jobs))  # noqa: B023 - called at once
     if not plan.with_pgpu:
         return
-    yield _WallTrial(QUEUE, "", _run_sliced(bed, plan, job, oversubscribes=False))
+    yield _timed(QUEUE, "", lambda: _run_sliced(bed, plan, job, oversubscribes=False))
     try:
-        yield _WallTrial(TOGETHER, "proposed", _run_sliced(bed, plan, job, oversubscribes=True))
+        yield _timed(TOGETHER, "proposed", lambda: _run_sliced(bed, plan, job, oversubscribes=True))
     except PgpuError as exc:
         yield f"{TOGETHER}: left out: {exc}"
+
+
+def _timed(how: str, paper: str, run_trial: Callable[[], ExperimentTrial]) -> _WallTrial:
+    before_seconds = _busy_seconds()
+    trial = run_trial()
+    return _WallTrial(how, paper, trial, _busy_seconds() - before_seconds)
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def _cost_findings(trials: Sequence[_WallTrial]) -> Sequence[str]:
+    """Compare the queue with the jobs that fit, and then the others, without pgpu."""
+    queued = next((each for each in trials if each.how == QUEUE), None)
+    if queued is None or len(queued.trial.jobs) <= P3_FITTING_CONTAINERS:
+        return ()
+    counts = (P3_FITTING_CONTAINERS, len(queued.trial.jobs) - P3_FITTING_CONTAINERS)
+    batches = [next(each for each in trials if each.how == BARE and len(each.trial.jobs) == count) for count in counts]
+    return (cost_sentence(queued.cost, [each.cost for each in batches], counts),)
+
+
+def cost_sentence(queued: Cost, batches: Sequence[Cost], counts: Sequence[int]) -> str:
+    """Return the costs of the queue over those of batches, of `counts` jobs, that ran one after the other."""
+    whole_seconds, cpu_seconds = (sum(part) for part in zip(*batches, strict=True))
+    return (
+        f"the queue takes {queued[0] / whole_seconds:.2f} times as long as {' and then '.join(map(str, counts))} jobs without "
+        f"pgpu ({queued[0]:.1f} s, {whole_seconds:.1f} s), and {queued[1] / cpu_seconds:.2f} times the machine's CPU time "
+        f"({queued[1]:.1f} s, {cpu_seconds:.1f} s)"
+    )
 
 
 def p3_result(jobs: int) -> str:
@@ -166,6 +225,7 @@ def _table_row(labelled: _WallTrial) -> tuple[Cell, ...]:
         round(trial.whole_seconds, 2),
         report.rounded(trial.start_up_seconds),
         round(sum(seconds) / len(seconds), 2) if seconds else None,
+        round(labelled.cpu_seconds, 1),
         trial.device_peak_bytes // MIB,
     )
 
