@@ -1,6 +1,6 @@
 """Reads the log of one job: its output as records in a file, and the older half in a second one.
 
-The job's monitor (native/monitor/log.c) writes it. Every byte has an offset that never changes, counted from the job's first, so
+The job's monitor (native/monitor/log.c) writes it, if the job has one. Every byte has an offset that never changes, counted from the job's first, so
 that a reader continues there after a rotation or in another process.
 """
 
@@ -8,6 +8,8 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+from pgpu.engine.streams.records import Record, encode
 
 _FILE_HEADER = struct.Struct(">8sQ")
 _MAGIC = b"PGPULOG\x01"
@@ -47,6 +49,11 @@ class _LogFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def log_bytes(record: Record) -> bytes:
+    """Return the content of a log with one record."""
+    return _FILE_HEADER.pack(_MAGIC, 0) + encode(record)
 
 
 def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:

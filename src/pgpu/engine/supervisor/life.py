@@ -20,6 +20,7 @@ from pgpu.engine.leases.eviction import PlaceRefusedError, give_back, occupants
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.engines_streams import EnginesStreams
 from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
@@ -97,16 +98,7 @@ class _Supervisor:
         self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
-        self._carrier: Carrier | NoStreams = NoStreams()
-        if entry.job.spec.has_program:
-            self._carrier = Carrier(
-                self._loop,
-                entry.job.id,
-                entry.job.spec,
-                self._places,
-                engine.settings.log_cap_bytes,
-                lambda: engine.gpu_locks,
-            )
+        self._carrier = self._make_carrier()
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
@@ -122,6 +114,20 @@ class _Supervisor:
         """Whether nothing holds its memory any more, and its lease, unless it is tried again, was given back."""
 
         self._standing = Standing(engine, self._loop, entry.job.id)
+
+    def _make_carrier(self) -> Carrier | EnginesStreams | NoStreams:
+        if not self._job.spec.has_program:
+            return NoStreams()
+        if self._job.spec.runtime == "oci":
+            return EnginesStreams(self._loop, self._places)
+        return Carrier(
+            self._loop,
+            self._job.id,
+            self._job.spec,
+            self._places,
+            self._engine.settings.log_cap_bytes,
+            lambda: self._engine.gpu_locks,
+        )
 
     def run(self) -> None:
         """Continue from the job's state in the ledger until the job is final and its memory is free.

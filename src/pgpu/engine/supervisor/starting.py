@@ -15,6 +15,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
 from pgpu.engine.leases.lease_resize import compute_words, concerned
 from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.engines_streams import EnginesStreams
 from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
@@ -44,7 +45,10 @@ TakeMonitor = Callable[[str, ProcessHolder], OfferedMonitor | None]
 
 
 def start(
-    engine: Engine, job: Job, carrier: Carrier | NoStreams, take_monitor: TakeMonitor = lambda _job_id, _starter: None
+    engine: Engine,
+    job: Job,
+    carrier: Carrier | EnginesStreams | NoStreams,
+    take_monitor: TakeMonitor = lambda _job_id, _starter: None,
 ) -> RunningJob:
     """Make the slice, start the job in it and write its state `running`.
 
@@ -94,7 +98,7 @@ def start(
     return running
 
 
-def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob | None:
+def adopt(engine: Engine, job: Job, carrier: Carrier | EnginesStreams | NoStreams) -> RunningJob | None:
     """Attach to a job that runs already; None if its holder is gone."""
     running = engine.runtime(job.spec.runtime).adopt(job, carrier.reopen())
     carrier.started()

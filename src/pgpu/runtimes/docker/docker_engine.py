@@ -138,18 +138,28 @@ class DockerEngine:
             except AttachRefusedError as error:
                 raise start_error(str(error)) from error
 
-    def wait(self, container_id: str) -> int | None:
-        """Block until a container has ended and return its exit code, or None if it is gone.
+    def begin_wait(self, container_id: str) -> socket.socket:
+        """Begin to wait for a container's end, and return the connection for `end_wait`.
+
+        Raises:
+            EngineGoneError: The engine is away.
+        """
+        try:
+            # No timeout: a job may run for days.
+            return self._send("POST", f"/containers/{container_id}/wait", timeout_seconds=None)
+        except FOREIGN_ERRORS as error:
+            raise EngineGoneError(str(error)) from error
+
+    def end_wait(self, connection: socket.socket) -> int | None:
+        """Block until the container has ended and return its exit code, or None if it is gone.
 
         Raises:
             EngineGoneError: The engine disconnected.
         """
         try:
-            # No timeout: a job may run for days.
-            return int(self._call("POST", f"/containers/{container_id}/wait", timeout_seconds=None)["StatusCode"])
+            response = unix_http.receive(connection)
+            return None if response.status == _NOT_FOUND else int(_content(response)["StatusCode"])
         except FOREIGN_ERRORS as error:
-            if isinstance(error, CallRefusedError) and error.status == _NOT_FOUND:
-                return None
             raise EngineGoneError(str(error)) from error
 
     def signal(self, container_id: str, number: int) -> None:
@@ -208,26 +218,26 @@ class DockerEngine:
                 if ((self.container(container_id) or {}).get("State") or {}).get("Running"):
                     raise
 
-    def _call(
-        self, method: str, path: str, body: object = None, timeout_seconds: float | None = _TIMEOUT_SECONDS
-    ) -> Any:
-        """Return the JSON of a response; None for an empty one.
-
-        Raises:
-            CallRefusedError: The engine answered with an error.
-            OSError: The engine is away.
-            ValueError: The response is no JSON.
-        """
-        response = unix_http.receive(self._send(method, path, body, timeout_seconds))
-        if response.is_error:
-            raise CallRefusedError(response)
-        return json.loads(response.body) if response.body.strip() else None
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        return _content(unix_http.receive(self._send(method, path, body)))
 
     def _send(
         self, method: str, path: str, body: object = None, timeout_seconds: float | None = _TIMEOUT_SECONDS
     ) -> socket.socket:
         content = b"" if body is None else json.dumps(body).encode()
         return unix_http.send(self.url, method, path, content, timeout_seconds=timeout_seconds)
+
+
+def _content(response: HttpResponse) -> Any:
+    """Return the JSON of a response; None for an empty one.
+
+    Raises:
+        CallRefusedError: The engine answered with an error.
+        ValueError: The response is no JSON.
+    """
+    if response.is_error:
+        raise CallRefusedError(response)
+    return json.loads(response.body) if response.body.strip() else None
 
 
 _LARGEST_HEAD_BYTES = 65536

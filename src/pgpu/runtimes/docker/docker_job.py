@@ -1,7 +1,7 @@
 """A started container as a running job: its end, its signals, its streams.
 
-One thread waits for the container's end, two transfer its streams. The engine may disconnect and come back while the container
-runs or ends. The job counts as ended only when the engine reports it, or when the engine stays away and the container's first
+One thread transfers the container's output and then receives its exit code, a second one transfers its input if it has one. The
+engine may disconnect and come back while the container runs or ends. The job counts as ended only when the engine reports it, or when the engine stays away and the container's first
 process is gone. The socket is attached before the container starts, so that no byte is lost. With a terminal the bytes are
 raw; without one the engine's frames name the stream.
 """
@@ -25,13 +25,13 @@ _STDERR_FRAME = 2
 
 
 class AttachedStreams:
-    """Two threads around one attach socket: the container's output, and its input if it has one.
+    """One attach socket: the container's output, carried by the caller's thread, and its input, by a thread of its own.
 
     Source: the stream format of `POST /containers/{id}/attach`, Docker Engine API 1.41.
     """
 
     def __init__(self, connection: socket.socket, stdio: Stdio, *, has_terminal: bool, has_stdin: bool) -> None:
-        """Take ownership of `connection` and duplicate the descriptors. No transfer before `start`, which must follow."""
+        """Take ownership of `connection` and duplicate the descriptors."""
         self._connection = connection
         self._has_terminal = has_terminal
         self._stdin, self._stdout, self._stderr = (os.dup(fd) for fd in (stdio.stdin, stdio.stdout, stdio.stderr))
@@ -39,41 +39,46 @@ class AttachedStreams:
         if has_terminal:
             # The line discipline is applied in the container; a second one here would echo and translate twice.
             tty.setraw(self._stdin)
-        self._threads = [threading.Thread(target=self._carry_output, name="pgpu-container-output", daemon=True)]
+        self._outputs = [self._stdout, self._stderr]
+        self._input = None
         if has_stdin:
-            self._threads.append(threading.Thread(target=self._carry_input, name="pgpu-container-input", daemon=True))
+            self._input = threading.Thread(target=self._carry_input, name="pgpu-container-input", daemon=True)
+        self._carrying = threading.Lock()
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def wait_until_drained(self) -> None:
-        """Block until the container's last byte was written, or the engine disconnected."""
-        self._threads[0].join()
+    def carry(self) -> None:
+        """Carry the streams until the container's last byte was written, the engine disconnected, or `close` is called."""
+        with self._carrying:
+            if self._connection.fileno() < 0:
+                return
+            if self._input is not None:
+                self._input.start()
+            with contextlib.suppress(OSError):
+                if self._has_terminal:
+                    self._carry_plain()
+                else:
+                    self._carry_frames()
+            self._close_outputs()
 
     def close(self) -> None:
-        """Stop the threads and release all descriptors. Idempotent."""
+        """Stop the transfer and release all descriptors. Idempotent."""
         if self._connection.fileno() < 0:
             return
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        # Both threads poll this pipe as well, so that a slow reader or a silent input does not delay the joins below.
+        # Both threads poll this pipe as well, so that a slow reader or a silent input does not delay their ends.
         os.write(self._stop_write, b"x")
-        for thread in self._threads:
-            thread.join()
-        self._connection.close()
-        for descriptor in (self._stdin, self._stop_read, self._stop_write):
-            os.close(descriptor)
+        with self._carrying:
+            if self._input is not None and self._input.ident is not None:
+                self._input.join()
+            self._connection.close()
+            self._close_outputs()
+            for descriptor in (self._stdin, self._stop_read, self._stop_write):
+                os.close(descriptor)
 
-    def _carry_output(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._has_terminal:
-                self._carry_plain()
-            else:
-                self._carry_frames()
-        # Closed here and not in `close`, since readers of the output wait for end of file.
-        os.close(self._stdout)
-        os.close(self._stderr)
+    def _close_outputs(self) -> None:
+        # Readers of the output wait for end of file.
+        while self._outputs:
+            os.close(self._outputs.pop())
 
     def _carry_plain(self) -> None:
         while data := self._connection.recv(_CHUNK_BYTES):
@@ -163,7 +168,7 @@ class DockerJob:
             engine: Where the container is.
             holder: The container.
             main_pid: Host PID of its first process; None if it ended or is on another machine.
-            streams: The started transfer of its streams; None if there are none.
+            streams: Its streams, carried from now on; None if there are none.
             removes_container: True if `close` removes the container once it ended.
         """
         self._engine = engine
@@ -235,25 +240,34 @@ class DockerJob:
         os.close(self._ended)
 
     def _wait_for_end(self) -> None:
-        exit_code = self._await_exit_code()
+        pending = None
+        with contextlib.suppress(EngineGoneError):
+            # Before the output is carried: a container that is removed by force is gone after its end.
+            pending = self._engine.begin_wait(self._holder.container_id)
         if self._streams is not None:
-            self._streams.wait_until_drained()
+            self._streams.carry()
+        exit_code = self._await_exit_code(pending)
         with self._settling:
             # After `close` the eventfd's number may belong to another file.
             if not self._closing.is_set():
                 self._exit_code = exit_code
                 os.eventfd_write(self._ended, 1)
 
-    def _await_exit_code(self) -> int | None:
+    def _await_exit_code(self, pending: socket.socket | None) -> int | None:
         away_seconds = 0.0
-        # `wait` fails while the engine restarts. It is retried as long as the first process lives, and for a minute afterwards.
+        # A wait fails while the engine restarts. It is repeated as long as the first process lives, and for a minute afterwards.
         while not self._closing.is_set() and away_seconds < _ENGINE_AWAY_SECONDS:
             try:
-                return self._engine.wait(self._holder.container_id)
+                if pending is None:
+                    pending = self._engine.begin_wait(self._holder.container_id)
+                return self._engine.end_wait(pending)
             except EngineGoneError:
+                pending = None
                 # A pause that `close` ends early.
                 self._closing.wait(_RETRY_SECONDS)
                 away_seconds = 0.0 if self._has_main_process() else away_seconds + _RETRY_SECONDS
+        if pending is not None:
+            pending.close()
         return None
 
     def _has_main_process(self) -> bool:

@@ -223,7 +223,7 @@ class DockerRuntime:
             # Empty if the container ended at once and was removed already.
             state = dict((engine.container(holder.container_id) or {}).get("State", {}))
             self._bind_cgroup(delivery, state)
-        except BaseException:  # otherwise the transfer thread would block forever on a container that is removed
+        except BaseException:
             streams.close()
             raise
         running = _running(engine, holder, spec, state, streams)
@@ -251,9 +251,7 @@ def _needed_glibc(shims: Iterable[Path]) -> tuple[int, int] | None:
 
 def _attach(engine: DockerEngine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio) -> AttachedStreams:
     connection = engine.attach(holder.container_id, has_stdin=spec.wants_stdin)
-    streams = AttachedStreams(connection, stdio, has_terminal=spec.wants_tty, has_stdin=spec.wants_stdin)
-    streams.start()
-    return streams
+    return AttachedStreams(connection, stdio, has_terminal=spec.wants_tty, has_stdin=spec.wants_stdin)
 
 
 def _state_of_ours(engine: DockerEngine, holder: ContainerHolder, job: Job) -> dict[str, Any] | None:
