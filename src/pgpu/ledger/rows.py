@@ -242,7 +242,13 @@ def _request(columns: Row) -> Request:
 
 def _place(text: str, batch: str | None) -> Place:
     place = _decode(_PLACES, text)
-    return place if batch is None else replace(place, batch=_decode(_BATCHES, batch))
+    return place if batch is None else replace(place, batch=_batch(batch))
+
+
+@lru_cache(maxsize=1024)
+def _batch(text: str) -> Batch:
+    # Cached, since the jobs of a batch have equal ones.
+    return _decode(_BATCHES, text)
 
 
 def _decode(decoder: JsonDecoder[T], text: str) -> T:

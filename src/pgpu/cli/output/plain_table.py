@@ -6,7 +6,7 @@ however long; on a terminal the widest columns are narrowed until a row fits, an
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pgpu.cli.output.console import visible
@@ -64,19 +64,22 @@ class PlainTable:
             has_colours: Whether styles are shown.
         """
         header = [tuple(Styled(title, "bold") for title in self.columns)] if self._has_header else []
-        rows = [[_text(cell) for cell in row] for row in (*header, *self.rows)]
-        count = max(map(len, rows), default=0)
-        widths = [max(1, *(_cells(cell) for cell in column)) for column in zip_longest(*rows, fillvalue="")]
-        may_wrap = self._may_wrap or [True] * count
-        is_right = self._is_right or [False] * count
-        if width is not None:
-            widths = _narrowed(widths, may_wrap, width - len(_GAP) * (count - 1))
-        if width is None and not has_colours and all(map(_is_narrow, chain(*rows))):
-            # In a pipe nothing is folded or coloured, and narrow text needs no measuring: a fifth of the cost of the way below.
-            pads = [str.rjust if each else str.ljust for each in is_right]
-            for row in rows:
-                yield _GAP.join([pad(cell, most) for pad, cell, most in zip(pads, row, widths, strict=True)])
+        rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in (*header, *self.rows)]
+        columns = list(zip_longest(*rows, fillvalue=""))
+        is_right = self._is_right or [False] * len(columns)
+        if width is None and not has_colours and all(map(_is_plain, map("".join, columns))):
+            # In a pipe nothing is folded or coloured. Plain text needs no measuring: a tenth of the cost of the way below.
+            padded = []
+            for column, right in zip(columns, is_right, strict=True):
+                pad, most = str.rjust if right else str.ljust, max(1, *map(len, column))
+                padded.append([pad(cell, most) for cell in column])
+            yield from map(_GAP.join, zip(*padded, strict=True))
             return
+        rows = [list(map(visible, row)) for row in rows]
+        widths = [max(1, *map(_cells, column)) for column in zip_longest(*rows, fillvalue="")]
+        if width is not None:
+            may_wrap = self._may_wrap or [True] * len(columns)
+            widths = _narrowed(widths, may_wrap, width - len(_GAP) * (len(columns) - 1))
         for row, styled in zip(rows, (*header, *self.rows), strict=True):
             styles = [_STYLES.get(cell.style) if has_colours and isinstance(cell, Styled) else None for cell in styled]
             for parts in zip_longest(*map(_folded, row, widths), fillvalue=""):
@@ -90,8 +93,8 @@ class PlainTable:
             yield Text.from_ansi(line, no_wrap=True, end="\n")
 
 
-def _text(cell: str | Styled) -> str:
-    return visible(cell if isinstance(cell, str) else cell.text)
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and _is_narrow(text)
 
 
 def _is_narrow(text: str) -> bool:

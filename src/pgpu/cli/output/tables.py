@@ -6,6 +6,7 @@ Only verbs that print a table import this module.
 import shlex
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pgpu.advising.memory_demand import Basis
@@ -74,12 +75,6 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
     granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
     simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
     is_advisory = job.lease is not None and job.lease.is_advisory and not job.state.is_final
-    command = shlex.join(spec.command)
-    if spec.serves is not None and not is_uncut:
-        # The command of a replica is pgpu's own; its function is more useful.
-        command = f"serves {spec.serves}"
-    elif len(command) > _COMMAND_CHARACTERS and not is_uncut:
-        command = f"{command[: _COMMAND_CHARACTERS - 1]}…"
     return {
         "JOB": job.id,
         "NAME": spec.name or "",
@@ -91,8 +86,16 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
         **_time_cells(report, turns, now_seconds),
         "GPU": ", ".join(simulated or granted) + (" (advisory)" if is_advisory else ""),
         "IMAGE": spec.image or "",
-        "COMMAND": command,
+        # The command of a replica is pgpu's own; its function is more useful.
+        "COMMAND": _command(spec.command, is_uncut) if spec.serves is None or is_uncut else f"serves {spec.serves}",
     }
+
+
+@lru_cache(maxsize=1024)
+def _command(words: Sequence[str], is_uncut: bool) -> str:
+    # Cached, since the jobs of an array have equal ones.
+    command = shlex.join(words)
+    return command if is_uncut or len(command) <= _COMMAND_CHARACTERS else f"{command[: _COMMAND_CHARACTERS - 1]}…"
 
 
 def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[str, Styled | str]:
