@@ -4,6 +4,7 @@ The command line, the server and every agent use the same code. Imports that few
 agent that runs no container never loads the container engine's library.
 """
 
+import atexit
 import functools
 import os
 import sys
@@ -102,7 +103,10 @@ def make_engine(settings: Settings, environment: Mapping[str, str] = os.environ)
 
 
 def open_ledger(settings: Settings) -> Ledger:
-    return Ledger(settings.state_dir / LEDGER_NAME)
+    ledger = Ledger(settings.state_dir / LEDGER_NAME)
+    # SQLite merges its log into the file when the last connection is closed. At the interpreter's end nothing else closes it.
+    atexit.register(ledger.close)
+    return ledger
 
 
 def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | None:

@@ -3,6 +3,7 @@
 `pgpu --version` imports neither the parsers nor the log.
 """
 
+import atexit
 import gc
 import sys
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ def _run(words: list[str], invocation: Invocation) -> int | None:
 
     # What imports create lives to the end: collections in between, one for each 700 objects by default, free nothing.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    # Nor do those of the interpreter's end.
+    atexit.register(gc.freeze)
     call = read_call(words)
     if call is None:
         from pgpu.cli.typer_app import run
