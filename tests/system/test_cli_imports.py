@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from tests.system.conftest import Place
+from tests.waiting import until
 
 _HEAVY = {
     "dataclasses",
@@ -51,6 +52,19 @@ def test_the_ids_of_an_array_that_waits_are_found_without_a_round(place: Place) 
     count, *modules = done.stdout.split()
     assert count == "2"
     assert not _SCHEDULER & set(modules)
+
+
+@pytest.mark.parametrize("words", [["submit", "--memory", "9GiB", "true"], ["run", "--memory", "1GiB", "true"]])
+def test_a_job_for_a_living_agent_needs_neither_scheduler_nor_driver_in_its_command(
+    place: Place, words: list[str]
+) -> None:
+    assert place.run("run", "--detach", "--name", "kept", "--memory", "1GiB", "sleep", "1000").returncode == 0
+    until(lambda: place.job("kept")["state"] == "running")  # the agent's first round is over
+    modules = place.path / "modules"
+    code = f"import sys; from pgpu.cli.main import main; main({words}); open({str(modules)!r}, 'w').write(' '.join(sys.modules))"
+    done = place.run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert not (_HEAVY - {"pgpu.client.following"} | _SCHEDULER | _DRIVER) & set(modules.read_text().split())
 
 
 def test_a_job_that_starts_at_once_imports_no_spinner_on_a_terminal(place: Place) -> None:

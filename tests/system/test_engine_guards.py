@@ -18,11 +18,12 @@ from tests.fakes.machine import LOCKS, make_engine, make_machine
 from tests.system.engine_worlds import world
 from tests.waiting import until
 
-from pgpu.engine.agent.agents import Agents
+from pgpu.engine.agent.agents import Agents, write_identity
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import _finish, recover
+from pgpu.engine.settings import agent_paths
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _bind_resize, _mark_running
 from pgpu.engine.unix_sockets import bind
@@ -30,7 +31,7 @@ from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry
 from pgpu.model import JobSpec, JobState, ProcessHolder, Request, Resize
-from pgpu.structs import replace
+from pgpu.structs import encode_json, replace
 from pgpu.units import GIB
 
 DEAD = ProcessHolder(1 << 22, 1, "another boot")
@@ -208,3 +209,19 @@ def test_a_job_that_loses_its_place_is_woken_at_once(engine: Engine) -> None:
         )
         assert engine.ledger.job(victim.id).suspended_by == urgent.id
         assert wakes.recv(1) == b""
+
+
+def test_a_command_leaves_a_job_to_a_living_agent_alone(engine: Engine) -> None:
+    engine.agents, engine.leaves_rounds = Agents(engine.settings, ("true",)), True
+    places = agent_paths(engine.settings, engine.settings.gpu_model)
+    places.lock.parent.mkdir(parents=True, exist_ok=True)
+    listed = (replace(engine.gpus.gpus()[0], name="as the agent read it"),)
+    places.gpus.write_bytes(encode_json(listed))
+    with places.lock.open("w") as file:
+        assert engine.listed_gpus() == engine.gpus.gpus()  # no agent
+        write_identity(file.fileno(), replace(myself(), boot_id="another"))
+        assert engine.listed_gpus() == engine.gpus.gpus()  # a dead one
+        write_identity(file.fileno(), myself())
+        assert engine.listed_gpus() == listed
+        places.gpus.write_bytes(b"[]")  # the driver does not answer the agent
+        assert not engine.agent_gpus()

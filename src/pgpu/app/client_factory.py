@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pgpu.client.address import Address
     from pgpu.client.http_transport import HttpTransport
     from pgpu.client.remote_service import HttpFunctions
+    from pgpu.engine.engine import Engine
     from pgpu.services.administration import AdministrationService
 
 
@@ -32,7 +33,12 @@ def open_client(settings: Settings) -> Client:
     from pgpu.app.composition import make_engine
     from pgpu.client.embedded_client import EmbeddedClient
 
-    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
+    def engine_of(model: str | None) -> "Engine":
+        engine = make_engine(replace(settings, simulate=model))
+        engine.leaves_rounds = True
+        return engine
+
+    return EmbeddedClient(engine_of(settings.simulate), engine_of)
 
 
 def open_administration(settings: Settings) -> "AdministrationService":

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO
 
 from pgpu.cli.output import console, documents
@@ -91,15 +92,15 @@ def attach(
         WaitTimeoutError: The job was not granted in time.
         CancelledError: A signal arrived during the wait.
     """
-    # As the submission returned it. For a job that was granted at once, no spinner is imported or drawn.
-    is_waiting = job.state is JobState.WAITING
-    with _show_wait(is_quiet=as_json or is_quiet or not is_waiting) as notice:
-        reason = "" if is_waiting else None
+    # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
+    wait = partial(client.still_waits, job.id, timeout_seconds=_POLL_SECONDS)
+    # For a job that is granted at once, no spinner is imported or drawn.
+    reason = wait() if job.state is JobState.WAITING else None
+    with _show_wait(is_quiet=as_json or is_quiet or reason is None) as notice:
         while not signals and reason is not None:
-            # Each call returns at the grant, or after the poll time with a reason: a signal is noticed between two calls.
-            reason = client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)
             if reason:
                 notice(f"waiting: {reason}")
+            reason = wait()
         if signals:
             pass_on(client, job.id, signals[0])
     # From here on the client forwards signals itself, since the job has processes that can handle them.

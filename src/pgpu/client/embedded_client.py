@@ -71,6 +71,10 @@ class EmbeddedClient(JobService, Client):
         [job] = self.submit_batch(ask)
         offer = self._offers[job.id] = MonitorOffer(self._engine.agents, job.id, job.gpu_model)
         offer.renew()
+        # What `attach` needs, imported while the agent starts the job.
+        import pgpu.client.following
+        import pgpu.client.terminal  # noqa: F401
+
         return job
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:

@@ -11,6 +11,7 @@ from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.self_test import SelfTest
+from pgpu.enforcement.shim import LARGEST_CONTEXT_BYTES
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.structs import Struct
@@ -162,7 +163,8 @@ class EnforcerSelector:
             RequestError: It is smaller than one CUDA context.
             EnforcementError: No enforcer works on this GPU.
         """
-        self.for_gpus([gpu]).check_slice(memory_bytes, gpu)
+        if memory_bytes < LARGEST_CONTEXT_BYTES:  # the choice of an enforcer asks the driver
+            self.for_gpus([gpu]).check_slice(memory_bytes, gpu)
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Run the self-test where its result is not cached, then create the slice's files.

@@ -65,6 +65,10 @@ class EngineContext:
         self.make_checkpoints: Callable[[], Checkpoints] | None = None
         """Makes what `checkpoints` is; set by `app` where jobs may be moved to the host."""
 
+        self.leaves_rounds = False
+        """Whether a new job is left to the next round of an agent that lives. Set by `app` for commands: for one job they would
+        import the scheduler and initialise NVML, which on real GPUs takes longer than all else."""
+
         self._runtimes = runtimes
         self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._locks = GpuLocks(ledger.path)
@@ -113,6 +117,18 @@ class EngineContext:
             self._recent_gpus = gpus, time.monotonic()
         return gpus
 
+    def listed_gpus(self) -> Sequence[Gpu]:
+        """Return this engine's GPUs, in NVML index order: of a command as the living agent's last round read them.
+
+        Raises:
+            NodeError: The driver does not answer.
+        """
+        return self.agent_gpus() or self.gpus.gpus()
+
+    def agent_gpus(self) -> Sequence[Gpu]:
+        """Return the GPUs of the agent that admits this process's jobs; empty where this process does it."""
+        return self.agents.gpus(self.settings.gpu_model) if self.leaves_rounds else ()
+
     def hold_gpus(self) -> None:
         """Hold the machine-wide locks of this engine's GPUs until this process ends.
 
@@ -152,6 +168,7 @@ class EngineContext:
         # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
         found = take_snapshot(self.gpus, self.enforcer, holding, away)
+        self._recent_gpus = found.gpus, time.monotonic()
         if not self.headroom.yields:
             return found
         return replace(found, stable_bytes=self._outsider_peaks.with_reading(found))

@@ -44,7 +44,7 @@ class Engine(EngineContext):
         """Store jobs durably, all or none, and have the agent start those that were granted at once."""
         from pgpu.engine.job_submission import accept, new_job_id  # noqa: PLC0415 - most commands submit nothing
 
-        jobs = accept(self, self.admissions, submissions, submitter, new_id or new_job_id)
+        jobs = accept(self, lambda: self.admissions, submissions, submitter, new_id or new_job_id)
         for job in jobs:
             if job.state is not JobState.STARTING:
                 continue
@@ -64,7 +64,7 @@ class Engine(EngineContext):
         """Return the jobs that a submission would store, with their places in the queue; see `job_submission.rehearse`."""
         from pgpu.engine.job_submission import new_job_id, rehearse  # noqa: PLC0415 - likewise
 
-        return rehearse(self, self.admissions, submissions, submitter, new_job_id)
+        return rehearse(self, lambda: self.admissions, submissions, submitter, new_job_id)
 
     def submit(
         self,

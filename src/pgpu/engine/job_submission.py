@@ -9,10 +9,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from pgpu.advising.memory_demand import is_script, signature_of
 from pgpu.engine.admission.dependencies import failure_text
-from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import GROWTH_WISHES
 from pgpu.engine.leases.mps_obstacles import refuse_what_cannot_join
@@ -27,6 +27,9 @@ from pgpu.scheduling.capacity import format_down
 from pgpu.structs import replace
 from pgpu.units import format_memory
 
+if TYPE_CHECKING:
+    from pgpu.engine.admission.rounds import Admissions
+
 RESERVED_FACT = "shared-out-by"
 """Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
 
@@ -40,7 +43,7 @@ def new_job_id() -> str:
 
 def accept(
     context: EngineContext,
-    admissions: Admissions,
+    admissions: "Callable[[], Admissions]",
     submissions: Sequence[Submission],
     submitter: Submitter | None = None,
     new_id: Callable[[], str] = new_job_id,
@@ -49,7 +52,8 @@ def accept(
 
     Args:
         context: Of the GPUs that they use.
-        admissions: Of the same engine; grants a single job in the transaction that stores it, where it fits.
+        admissions: Returns those of the same engine; they grant a single job in the transaction that stores it, where it fits,
+            unless the agent admits it.
         submissions: At least one.
         submitter: The user of the jobs; None for this process's own.
         new_id: Returns another id each time: of arrays and of jobs.
@@ -65,7 +69,7 @@ def accept(
 
 def rehearse(
     context: EngineContext,
-    admissions: Admissions,
+    admissions: "Callable[[], Admissions]",
     submissions: Sequence[Submission],
     submitter: Submitter | None,
     new_id: Callable[[], str],
@@ -76,7 +80,7 @@ def rehearse(
     start, on which GPUs, and why they would wait.
     """
     gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
-    line, held = admissions.read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
+    line, held = admissions().read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
     places = [*enumerate(line, 1), *((None, job) for job in held)]
     by_id = {job.id: (place, job) for place, job in places}
     return [by_id[entry.job.id] for entry in entries]
@@ -110,7 +114,7 @@ def check(context: EngineContext, spec: JobSpec, request: Request, account: Acco
         RequestError: The request or the command is wrong.
         NodeError: There is no GPU, or another ledger uses them.
     """
-    gpus = () if request.is_without_gpu else context.gpus.gpus()
+    gpus = () if request.is_without_gpu else context.listed_gpus()
     if not gpus and request.gpu_count:
         raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
     refuse_unsupported(request, context.settings)
@@ -177,7 +181,7 @@ def _choose_sizes(context: EngineContext, submissions: Sequence[Submission], sub
         NodeError: A program gives the ledger's GPUs to jobs.
     """
     signatures = [_signature(context, each.spec) for each in submissions]
-    gpus = context.gpus.gpus() if any(each.request.is_estimated for each in submissions) else ()
+    gpus = context.listed_gpus() if any(each.request.is_estimated for each in submissions) else ()
     with context.ledger.view() as view:
         if (reserved_by := view.fact(RESERVED_FACT)) is not None:
             raise NodeError(
@@ -291,7 +295,11 @@ def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -
 
 
 def _store(
-    context: EngineContext, admissions: Admissions, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
+    context: EngineContext,
+    admissions: "Callable[[], Admissions]",
+    gpus: Sequence[Gpu],
+    entries: Sequence[Entry],
+    submitter: Submitter,
 ) -> list[Job]:
     # A job without any wait time is cancelled in the transaction that stores it, unless it is granted there.
     jobs = [entry.job for entry in entries]
@@ -307,7 +315,12 @@ def _store(
         _add(context, decision, gpus, entries, submitter)
         forgotten.extend(decision.forget_oldest(context.settings.kept_jobs))
 
-    stored = admissions.submit(entries, add, impatient, undecided)
+    stored = entries
+    if context.agent_gpus() and not impatient:
+        with context.deciding() as decision:
+            add(decision)
+    else:
+        stored = admissions().submit(entries, add, impatient, undecided)
     # Files go after the commit: a crash in between leaves files without a job, and never a job without its files.
     for job_id in forgotten:
         context.places(job_id).remove()

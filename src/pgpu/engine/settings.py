@@ -242,6 +242,9 @@ class AgentPaths(Struct, frozen=True):
     plan: Path
     """The order of its jobs, with `objective = makespan`."""
 
+    gpus: Path
+    """Its GPUs as the agent's last round read them, in JSON."""
+
 
 def agent_paths(settings: EngineSettings, gpu_model: str | None) -> AgentPaths:
     """Return the paths of the agent of one queue."""
@@ -252,4 +255,4 @@ def agent_paths(settings: EngineSettings, gpu_model: str | None) -> AgentPaths:
 def _agent_paths(runtime_directory: Path, gpu_model: str | None) -> AgentPaths:
     # Cached as those of jobs. Named as in the release before this one, so that agents of both exclude each other.
     directory, name = runtime_directory / "keepers", gpu_model or "gpus"
-    return AgentPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))
+    return AgentPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan", "listed")))

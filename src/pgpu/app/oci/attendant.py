@@ -130,7 +130,7 @@ def _submit(engine: Engine, container: Container, job_id: str) -> None:
         try:
             accept(
                 engine,
-                Admissions(engine),  # the engine's own is the agent's main thread's
+                lambda: Admissions(engine),  # the engine's own is the agent's main thread's
                 [Submission(spec, request, wait_timeout_seconds=timeout)],
                 submitter,
                 lambda: job_id,

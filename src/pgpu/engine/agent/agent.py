@@ -28,13 +28,15 @@ from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.unix_sockets import bind
 from pgpu.engine.watch.watchdog import Watchdog
-from pgpu.errors import LedgerGoneError, PgpuError
+from pgpu.errors import LedgerGoneError, NodeError, PgpuError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import Complaints, log_to_stderr, say
 from pgpu.ledger import Entry
-from pgpu.model import ProcessHolder
+from pgpu.model import Gpu, ProcessHolder
 from pgpu.runtimes.job_monitor import become_guard, reap_ended_monitors, remove_old_reaped
+from pgpu.structs import encode_json
 
 PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The GPUs are read again after these, the last repeated: outsiders free memory without a message."""
@@ -164,6 +166,7 @@ class _Agent:
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
+        self._published: Sequence[Gpu] = ()
         self._timer: Timer | None = None
         self._admit_timer: Timer | None = None
         self._look_timer: Timer | None = None
@@ -189,8 +192,8 @@ class _Agent:
         self._loop.run_until(lambda: self._is_over)
 
     def close(self) -> None:
-        """Remove the sockets, so that no process reaches this agent, and close everything."""
-        for path in (self._places.wake_socket, self._places.door_socket):
+        """Remove the sockets and the list of GPUs, so that no process reaches this agent, and close everything."""
+        for path in (self._places.wake_socket, self._places.door_socket, self._places.gpus):
             if is_locked_file(self._places.lock, self._lock):
                 path.unlink(missing_ok=True)
         self._wake.close()
@@ -242,6 +245,7 @@ class _Agent:
         self._capacities = self._outcome.capacities
         for job_id in self._outcome.granted:
             self._attendants.start(job_id)
+        self._publish_gpus()
         self._deadlines.follow(self._outcome.deadlines_seconds)
         self._door.close_all_but(self._outcome.waiting_ids)
         self._report_reasons()
@@ -250,6 +254,16 @@ class _Agent:
         ended_at_seconds = now_seconds()
         pause_seconds = (ended_at_seconds - began_at_seconds) * (1 / ROUNDS_SHARE - 1)
         self._free_at_seconds = ended_at_seconds + min(pause_seconds, MOST_PAUSE_SECONDS)
+
+    def _publish_gpus(self) -> None:
+        """Write which GPUs there are, for commands that leave their jobs to this agent; see `EngineContext.listed_gpus`."""
+        gpus: Sequence[Gpu] = ()  # where the driver does not answer: a command then reports its error
+        with suppress(NodeError):
+            gpus = self._engine.recent_gpus()
+        if gpus != self._published:
+            with suppress(OSError):  # commands then ask the driver
+                write_atomically(self._places.gpus, encode_json(gpus), 0o600)
+                self._published = gpus
 
     def _check(self) -> None:
         """Check at low cost whether a round is due, or whether this agent must end."""

@@ -19,8 +19,8 @@ from pgpu.errors import NodeError
 from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION
-from pgpu.model import ProcessHolder
-from pgpu.structs import Struct, to_builtins
+from pgpu.model import Gpu, ProcessHolder
+from pgpu.structs import DecodeError, JsonDecoder, Struct, to_builtins
 
 if TYPE_CHECKING:
     import socket
@@ -40,6 +40,7 @@ _PACKAGE = Path(__file__).parents[2] / "__init__.py"
 _LOCK_PATIENCE_SECONDS = 30.0
 _LOCK_PAUSE_SECONDS = 0.01
 _DIRECTORY_MODE = 0o700
+_GPUS = JsonDecoder(tuple[Gpu, ...])
 _FILE_MODE = 0o600
 
 
@@ -152,6 +153,16 @@ class Agents:
             return AgentIdentity(**fields)
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def gpus(self, gpu_model: str | None) -> Sequence[Gpu]:
+        """Return the GPUs of a queue as its agent read them in its last round; empty without a living agent of this code."""
+        found = self.identity(gpu_model)
+        if found is None or found.is_outdated or not is_alive(found.process):
+            return ()
+        try:
+            return _GPUS.decode(agent_paths(self._settings, gpu_model).gpus.read_bytes())
+        except (OSError, DecodeError):
+            return ()
 
     def process(self, gpu_model: str | None) -> ProcessHolder | None:
         """Return the process of `identity`."""
