@@ -4,7 +4,7 @@ Such a container exists and is held back by `pgpu-hold` before its job has a lea
 was created; starting the job sets the limit, tests it in a probe container, and releases the container. The engine keeps the
 container's streams, and creates, restarts and removes it; a container that ended in the meantime is not restarted.
 
-The engine is called over its socket, without the SDK. If it does not respond, the exit code stays unknown, and signals are
+The engine is called over its socket. If it does not respond, the exit code stays unknown, and signals are
 sent to the process directly.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import CancelledError, EnforcementError, RuntimeUnavailableError
+from pgpu.host import unix_http
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.process_identity import has_ended
 from pgpu.libraries import BRINGER, library_path
@@ -32,7 +33,6 @@ from pgpu.runtimes.probe_container import MPS_IN_JOB, start_probe
 from pgpu.runtimes.running_process import open_process
 
 _PATIENCE_SECONDS = 3.0
-_API = "/v1.40"
 _EXITED = re.compile(r"Exited \((\d+)\)")
 
 
@@ -72,32 +72,19 @@ def signal_container(engine: str, container_id: str, number: int) -> bool:
 
 
 def _send(engine: str, method: str, path: str) -> socket.socket | None:
-    scheme, _, address = engine.partition("://")
-    if scheme != "unix":
-        return None
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(_PATIENCE_SECONDS)
-        connection.connect(address)
-        # HTTP/1.0: the engine closes the connection after the body and sends no chunks, so the body ends at end of file.
-        connection.sendall(f"{method} {_API}{path} HTTP/1.0\r\nHost: pgpu\r\nContent-Length: 0\r\n\r\n".encode())
-    except OSError:
-        connection.close()
-        return None
-    return connection
+    with contextlib.suppress(OSError, ValueError):
+        return unix_http.send(engine, method, path, timeout_seconds=_PATIENCE_SECONDS)
+    return None
 
 
 def _receive(connection: socket.socket | None) -> str | None:
     """Return the body of a successful response; None for any other."""
     if connection is None:
         return None
-    content = b""
-    with connection, contextlib.suppress(OSError):
-        while part := connection.recv(65536):
-            content += part
-    head, _, body = content.partition(b"\r\n\r\n")
-    is_good = head.split(b" ", 2)[1:2] and head.split(b" ", 2)[1].startswith(b"2")
-    return body.decode("utf-8", "replace") if is_good else None
+    with contextlib.suppress(OSError, ValueError):
+        response = unix_http.receive(connection)
+        return None if response.is_error else response.body.decode("utf-8", "replace")
+    return None
 
 
 _KILL_DEADLINE_SECONDS = 10.0

@@ -7,15 +7,20 @@ devices, and the holding program as first argument. No privilege is added: a sim
 brings the devices that its CDI description names.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import posixpath
 import stat
-from typing import Any
 
 from pgpu import tmpfs
 from pgpu.app.oci.runc_call import ContainerRefusedError
 from pgpu.tmpfs import mount_capped, unmount
+
+TYPE_CHECKING = False  # `typing` takes 4 ms to import
+if TYPE_CHECKING:
+    from typing import Any
 
 JOB_DIRECTORY = "/.pgpu"
 HOLD = f"{JOB_DIRECTORY}/pgpu-hold"
