@@ -5,14 +5,15 @@ Not for users: errors go to the job's record or to a log in the state directory.
 
 import argparse
 import ctypes
+import gc
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from pgpu.app.composition import EnginesOfJobs, agent_command, make_engine, open_ledger, supervise
-from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings, load_settings
-from pgpu.errors import LedgerGoneError
-from pgpu.structs import replace
+if TYPE_CHECKING:
+    from pgpu.app.settings import Settings
+
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 _M_ARENA_MAX = -8
 """malloc.h"""
@@ -23,6 +24,11 @@ _SWITCH_SECONDS = 0.02
 
 def main() -> None:
     """Run as the agent of a queue."""
+    # Before all other imports: what they create lives to the end, so collections in between free nothing.
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    from pgpu.app.composition import supervise
+    from pgpu.app.settings import load_settings
+
     parser = argparse.ArgumentParser(prog="python -m pgpu.app", description=__doc__)
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--runtime-dir")
@@ -42,7 +48,7 @@ def main() -> None:
         run(settings, arguments.gpu_model or None, arguments.lock, arguments.guard)
 
 
-def run(settings: Settings, gpu_model: str | None, lock: int, guard: int | None) -> None:
+def run(settings: "Settings", gpu_model: str | None, lock: int, guard: int | None) -> None:
     """Be the agent of a queue until no job of it waits or runs.
 
     Args:
@@ -54,12 +60,16 @@ def run(settings: Settings, gpu_model: str | None, lock: int, guard: int | None)
     Raises:
         PgpuError: This machine or its settings do not allow an engine.
     """
+    from pgpu.app.composition import EnginesOfJobs, agent_command, make_engine, open_ledger
     from pgpu.app.oci.attendant import attend_container
+    from pgpu.app.runtime_directory import runtime_directory
     from pgpu.engine.agent.agent import run_agent
     from pgpu.engine.agent.agents import TAKE_LOCK, take_lock
     from pgpu.engine.settings import EngineSettings
+    from pgpu.errors import LedgerGoneError
     from pgpu.runtimes.job_monitor import become_guard
     from pgpu.runtimes.kept_descriptors import use_guard
+    from pgpu.structs import replace
 
     try:
         open_ledger(settings).refuse_if_gone()  # before anything is created in its directory
