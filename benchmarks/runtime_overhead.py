@@ -40,7 +40,7 @@ TARGETS_MS = {
 MEMORY_TARGETS = {"--runtime=pgpu": {"processes": 0.0, "private_mib": 0.0}, "run --image": {"private_mib": 0.2}}
 """Likewise: what one container may add."""
 
-FEW, MANY = 4, 24
+FEW, MANY = 10, 60
 _MIB = 1 << 20
 _TIME = ("date", "+%s%N")
 _ASKING = ("-e", "PGPU_MEMORY=2GiB")
@@ -52,9 +52,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
+    memory = {kind: of_one_container(kind) for kind in MEMORY_TARGETS}
     with opened_oci_place(IMAGE) as place:
         place.detach("sliced", "1GiB", "sleep", "3600")  # its agent serves all others
-        memory = {kind: of_one_container(place, kind) for kind in MEMORY_TARGETS}
         rows = {**starts(place, arguments.rounds), **verbs(place, arguments.rounds)}
     report = {**circumstances(), "rounds": arguments.rounds, "engine": _engine_version()}
     report |= {"verbs_ms": rows, "of_one_container": memory}
@@ -72,22 +72,21 @@ def main() -> int:
     return int(bool(missed))
 
 
-def of_one_container(place: OciPlace, kind: str) -> dict[str, float]:
+def of_one_container(kind: str) -> dict[str, float]:
     """Return the slope over sleeping containers: of pgpu's processes, and of their private memory in MiB."""
-    machine, names, seen = Machine(place.path, place.model), list[str](), []
-    others = sum(job["state"] == "running" for job in place.jobs())
-    for count in (FEW, MANY):
-        while len(names) < count:
-            if kind == "run --image":
-                words = ("--detach", "--rm", "--memory", "300MiB", "--image", f"{IMAGE}:latest", "--", "sleep", "3600")
-                names.append(place.pgpu("run", *words).stdout.strip())
-            else:
-                names.append(place.detach(f"sleeps-{len(names)}", "300MiB", "sleep", "3600"))
-        until(lambda: sum(job["state"] == "running" for job in place.jobs()) == others + count)  # noqa: B023 - at once
-        processes = machine.processes()
-        seen.append((len(processes), sum(map(private_bytes, processes)) / _MIB))
-    place.pgpu("stop", "--time", "0s", *names)
-    until(lambda: sum(job["state"] == "running" for job in place.jobs()) == others)
+    with opened_oci_place(IMAGE) as place:
+        machine, names, seen = Machine(place.path, place.model), list[str](), []
+        for count in (FEW, MANY):
+            while len(names) < count:
+                if kind == "run --image":
+                    words = ("--memory", "300MiB", "--image", f"{IMAGE}:latest", "--", "sleep", "3600")
+                    names.append(place.pgpu("run", "--detach", "--rm", *words).stdout.strip())
+                else:
+                    names.append(place.detach(f"sleeps-{len(names)}", "300MiB", "sleep", "3600"))
+            until(lambda: sum(job["state"] == "running" for job in place.jobs()) == count)  # noqa: B023 - at once
+            processes = machine.processes()
+            seen.append((len(processes), sum(map(private_bytes, processes)) / _MIB))
+        place.pgpu("stop", "--time", "0s", *names)
     added = [(many - few) / (MANY - FEW) for few, many in zip(*seen, strict=True)]
     return {"processes": round(added[0], 2), "private_mib": round(added[1], 3)}
 
