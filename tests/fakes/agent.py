@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from sqlite3 import Connection
 
     from pgpu.engine.agent.containers import SubmissionTurn
     from pgpu.engine.engine import Engine
+    from pgpu.engine.event_loop import EventLoop
 
 DIE_AT_COMMIT = "die-at-commit"
 
@@ -68,7 +69,9 @@ def die_at_a_commit(order: Path, engine: "Engine") -> None:
     engine.ledger._connections.writing = counted  # type: ignore[method-assign]
 
 
-def attend_container(engine: "Engine", job_id: str, turn: "SubmissionTurn") -> None:
+def attend_container(
+    engine: "Engine", job_id: str, turn: "SubmissionTurn", _make_loop: "Callable[[], EventLoop]"
+) -> None:
     """Write which process attends the container, and attend it until the test removes its first process's PID file."""
     home = engine.settings.runtime_directory / "slices" / job_id
     with turn, (engine.settings.state_directory / "order").open("a", encoding="ascii") as order:

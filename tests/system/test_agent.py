@@ -217,3 +217,23 @@ def test_while_agents_and_guards_are_killed_another_ledger_never_gets_the_gpu() 
         storm = LockStorm(machine, random.Random(7))
         storm.rage(kills=10)
         assert storm.refused > 10
+
+
+def test_the_threads_of_jobs_that_need_nothing_sleep_while_the_main_thread_measures_them(machine: World) -> None:
+    jobs = [machine.submit(("sleep", "600"), gib=1) for _ in range(5)]
+    for job in jobs:
+        machine.until_running(job)
+    tasks = Path(f"/proc/{machine.until_supervised(jobs[0]).pid}/task")
+
+    def waits() -> tuple[int, list[int]]:
+        """Return how often the main thread has waited, and how often each other one has."""
+        found = {int(path.parent.name): path.read_text() for path in tasks.glob("*/status")}
+        counts = {pid: int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for pid, text in found.items()}
+        return counts.pop(int(tasks.parent.name)), list(counts.values())
+
+    def have_slept_for_three_looks() -> bool:
+        main_before, before = waits()
+        until(lambda: waits()[0] >= main_before + 3)
+        return len(before) >= len(jobs) and waits()[1] == before
+
+    until(have_slept_for_three_looks)

@@ -6,7 +6,7 @@ import math
 import os
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgpu.host.process_identity import open_pidfd
 from pgpu.host.thread_turns import pause
@@ -14,6 +14,9 @@ from pgpu.model import ProcessHolder
 
 READABLE = selectors.EVENT_READ
 WRITABLE = selectors.EVENT_WRITE
+
+Ready = Sequence[tuple[selectors.SelectorKey, int]]
+"""Descriptors and what happened to them."""
 
 
 class Timer:
@@ -64,8 +67,19 @@ class EventLoop:
         heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
         return timer
 
-    def call_on_beat(self, call: Callable[[], None], period_seconds: float = 1.0) -> Timer:
-        """Call once, at the next multiple of a period since this loop was made: periodic work shares its wake-ups."""
+    def call_on_beat(
+        self,
+        call: Callable[[], None],
+        period_seconds: float = 1.0,
+        is_light: Callable[[], bool] = lambda: True,  # noqa: ARG002 - for loops with a strike
+    ) -> Timer:
+        """Call once, at the next multiple of a period since this loop was made: periodic work shares its wake-ups.
+
+        Args:
+            call: Without arguments.
+            period_seconds: As above.
+            is_light: Whether `call` cannot block for long now; a loop of `beats` may make it in another thread then.
+        """
         since_seconds = self.now_seconds() - self._made_at_seconds
         return self.call_later((math.floor(since_seconds / period_seconds) + 1) * period_seconds - since_seconds, call)
 
@@ -86,12 +100,14 @@ class EventLoop:
 
     def _call_ready(self, timeout_seconds: float | None) -> None:
         # A callback of the same round may have stopped watching a descriptor that is ready, or closed it.
-        with pause():
-            ready = self._selector.select(timeout_seconds)
-        for seen, events in ready:
+        for seen, events in self._wait(timeout_seconds):
             key = self._selector.get_map().get(seen.fd)
             if key is not None and events & key.events:
                 key.data(events & key.events)
+
+    def _wait(self, timeout_seconds: float | None) -> Ready:
+        with pause():
+            return self._selector.select(timeout_seconds)
 
     def _timeout_seconds(self) -> float | None:
         # A cancelled timer stays in the heap until it is the first; finding it earlier would cost a search.

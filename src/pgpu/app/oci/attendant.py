@@ -8,6 +8,7 @@ its user reads them there. A thread of another agent goes on from the container'
 import os
 import select
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 from pgpu.app.oci.runc_call import clean_environment
@@ -17,6 +18,7 @@ from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import EventLoop
 from pgpu.engine.job_submission import accept
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import supervise
@@ -42,13 +44,14 @@ _END_SECONDS = 5.0
 _EXIT_CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
-def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn) -> None:
+def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn, make_loop: Callable[[], EventLoop]) -> None:
     """Attend one container to its end.
 
     Args:
         engine: With the settings of the machine.
         job_id: The slice that was laid out for the container, and its job.
         turn: In which its request is submitted.
+        make_loop: As for `supervise`.
 
     Raises:
         PgpuError: The container's slice is gone.
@@ -59,7 +62,7 @@ def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn) -> None:
     container = container_of(home)
     with closing(Gate(container.gate)) as gate:
         try:
-            entry = _follow(engine, container, gate, turn)
+            entry = _follow(engine, container, gate, turn, make_loop)
             if entry.is_live:
                 return  # Its lease is another process's, or its release failed: the agent begins another thread.
             _end_held(entry.job, container, gate)
@@ -73,7 +76,9 @@ def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn) -> None:
     SliceFiles(home).remove()
 
 
-def _follow(engine: Engine, container: Container, gate: Gate, turn: SubmissionTurn) -> Entry:
+def _follow(
+    engine: Engine, container: Container, gate: Gate, turn: SubmissionTurn, make_loop: Callable[[], EventLoop]
+) -> Entry:
     """Submit a container's request unless that was done, and supervise its job; return how the job is left."""
     job_id = container.home.name
     with turn:
@@ -87,7 +92,7 @@ def _follow(engine: Engine, container: Container, gate: Gate, turn: SubmissionTu
         _wait_for_grant(engine, container, gate, job_id)
         places = engine.places(job_id)
         with log_to_file(places.supervisor_log), thread_turns.turn():
-            supervise(engine, job_id)
+            supervise(engine, job_id, make_loop=make_loop)
         entry = engine.ledger.entry(job_id)
         if entry.job.state is not JobState.WAITING:  # else it was refused the place that it was granted
             return entry

@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 
 from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.agent.agents import GO, START, is_locked_file, write_identity
-from pgpu.engine.agent.attendants import Attendants
-from pgpu.engine.agent.containers import SubmissionTurn, container_home, find_unattended, is_left
+from pgpu.engine.agent.attendants import Attendants, AttendContainer
+from pgpu.engine.agent.containers import container_home, find_unattended, is_left
 from pgpu.engine.agent.deadlines import Deadlines, now_seconds
 from pgpu.engine.agent.door import Door
 from pgpu.engine.agent.heartbeat import beat
@@ -71,7 +71,7 @@ _MOST_WORD_BYTES = 64
 def run_agent(
     engine: Engine,
     engine_of: Callable[[str], Engine],
-    attend_container: Callable[[Engine, str, SubmissionTurn], None],
+    attend_container: AttendContainer,
     lock: int,
     again: Sequence[str],
 ) -> None:
@@ -81,8 +81,8 @@ def run_agent(
         engine: Of the queue's GPUs.
         engine_of: Returns the engine with the settings of a job's submitter, by the job's id; called by many threads.
         attend_container: Does what a container of `docker run --runtime=pgpu` needs from its creation to its end: given an
-            engine, the id of its slice and its turn, submits its request in that turn, waits for the grant and supervises
-            its job; called by many threads.
+            engine, the id of its slice, its turn and a maker of event loops, submits its request in that turn, waits for the
+            grant and supervises its job; called by many threads.
         lock: Descriptor that holds the agent's lock; unlocked at the end.
         again: argv of another agent, for a job that came at the last moment or a guard that was killed; the descriptors of
             the lock and of a socket to the guard are appended.
@@ -124,7 +124,7 @@ class _Agent:
         self,
         engine: Engine,
         engine_of: Callable[[str], Engine],
-        attend_container: Callable[[Engine, str, SubmissionTurn], None],
+        attend_container: AttendContainer,
         lock: int,
     ) -> None:
         self.is_dismissed = False
@@ -320,6 +320,7 @@ class _Agent:
     def _look_around(self) -> None:
         """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
         self._log_errors(self._watchdog.tick)
+        self._attendants.look()
         if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
             self._containers_at_seconds = now_seconds()
             self._log_errors(self._attend_containers)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 
 from pgpu.engine.agent.containers import SubmissionTurn, container_home
+from pgpu.engine.beats import Beats
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.supervisor import TakeMonitor, supervise
@@ -27,6 +28,9 @@ _TURNS = 2
 _STACK_BYTES = 1 << 20
 """Of a thread; only touched pages count."""
 
+AttendContainer = Callable[[Engine, str, SubmissionTurn, Callable[[], EventLoop]], None]
+"""Attends a container, by an engine, the id of its slice, its turn and what makes the event loop of its thread."""
+
 
 class Attendants:
     """The threads of one agent. All methods are called in the agent's main thread."""
@@ -36,7 +40,7 @@ class Attendants:
         loop: EventLoop,
         engine: Engine,
         engine_of: Callable[[str], Engine],
-        attend_container: Callable[[Engine, str, SubmissionTurn], None],
+        attend_container: AttendContainer,
         take_monitor: TakeMonitor,
         on_end: Callable[[], None],
     ) -> None:
@@ -56,6 +60,7 @@ class Attendants:
         self._attend_container = attend_container
         self._take_monitor = take_monitor
         self._on_end = on_end
+        self._beats = Beats(loop)
         self._threads: dict[str, threading.Thread] = {}
         self._failed_at_seconds: dict[str, float] = {}
         self._engines: set[Engine] = set()
@@ -96,6 +101,10 @@ class Attendants:
             self._threads[job_id] = thread
             self._last_turn = self._last_turn if turn is None else turn.over
 
+    def look(self) -> None:
+        """Do the periodic work of all jobs; called once a second."""
+        self._beats.strike()
+
     def close(self) -> None:
         """Close the event; threads that run are the process's."""
         self._loop.forget(self._event)
@@ -106,11 +115,11 @@ class Attendants:
             engine = self._engine_of(job_id)
             self._engines.add(engine)
             if turn is not None:
-                self._attend_container(engine, job_id, turn)
+                self._attend_container(engine, job_id, turn, self._beats.make_loop)
             else:
                 places = engine.places(job_id)
                 with log_to_file(places.supervisor_log), thread_turns.turn():
-                    supervise(engine, job_id, self._take_monitor)
+                    supervise(engine, job_id, self._take_monitor, self._beats.make_loop)
         except JobNotFoundError:
             pass  # the ledger was replaced, or has deleted the job
         except PgpuError as exc:

@@ -61,24 +61,31 @@ RETRY_SECONDS = 1.0
 _MOST_WORD_BYTES = 64
 
 
-def supervise(engine: Engine, job_id: str, take_monitor: TakeMonitor = lambda _job_id, _starter: None) -> None:
+def supervise(
+    engine: Engine,
+    job_id: str,
+    take_monitor: TakeMonitor = lambda _job_id, _starter: None,
+    make_loop: Callable[[], EventLoop] = EventLoop,
+) -> None:
     """Supervise one job until its lease is released; does nothing if another process supervises it.
 
     Args:
         engine: With the settings of the job's submitter.
         job_id: The job.
         take_monitor: Returns the monitor that a process offers for its job, called before each start of such a job.
+        make_loop: Returns the event loop of the calling thread.
 
     Raises:
         PgpuError: The ledger cannot be used.
     """
     entry = claim(engine, job_id)
     if entry is not None:
-        supervisor = _Supervisor(engine, entry, take_monitor)
-        try:
-            supervisor.run()
-        finally:
-            supervisor.close()
+        with contextlib.closing(make_loop()) as loop:
+            supervisor = _Supervisor(engine, entry, take_monitor, loop)
+            try:
+                supervisor.run()
+            finally:
+                supervisor.close()
         supervisor.try_again()
 
 
@@ -89,13 +96,13 @@ class _NeverRanError(PgpuError):
 class _Supervisor:
     """The supervision of one job, on an event loop of its own thread."""
 
-    def __init__(self, engine: Engine, entry: Entry, take_monitor: TakeMonitor) -> None:
+    def __init__(self, engine: Engine, entry: Entry, take_monitor: TakeMonitor, loop: EventLoop) -> None:
         self._engine = engine
         self._take_monitor = take_monitor
         self._job = entry.job
         self._places = engine.places(entry.job.id)
         self._places.make()
-        self._loop = EventLoop()
+        self._loop = loop
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
         self._carrier = self._make_carrier()
@@ -188,7 +195,6 @@ class _Supervisor:
         self._marked.close()
         self._carrier.close()
         self._wake.close()
-        self._loop.close()
         self._places.remove_live()
 
     def _supervise(self) -> None:

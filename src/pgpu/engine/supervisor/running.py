@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, Timer
@@ -25,7 +26,7 @@ from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, SharingMode
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
@@ -39,7 +40,7 @@ _LEAVING_PAUSE_SECONDS = 0.01
 
 
 class Running:
-    """The supervision of one running job; called in the job's thread alone."""
+    """The supervision of one running job; called in the job's thread, or by `beats` while that sleeps."""
 
     def __init__(self, engine: Engine, loop: EventLoop, job: Job, running: RunningJob, signals: list[int]) -> None:
         """Watch nothing yet.
@@ -94,7 +95,7 @@ class Running:
             self._loop.call_later(0.0, self.on_wake)
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._check_clients_now)
-        self._tick_timer = self._loop.call_on_beat(self._tick)
+        self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         self._run_until_ended()
         self._loop.forget(descriptor)
         self._arbiter.close()
@@ -205,7 +206,7 @@ class Running:
             self._kill_timer = self._loop.call_later(_KILL_AGAIN_SECONDS, self._kill)
 
     def _tick(self) -> None:
-        self._tick_timer = self._loop.call_on_beat(self._tick)
+        self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         self._ticks += 1
         had_violation = self._watch.violation
         with self._errors_logged():
@@ -220,6 +221,18 @@ class Running:
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_SHARES == 0:
             self.on_wake()
+
+    def _is_calm(self) -> bool:
+        """Whether a tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
+        try:
+            entry = self._entry.get()
+        except PgpuError:
+            return False  # logged by the tick
+        job = entry.job
+        is_moved = job.spec.parks or job.suspended_by is not None or self._leaving.is_under_way
+        has_policy = job.request.oversubscribes or job.request.basis == Basis.UNKNOWN
+        is_shared = job.lease is not None and job.lease.sharing is SharingMode.MPS
+        return entry.stop_grace_seconds is None and not (is_moved or has_policy or is_shared)
 
     @contextmanager
     def _errors_logged(self) -> Iterator[None]:

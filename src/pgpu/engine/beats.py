@@ -1,0 +1,127 @@
+"""The periodic work of an agent's jobs: its main thread does it once a second for all of them, while their threads sleep.
+
+Each job has a thread with an event loop, which would wake each second to measure the job. Instead the main thread *strikes*
+these loops one after the other. A lock of each loop is held by its thread except while it waits; the main thread takes it and
+makes the calls that are due, so no two threads ever run calls of one loop. Where the thread is at work, it makes them itself
+before it waits again. A call that may block, on a container engine or an MPS daemon, is left to the thread, which is woken.
+"""
+
+import contextvars
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from pgpu.engine.event_loop import READABLE, EventLoop, Ready, Timer
+
+LONGEST_PART_SECONDS = 0.01
+"""After so long in a row the main thread reads its own messages before it strikes the next loop."""
+
+
+class JobLoop(EventLoop):
+    """The event loop of a job's thread; made, run and closed there."""
+
+    def __init__(self, on_close: Callable[["JobLoop"], None]) -> None:
+        super().__init__()
+        self._on_close = on_close
+        self._beaten: deque[tuple[Timer, Callable[[], bool]]] = deque()
+        """Calls at the next strike, and whether the main thread may make them."""
+
+        self._at_work = threading.Lock()
+        self._at_work.acquire()
+        self._context = contextvars.copy_context()  # has the file of the thread's log
+        self._is_due = False
+        self._error: Exception | None = None
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.watch(self._event, READABLE, lambda _: self._read_event())
+
+    def call_on_beat(
+        self,
+        call: Callable[[], None],
+        period_seconds: float = 1.0,  # noqa: ARG002 - that of the strikes
+        is_light: Callable[[], bool] = lambda: True,
+    ) -> Timer:
+        """Call once, at the next strike; `period_seconds` is that of the strikes."""
+        timer = Timer(self.now_seconds(), call)
+        self._beaten.append((timer, is_light))
+        return timer
+
+    def strike(self) -> None:
+        """Make the calls that are due, or have the thread make them; called in the main thread. Errors are raised in the thread."""
+        if not self._at_work.acquire(blocking=False):
+            # Checked by the thread before it waits. If that was a moment ago, the calls are made at the next strike.
+            self._is_due = True
+            return
+        timers = len(self._timers)
+        try:
+            self._context.run(self._call_beaten, is_struck=True)
+        except Exception as exc:  # noqa: BLE001 - the thread's: it decides what an error means for its job
+            self._error = exc
+        if self._is_due or self._error is not None or len(self._timers) != timers:
+            os.eventfd_write(self._event, 1)  # The thread waits for another time, or must do something itself.
+        self._at_work.release()
+
+    def close(self) -> None:
+        # The lock stays held: from now on a strike calls nothing and writes to no descriptor.
+        self._on_close(self)
+        os.close(self._event)
+        super().close()
+
+    def _wait(self, timeout_seconds: float | None) -> Ready:
+        if self._is_due:
+            self._is_due = False
+            self._call_beaten(is_struck=False)
+            return []
+        self._at_work.release()
+        try:
+            ready = super()._wait(timeout_seconds)
+        finally:
+            self._at_work.acquire()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return ready
+
+    def _read_event(self) -> None:
+        with suppress(BlockingIOError):  # A nested `run_until` of the same round has read it.
+            os.eventfd_read(self._event)
+
+    def _call_beaten(self, *, is_struck: bool) -> None:
+        # Those that are added meanwhile wait for the next strike. After an error the rest does, too.
+        for _ in range(len(self._beaten)):
+            timer, is_light = self._beaten.popleft()
+            if timer.call is None:
+                continue
+            if is_struck and not is_light():
+                self._beaten.append((timer, is_light))
+                self._is_due = True
+            else:
+                timer.call()
+
+
+class Beats:
+    """The loops of an agent's jobs, and the strikes of its main thread."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        """Make no loop yet; `loop` is that of the main thread."""
+        self._loop = loop
+        self._loops: set[JobLoop] = set()
+
+    def make_loop(self) -> JobLoop:
+        """Return a new loop for the calling thread."""
+        made = JobLoop(self._loops.discard)
+        self._loops.add(made)
+        return made
+
+    def strike(self) -> None:
+        """Strike every loop once; called in the main thread."""
+        self._strike_some(list(self._loops))
+
+    def _strike_some(self, left: list[JobLoop]) -> None:
+        until_seconds = self._loop.now_seconds() + LONGEST_PART_SECONDS
+        while left:
+            left.pop().strike()
+            if self._loop.now_seconds() > until_seconds:
+                self._loop.call_later(0.0, lambda: self._strike_some(left))
+                return

@@ -1,0 +1,152 @@
+"""Periodic work of a job's loop, made by another thread while the loop's own thread sleeps."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.waiting import DEADLINE_SECONDS, until
+
+from pgpu.engine.beats import Beats, JobLoop
+from pgpu.engine.event_loop import EventLoop
+
+
+class Worker:
+    """A thread that runs a loop of its own until it is released; `prepare` is called there first."""
+
+    def __init__(self, beats: Beats, prepare: Callable[[JobLoop], object]) -> None:
+        self.error: Exception | None = None
+        self._is_over = False
+        self._has_begun = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(beats, prepare))
+        self.thread.start()
+        assert self._has_begun.wait(DEADLINE_SECONDS)
+        until(self.sleeps)
+
+    def _run(self, beats: Beats, prepare: Callable[[JobLoop], object]) -> None:
+        self.loop = beats.make_loop()
+        prepare(self.loop)
+        self._has_begun.set()
+        try:
+            self.loop.run_until(lambda: self._is_over)
+        except ValueError as exc:
+            self.error = exc
+        self.loop.close()
+
+    def sleeps(self) -> bool:
+        """Whether the thread waits for its descriptors and timers."""
+        return not self.loop._at_work.locked()
+
+    def end(self) -> None:
+        """Have the thread end at a strike, and wait for it."""
+        self._is_over = True
+        self.loop.call_on_beat(lambda: None, is_light=lambda: False)
+        self.loop.strike()
+        self.thread.join(DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def beats() -> Iterator[Beats]:
+    loop = EventLoop()
+    yield Beats(loop)
+    loop.close()
+
+
+def test_work_that_cannot_block_is_done_by_the_striking_thread_each_time(beats: Beats) -> None:
+    done: list[threading.Thread] = []
+
+    def work(loop: JobLoop) -> None:
+        loop.call_on_beat(lambda: work(loop))
+        done.append(threading.current_thread())
+
+    worker = Worker(beats, work)
+    beats.strike()
+    beats.strike()
+    assert done == [worker.thread, *[threading.main_thread()] * 2]
+    worker.end()
+
+
+def test_work_that_may_block_is_left_to_the_thread(beats: Beats) -> None:
+    done: list[threading.Thread] = []
+    worker = Worker(
+        beats, lambda loop: loop.call_on_beat(lambda: done.append(threading.current_thread()), is_light=lambda: False)
+    )
+    beats.strike()
+    until(lambda: done == [worker.thread])
+    until(worker.sleeps)
+    worker.end()
+
+
+def test_work_that_is_due_while_the_thread_is_at_work_is_done_before_it_sleeps(beats: Beats) -> None:
+    done: list[threading.Thread] = []
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def be_busy() -> None:
+        is_busy.set()
+        assert may_go_on.wait(DEADLINE_SECONDS)
+
+    def prepare(loop: JobLoop) -> None:
+        loop.call_on_beat(be_busy, is_light=lambda: False)
+
+    worker = Worker(beats, prepare)
+    beats.strike()
+    assert is_busy.wait(DEADLINE_SECONDS)
+    worker.loop.call_on_beat(lambda: done.append(threading.current_thread()))
+    beats.strike()
+    assert done == []
+    may_go_on.set()
+    until(lambda: done == [worker.thread])
+    until(worker.sleeps)
+    worker.end()
+
+
+def test_an_error_of_the_work_is_raised_in_the_thread_of_the_loop(beats: Beats) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    worker = Worker(beats, lambda loop: loop.call_on_beat(fail))
+    beats.strike()
+    worker.thread.join(DEADLINE_SECONDS)
+    assert isinstance(worker.error, ValueError)
+
+
+def test_a_timer_that_the_work_sets_is_kept(beats: Beats) -> None:
+    called = threading.Event()
+
+    def prepare(loop: JobLoop) -> None:
+        def set_timer() -> None:
+            loop.call_later(0.0, called.set)
+
+        loop.call_on_beat(set_timer)
+
+    worker = Worker(beats, prepare)
+    beats.strike()
+    assert called.wait(DEADLINE_SECONDS)
+    until(worker.sleeps)
+    worker.end()
+
+
+def test_no_work_is_done_for_a_loop_that_was_closed(beats: Beats) -> None:
+    done: list[int] = []
+    worker = Worker(beats, lambda _loop: None)
+    worker.end()
+    worker.loop.call_on_beat(lambda: done.append(1))
+    worker.loop.strike()
+    beats.strike()
+    assert done == []
+
+
+def test_many_jobs_do_not_keep_the_main_thread_from_its_messages() -> None:
+    clock = itertools.count()  # a second passes between any two readings
+    loop = EventLoop(lambda: float(next(clock)))
+    beats = Beats(loop)
+    done: list[int] = []
+    workers = [Worker(beats, lambda made: made.call_on_beat(lambda: done.append(1))) for _ in range(3)]
+    beats.strike()
+    assert len(done) == 1
+    loop.turn()
+    loop.turn()
+    assert len(done) == 3
+    for worker in workers:
+        worker.end()
+    loop.close()
