@@ -1,7 +1,7 @@
 """What the shim adds to a CUDA call, in ns, and to the start of processes (`python -m benchmarks.shim_overhead`).
 
-Three ways in turns, each round in processes of their own: without the shim, with it, and with it and a share that does
-not hold the job back. On the simulated driver without memory behind allocations, so that the driver's own time is small.
+Four ways in turns, each round in processes of their own: without the shim, with it, with it and GPU time measured, as in
+every slice, and with it and a share that does not hold the job back. On the simulated driver without memory behind allocations, so that the driver's own time is small.
 Differences are what counts, the medians of the rounds': a real launch takes microseconds. An event costs here what a
 simulated one costs, and on a card about as much as a launch; how many there are to a launch is the shim's doing. Writes
 one JSON file into benchmarks/results and prints a table. `--short` takes seconds and looks only at the calls.
@@ -37,7 +37,7 @@ SHIM_TARGETS_NS = {"launch": 10.0, "launch_streams_1": 10.0, "launch_per_thread"
 
 SHARE = ComputeWord(0.3, 100, is_measured=True, is_shared=True)
 SHARE_TARGET_NS = 50.0
-"""Added to a launch by a share that does not hold it back."""
+"""Added to a launch by its measurement, and by a share that does not hold it back."""
 
 LAUNCHES = (
     "launch",
@@ -62,7 +62,16 @@ class Way(Enum):
 
     BARE = "bare"
     SHIM = "shim"
+    MEASURED = "measured"
     SHARE = "share"
+
+
+WORDS = {
+    Way.BARE: NOT_SHARED,
+    Way.SHIM: NOT_SHARED,
+    Way.MEASURED: ComputeWord(is_measured=True),
+    Way.SHARE: SHARE,
+}
 
 
 def main() -> int:
@@ -98,8 +107,9 @@ def measure(rounds: int, *, has_starts: bool) -> dict[str, Any]:
 def misses(calls: Rows) -> list[str]:
     """Name the targets that were missed."""
     shim = [(name, "shim_adds", target) for name, target in SHIM_TARGETS_NS.items()]
-    share = [(name, "share_adds", SHARE_TARGET_NS) for name in LAUNCHES]
-    beside = [(BESIDE_BLOCKING, "share_adds", SHARE_TARGET_NS)] if BESIDE_BLOCKING in calls else []
+    columns = ("measured_adds", "share_adds")
+    share = [(name, column, SHARE_TARGET_NS) for name in LAUNCHES for column in columns]
+    beside = [(BESIDE_BLOCKING, column, SHARE_TARGET_NS) for column in columns if BESIDE_BLOCKING in calls]
     return [
         f"{name} {column}: {calls[name][column]} ns, at most {target} ns were to be"
         for name, column, target in shim + share + beside
@@ -134,8 +144,7 @@ def measure_calls(world: SliceWorld, rounds: int) -> Rows:
     seen: dict[str, dict[Way, list[float]]] = defaultdict(lambda: {way: [] for way in Way})
     for _ in range(rounds):
         for way in Way:
-            word = SHARE if way is Way.SHARE else NOT_SHARED
-            limit_file.set_compute_word(world.limit, world.uuids[0], word)
+            limit_file.set_compute_word(world.limit, world.uuids[0], WORDS[way])
             for name, ns in run_client(world, is_shimmed=way is not Way.BARE).items():
                 seen[name][way].append(ns)
     limit_file.set_compute_word(world.limit, world.uuids[0], NOT_SHARED)
@@ -149,6 +158,7 @@ def beside(times: dict[Way, list[float]]) -> dict[str, float]:
         **{f"{way.value}_median": round(medians[way], 2) for way in Way},
         **{f"{way.value}_min": min(times[way]) for way in Way},
         "shim_adds": added(times[Way.SHIM], times[Way.BARE]),
+        "measured_adds": added(times[Way.MEASURED], times[Way.SHIM]),
         "share_adds": added(times[Way.SHARE], times[Way.SHIM]),
         "shim_to_bare": round(medians[Way.SHIM] / medians[Way.BARE], 3),
         "share_to_shim": round(medians[Way.SHARE] / medians[Way.SHIM], 3),
@@ -206,13 +216,13 @@ def compared(with_shim: list[float], without: list[float]) -> dict[str, float]:
 
 def print_table(report: dict[str, Any]) -> None:
     """Print one line for each call and each number of processes."""
-    calls = ("bare_median", "shim_median", "share_median", "shim_adds", "share_adds", "share_to_shim")
+    calls = ("bare_median", "shim_median", "measured_median", "shim_adds", "measured_adds", "share_adds")
     starts = ("without_min", "with_min", "added_min", "added_median")
     print(f"{report['cpu']}, {report['cores']} cores, load {report['load_average']}, {report['rounds']} rounds each")
     for unit, rows, columns in (("ns", report["calls_ns"], calls), ("ms to start", report["starts_ms"], starts)):
-        print(f"{unit:<20}" + "".join(f"{column:>15}" for column in columns))
+        print(f"{unit:<22}" + "".join(f"{column:>16}" for column in columns))
         for name, row in rows.items():
-            print(f"{name:<20}" + "".join(f"{row[column]:>15.2f}" for column in columns))
+            print(f"{name:<22}" + "".join(f"{row[column]:>16.2f}" for column in columns))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ struct pgpu_batch {
     CUevent start, end; /* of the batch's context; NULL: the driver refused one */
     CUcontext context;
     CUstream stream;
-    uint64_t begun_at_ns;
+    uint64_t begun_at_ns, ended_at_ns; /* of the host, beside the events */
     uint64_t estimate_ns; /* of all its launches */
     uint64_t estimates_ns[PGPU_BATCH_LAUNCHES];
     uint32_t row[PGPU_BATCH_LAUNCHES];
     uint32_t launches;
     int8_t gpu;
     bool is_open;
+    bool is_exact;  /* a launch of it is */
     bool is_single; /* one launch, measured by itself */
     bool has_end;   /* the end event was recorded right behind the last launch */
     bool is_loose;  /* the stream may have run dry in between, so that the events measure too much */

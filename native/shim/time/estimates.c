@@ -19,8 +19,9 @@
 /* A job that seemed alone may have had a neighbour that was not published yet: a longer time than before has
  * less weight. */
 #define INVERSE_DOUBT 20
-/* Interval at which a kernel is measured by itself again. */
-#define OLD_NS 100000000u
+/* Interval at which a kernel is measured by itself again: where shares depend on it, and elsewhere. */
+#define OLD_NS          100000000u
+#define OLD_UNSHARED_NS 1000000000u
 /* After a time far off its estimate, a kernel is measured launch by launch for this time: four times as long
  * after each surprise, a quarter after as long without one. */
 #define WATCHED_NS     10000000ull
@@ -143,8 +144,9 @@ void pgpu_estimates_trust(uint32_t row, uint64_t now_ns) {
         __atomic_store_n(&rows[row].is_watched, false, __ATOMIC_RELAXED);
 }
 
-bool pgpu_estimates_is_old(uint32_t row, uint64_t now_ns) {
-    return now_ns > __atomic_load_n(&rows[row].measured_at_ns, __ATOMIC_RELAXED) + OLD_NS ||
+bool pgpu_estimates_is_old(uint32_t row, uint64_t now_ns, bool is_exact) {
+    uint64_t at_ns = __atomic_load_n(&rows[row].measured_at_ns, __ATOMIC_RELAXED);
+    return now_ns > at_ns + (is_exact ? OLD_NS : OLD_UNSHARED_NS) ||
            __atomic_load_n(&rows[row].samples, __ATOMIC_RELAXED) < 2;
 }
 

@@ -17,7 +17,7 @@ void pgpu_estimates_watch(uint32_t row, uint64_t now_ns);
 void pgpu_estimates_trust(uint32_t row, uint64_t now_ns);
 
 /* Whether its last measurement by itself is too old. */
-bool pgpu_estimates_is_old(uint32_t row, uint64_t now_ns);
+bool pgpu_estimates_is_old(uint32_t row, uint64_t now_ns, bool is_exact);
 
 /* How long to wait for the first measurement of a row; 0: there is one, or none has begun. Bounded, so that a
  * kernel that waits for a later action of its program is not blocked for good. */

@@ -19,6 +19,7 @@
 
 /* A launch that was admitted admits those of this time behind it, unless the compute word changes. */
 #define MAY_FOR_NS        500000u
+#define UNSHARED_FOR_NS   5000000u
 #define QUEUE_NS          20000000u
 #define QUEUE_PATIENCE_NS 250000000u
 #define QUEUE_LOOK_NS     500000u
@@ -61,8 +62,15 @@ static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
 }
 
 static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t waited_ns) {
+    work->is_exact = (word & PGPU_COMPUTE_SHARED) != 0;
     if ((word & PGPU_COMPUTE_HELD) != 0) return HELD_LOOK_NS;
-    if ((word & PGPU_COMPUTE_SHARED) == 0 || work->lane == NULL) return 0;
+    if (work->lane == NULL) return 0;
+    if (!work->is_exact) {
+        work->lane->may_until_ns = work->now_ns + UNSHARED_FOR_NS;
+        work->lane->may_word = word;
+        work->lane->may_freely = true;
+        return 0;
+    }
     struct pgpu_verdict verdict = pgpu_budget_check(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
                                                     pgpu_batches_queued_ns(gpu, work->now_ns));
     work->lane->may_until_ns = work->now_ns + MAY_FOR_NS;
@@ -102,6 +110,7 @@ static bool may_at_once(const struct pgpu_work *work, int gpu, uint64_t word) {
     const struct pgpu_lane *lane = work->lane;
     if (lane == NULL || word != lane->may_word || work->now_ns >= lane->may_until_ns) return false;
     if ((word & PGPU_COMPUTE_HELD) != 0) return false;
+    if (!work->is_exact) return true;
     if (pgpu_batches_queued_ns(gpu, work->now_ns) > QUEUE_NS) return false;
     return lane->may_freely || pgpu_budget_left_ns(gpu) > (int64_t)lane->batch.estimate_ns;
 }
@@ -146,6 +155,7 @@ static bool joins(struct pgpu_work *work, int gpu, uint64_t word) {
 }
 
 static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
+    work->is_exact = (word & PGPU_COMPUTE_SHARED) != 0;
     estimate(work);
     if (joins(work, gpu, word)) return;
     work->now_ns = pgpu_now_ns();

@@ -155,10 +155,10 @@ static void watch(const struct pgpu_batch *batch, uint64_t now_ns) {
         pgpu_estimates_watch(batch->row[at], now_ns);
 }
 
-/* Kernels that are sometimes long, or that come after pauses, are measured launch by launch from here on. */
-static void watch_if_surprising(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t now_ns) {
+/* It contains kernels that are sometimes long, or pauses. */
+static bool is_surprising(const struct pgpu_batch *batch, uint64_t own_ns) {
     uint64_t forgiven_ns = (uint64_t)batch->launches * FORGIVEN_LAUNCH_NS;
-    if ((double)own_ns > SURPRISE * (double)batch->estimate_ns + (double)forgiven_ns) watch(batch, now_ns);
+    return (double)own_ns > SURPRISE * (double)batch->estimate_ns + (double)forgiven_ns;
 }
 
 static double part_since(int gpu, const struct covered *covered, uint64_t from_ns, uint64_t now_ns) {
@@ -179,15 +179,25 @@ static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *cov
     return known_ns < passed_ns ? known_ns : passed_ns;
 }
 
+/* Where nobody's share depends on it, a batch may contain pauses: the stream was idle while the host had not
+ * launched the next kernel, so for no longer than the host took from the first to the last. */
+static uint64_t without_pauses(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t *passed_ns) {
+    uint64_t host_ns = batch->ended_at_ns - batch->begun_at_ns, all_ns = *passed_ns;
+    uint64_t least_ns = all_ns > host_ns ? all_ns - host_ns : 0;
+    *passed_ns = least_ns > batch->estimate_ns ? least_ns : batch->estimate_ns;
+    if (*passed_ns > all_ns) *passed_ns = all_ns;
+    return (uint64_t)((double)own_ns * (double)*passed_ns / (double)all_ns);
+}
+
 static void measure(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns, uint64_t now_ns) {
     struct covered covered = cover(state, batch, lasted_ns, now_ns);
     double part = part_since(batch->gpu, &covered, covered.from_ns, now_ns);
     uint64_t own_ns = own_of(batch, &covered, part, now_ns);
+    bool is_surprise = batch->is_loose && is_surprising(batch, own_ns);
+    if (is_surprise && !batch->is_exact) own_ns = without_pauses(batch, own_ns, &covered.passed_ns);
     charge(batch, own_ns, covered.passed_ns);
-    if (batch->is_loose) {
-        watch_if_surprising(batch, own_ns, now_ns);
-        return;
-    }
+    if (is_surprise && batch->is_exact) watch(batch, now_ns); /* launch by launch from here on */
+    if (batch->is_loose) return;
     if (part > NEARLY_ALONE) learn_alone(batch, own_ns, now_ns);
     uint64_t least_ns = (uint64_t)((double)lasted_ns * part / MOST_AT_ONCE);
     learn(batch, own_ns > least_ns ? own_ns : least_ns, now_ns);
@@ -199,7 +209,7 @@ void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, u
     if (from_ns < batch->begun_at_ns) from_ns = batch->begun_at_ns;
     uint64_t passed_ns = now_ns > from_ns ? now_ns - from_ns : 0;
     charge(batch, passed_ns > least_ns ? passed_ns : least_ns, passed_ns);
-    watch(batch, now_ns);
+    if (batch->is_exact) watch(batch, now_ns);
 }
 
 /* False: its events have not passed yet. */
@@ -250,6 +260,10 @@ static bool read_all(int gpu, struct state *state, uint64_t now_ns) {
 }
 
 static void settle(int gpu, struct state *state, uint64_t now_ns) {
+    if (pgpu_batches_left(gpu) == 0) {
+        publish_busy(gpu, now_ns, false);
+        return;
+    }
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool is_relaxed = PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     bool has_read = read_all(gpu, state, now_ns);

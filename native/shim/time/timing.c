@@ -71,7 +71,10 @@ static void close_lane(struct pgpu_lane *lane, bool may_lay) {
     }
     store(&lane->used_at_ns, now_ns);
     batch->is_loose |= !batch->has_end;
-    if (!batch->has_end && may_lay) batch->has_end = lay_end_late(lane);
+    if (!batch->has_end && may_lay) {
+        batch->ended_at_ns = now_ns;
+        batch->has_end = lay_end_late(lane);
+    }
     publish_launches(batch, now_ns);
     pgpu_budget_charge(batch->gpu, batch->estimate_ns);
     if (!batch->has_end || !pgpu_batches_put(batch)) {
@@ -116,8 +119,9 @@ struct pgpu_lane *pgpu_timing_lane(const struct pgpu_trace_command *command) {
 }
 
 static bool is_alone_in_batch(const struct pgpu_work *work, bool is_dry) {
-    if (!work->is_known || (is_dry && work->estimate_ns >= PGPU_SINGLE_FROM_NS)) return true;
-    return pgpu_estimates_is_old(work->row, work->now_ns);
+    if (!work->is_known || (work->is_exact && is_dry && work->estimate_ns >= PGPU_SINGLE_FROM_NS))
+        return true;
+    return pgpu_estimates_is_old(work->row, work->now_ns, work->is_exact);
 }
 
 static void open_batch(struct pgpu_work *work, bool is_dry) {
@@ -128,6 +132,7 @@ static void open_batch(struct pgpu_work *work, bool is_dry) {
                                  .begun_at_ns = work->now_ns,
                                  .gpu = lane->gpu,
                                  .is_open = true,
+                                 .is_exact = work->is_exact,
                                  .is_single = is_alone_in_batch(work, is_dry)};
     pgpu_in_flight_open_batch(lane->gpu);
     pgpu_lanes_note(lane, true);
@@ -145,27 +150,35 @@ void pgpu_timing_begin(struct pgpu_work *work) {
     bool is_dry = work->now_ns > lane->idle_at_ns + NO_GAP_NS;
     store(&lane->used_at_ns, work->now_ns);
     if (work->is_watched) pgpu_estimates_trust(work->row, work->now_ns);
-    if (is_dry || !work->is_known) close_now(lane);
-    if (!batch->is_open) open_batch(work, is_dry);
+    if ((is_dry && work->is_exact) || !work->is_known) close_now(lane);
+    if (batch->is_open)
+        batch->is_loose |= is_dry;
+    else
+        open_batch(work, is_dry);
 }
 
 static bool needs_end(const struct pgpu_work *work) {
     const struct pgpu_lane *lane = work->lane;
     const struct pgpu_batch *batch = &lane->batch;
     bool is_barrier = lane->kind == PGPU_STREAM_LEGACY && pgpu_streams_any_blocks();
-    return is_barrier || batch->is_single || work->is_watched || work->estimate_ns >= PGPU_SINGLE_FROM_NS ||
+    bool is_long = work->is_exact && work->estimate_ns >= PGPU_SINGLE_FROM_NS;
+    return is_barrier || batch->is_single || work->is_watched || is_long ||
            batch->launches == PGPU_BATCH_LAUNCHES || batch->estimate_ns >= MOST_ESTIMATE_NS;
 }
 
 static void add(const struct pgpu_work *work) {
     struct pgpu_lane *lane = work->lane;
     struct pgpu_batch *batch = &lane->batch;
+    batch->is_exact |= work->is_exact;
     batch->row[batch->launches] = work->row;
     batch->estimates_ns[batch->launches++] = work->estimate_ns;
     batch->estimate_ns += work->estimate_ns;
     lane->idle_at_ns = pgpu_most_ns(lane->idle_at_ns, work->now_ns) + work->estimate_ns;
     pgpu_in_flight_add(lane->gpu, work->now_ns, work->estimate_ns);
-    batch->has_end = needs_end(work) && record(batch->end, lane);
+    batch->has_end = false;
+    if (!needs_end(work)) return;
+    batch->ended_at_ns = pgpu_now_ns(); /* a launch that joined has an earlier time */
+    batch->has_end = record(batch->end, lane);
 }
 
 void pgpu_timing_end(struct pgpu_work *work, CUresult result) {

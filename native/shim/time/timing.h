@@ -1,5 +1,7 @@
 /* How long launched work takes on the GPU, from event pairs around up to 64 launches or 5 ms of estimated
- * work.
+ * work. Where shares depend on it (`is_exact`), a batch also ends where its stream may have run dry, and
+ * kernels of 20 us or more have an end event each; elsewhere a batch may contain pauses, so that programs
+ * that launch small kernels one by one pay for few events.
  *
  * An event is recorded beside a launch, in the same call, so that no program waits where it would not wait
  * without it: in the legacy default stream an event is a barrier. Only the end event of a few small launches

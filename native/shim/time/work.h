@@ -23,6 +23,7 @@ struct pgpu_work {
     uint32_t row;
     int8_t gpu; /* PGPU_NO_GPU: nothing is shared or measured */
     bool is_known;
+    bool is_exact;     /* shares depend on its time: every part of it is measured */
     bool is_watched;   /* it is measured launch by launch */
     bool is_in_flight; /* on its way to the driver */
 };
