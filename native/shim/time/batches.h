@@ -13,7 +13,7 @@ struct pgpu_batch {
     CUcontext context;
     CUstream stream;
     uint64_t begun_at_ns, ended_at_ns; /* of the host, beside the events */
-    uint64_t estimate_ns; /* of all its launches */
+    uint64_t estimate_ns;              /* of all its launches */
     uint64_t estimates_ns[PGPU_BATCH_LAUNCHES];
     uint32_t row[PGPU_BATCH_LAUNCHES];
     uint32_t launches;
