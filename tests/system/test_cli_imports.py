@@ -12,6 +12,7 @@ from tests.waiting import until
 _HEAVY = {
     "dataclasses",
     "inspect",
+    "hashlib",
     "logging",
     "pgpu.client.following",
     "rich",

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 
+from pgpu.digests import sha256
 from pgpu.model import Run
 from pgpu.structs import Struct, field
 from pgpu.units import MIB
@@ -107,8 +108,6 @@ def _word(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
 
 

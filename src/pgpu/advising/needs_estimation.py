@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pgpu.advising.contention import PIPES, Needs
 from pgpu.advising.needs_fit import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error, refine_needs
+from pgpu.digests import sha256
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
 from pgpu.structs import Struct, replace, to_builtins
 
@@ -296,8 +297,6 @@ def _clamp(value: float) -> float:
 
 def name_of(profile: Profile) -> str:
     """Return the rest of the key under which a profile's estimate is stored."""
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     return sha256(f"{_hash_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 
@@ -305,8 +304,6 @@ def name_of(profile: Profile) -> str:
 @cache
 def _hash_formulas() -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 

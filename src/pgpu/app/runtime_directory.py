@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from pgpu.digests import sha256
 from pgpu.errors import NodeError
 
 _OWNER_ONLY = 0o700
@@ -51,8 +52,6 @@ def _make_folder(parent: Path, state_directory: Path) -> Path:
             f"{parent} is not on a tmpfs that allows programs",
             hint="set runtime_dir to a directory below /dev/shm or /run",
         )
-    from hashlib import sha256  # it loads OpenSSL, which takes milliseconds
-
     folder = parent / sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
     _make_private(folder, forbidden=0o077)
     return folder

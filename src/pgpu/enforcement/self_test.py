@@ -6,6 +6,7 @@ fails because the GPU itself is full proves nothing: where there is a meter, it 
 
 from collections.abc import Callable
 
+from pgpu.digests import sha256
 from pgpu.enforcement import Enforcer, Facts
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, PgpuBug
@@ -113,8 +114,6 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
 
 
 def _id_of_test(job_id: str) -> str:
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     return sha256(f"self-test of {job_id}".encode()).hexdigest()[:12]
 
 

@@ -208,7 +208,7 @@ class LibraryStore:
 
 
 def _name_of(library: Path, content: bytes) -> str:
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
+    from hashlib import sha256  # noqa: PLC0415 - faster for whole libraries than `pgpu.digests`
 
     return f"{sha256(content).hexdigest()[:16]}-{library.name}"
 

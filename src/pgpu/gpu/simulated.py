@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from pgpu.digests import named_uuid
 from pgpu.errors import NodeError
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 from pgpu.gpu.products import GpuModel
@@ -66,7 +67,7 @@ def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
 
 def simulated_uuid(state_directory: Path, index: int) -> str:
     """Return the UUID of a simulated GPU in NVML's form; unique over all state directories."""
-    return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}')}"
+    return f"GPU-{named_uuid(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}')}"
 
 
 def _place(state_directory: Path) -> str:
@@ -76,7 +77,7 @@ def _place(state_directory: Path) -> str:
 
 def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -> str:
     """Return the UUID of a MIG instance of a simulated GPU in NVML's form."""
-    return f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}:{mig_index}')}"
+    return f"MIG-{named_uuid(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}:{mig_index}')}"
 
 
 def _publish_once(target: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import count, islice
 
 from pgpu.advising.advice import Advice
+from pgpu.digests import sha256
 from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
@@ -103,8 +104,6 @@ class JobService:
 
     def _ids_of(self, key: str) -> Iterator[str]:
         """Yield the job ids of one key of one caller; the same sequence each time."""
-        from hashlib import sha256
-
         for number in count():
             yield sha256(f"{self.caller.uid} {key} {number}".encode()).hexdigest()[:12]
 

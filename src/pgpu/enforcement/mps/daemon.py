@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from pathlib import Path
 
+from pgpu.digests import sha256
 from pgpu.enforcement.mps.control import MpsControl, ServerStatus
 from pgpu.enforcement.mps.daemon_process import children, daemon_process, end
 from pgpu.errors import EnforcementError
@@ -260,8 +261,6 @@ class MpsDaemons:
 
 def _short(text: str) -> str:
     """Hash of a name: a socket's path is limited to 107 bytes."""
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     return sha256(text.encode()).hexdigest()[:8]
 
 

@@ -20,6 +20,7 @@ from pgpu.advising.constants_fit import constants_of, key_of
 from pgpu.advising.contention import Constants
 from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_cached
 from pgpu.advising.verification import DEFAULT_RULES, Verdict, Way
+from pgpu.digests import sha256
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.leases.mps_obstacles import mps_obstacle
 from pgpu.ledger import Call, Entry, FactTable, Ledger, LedgerView, Waiting
@@ -39,8 +40,6 @@ _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 
 def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
     """Return the key of the verdict on these programs together."""
-    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL, which takes milliseconds
-
     digest = sha256("\n".join(sorted(signatures)).encode(errors="surrogateescape")).hexdigest()[:24]
     return f"{_VERDICTS}{history_name(gpu)}/{gpu.driver_version}/{digest}"
 
