@@ -142,6 +142,8 @@ class World:
             self.seen.update(h for h in (entry.supervisor, entry.job.holder) if isinstance(h, ProcessHolder))
         for holder in self.seen:
             kill(holder)
+        for doorstep in self.client._doorsteps.values():  # of waits that were not continued
+            doorstep.close()
         self.engine.ledger.close()
         clear(self.root)
 
