@@ -202,6 +202,7 @@ def test_an_offer_is_taken_once_and_its_command_is_informed(offers: MonitorOffer
     assert isinstance(monitor, OfferedMonitor)
     assert theirs.recv(10) == b"+"
     assert theirs.recv(10) == b""
+    offers._loop.turn()  # closes the agent's end
     monitor.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
     theirs.close()
@@ -227,6 +228,7 @@ def test_a_thread_waits_for_an_offer_that_is_to_come(offers: MonitorOffers) -> N
     thread.join()
     [monitor] = taken
     assert monitor is not None
+    offers._loop.turn()
     monitor.close()
     os.waitpid(pid, 0)
     theirs.close()
@@ -256,7 +258,9 @@ def test_a_process_under_another_root_is_refused(offers: MonitorOffers, tmp_path
     program = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.chroot(sys.argv[1]); s.connect('/door'); s.recv(1)"
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     connection, _ = listener.accept()
-    _, _, descriptors, pid = offered()
+    *unused, descriptors, pid = offered()
+    for end in unused:
+        end.close()
     offers.add(JOB, connection, descriptors)
     assert offers.take(JOB, myself()) is None
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
