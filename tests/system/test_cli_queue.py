@@ -168,3 +168,17 @@ def test_a_server_looks_though_no_job_runs_and_ps_marks_what_it_saw(eventually: 
         outsider.kill()
         outsider.wait()
         eventually(lambda: "outside of every lease" not in place.run("ps").stderr)
+
+
+def test_settings_that_change_between_two_jobs_of_one_agent_hold_for_the_second(place: Place) -> None:
+    words = ("--memory", "1GiB", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x")
+    assert len(place.run("run", "--name", "long", *words).stdout) == 3_000_000
+    settings = Path(place.environment["XDG_CONFIG_HOME"]) / "pgpu/config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("log_cap = '1MiB'\n")
+    assert place.run("run", "--name", "short", *words).returncode == 0
+    settings.unlink()
+    assert place.run("run", "--name", "again", *words).returncode == 0
+    kept = [len(place.run("logs", name).stdout) for name in ("long", "short", "again")]
+    assert kept[0] == kept[2] == 3_000_000
+    assert kept[1] < 2_000_000

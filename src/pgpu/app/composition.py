@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings, load_machine_settings, load_settings
+from pgpu.app.settings import SYSTEM_FILE, Settings, load_machine_settings, load_settings, user_file
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
@@ -161,6 +161,9 @@ def agent_command(settings: Settings) -> tuple[str, ...]:
     return (*words, "agent")
 
 
+_MOST_ENVIRONMENTS = 16
+
+
 class EnginesOfJobs:
     """The engines of one agent: each job is supervised with the settings of the process that submitted it."""
 
@@ -195,8 +198,8 @@ class EnginesOfJobs:
         from pgpu.app.oci.runc_call import clean_environment
         from pgpu.runtimes.container_record import RECORD, container_of
 
-        home = self._slices / job_id
-        config = container_of(home).config if (home / RECORD).exists() else ""
+        home = f"{self._slices}/{job_id}"
+        config = container_of(Path(home)).config if os.path.exists(f"{home}/{RECORD}") else ""  # noqa: PTH110 - for each job
         if not config:
             return None
         settings = load_machine_settings(config, str(self._settings.state_dir))
@@ -205,17 +208,39 @@ class EnginesOfJobs:
 
     def _of_submitter(self, job_id: str) -> tuple[Settings, Mapping[str, str]]:
         words, inherited = self._ledger.inheritance(job_id)
-        environment = dict(words)
-        if not environment or account_of(inherited, ()) is not None:
+        if not words or account_of(inherited, ()) is not None:
             # A server decides for its users: their environment is their jobs' alone.
             return self._settings, dict(os.environ)
-        own = None if self._settings.runtime_dir is None else str(self._settings.runtime_dir)
-        flags = {"state_dir": str(self._settings.state_dir), "runtime_dir": own}
-        return replace(load_settings(flags, environment), simulate=self._settings.simulate), environment
+        files = _state_of(SYSTEM_FILE), _state_of(_user_file_of(words))
+        return _settings_of(words, self._settings, files)
 
     @staticmethod
     def _key(settings: Settings, environment: Mapping[str, str]) -> tuple[object, ...]:
         return (settings, *(environment.get(name) for name in ENGINE_VARIABLES))
+
+
+@functools.lru_cache(maxsize=_MOST_ENVIRONMENTS)
+def _user_file_of(words: tuple[tuple[str, str], ...]) -> Path:
+    return user_file(dict(words))
+
+
+@functools.lru_cache(maxsize=_MOST_ENVIRONMENTS)
+def _settings_of(
+    words: tuple[tuple[str, str], ...], own: Settings, _files: object
+) -> tuple[Settings, Mapping[str, str]]:
+    # Cached until one of the settings files changes: the jobs of an array have one environment.
+    environment = dict(words)
+    flags = {"state_dir": str(own.state_dir), "runtime_dir": None if own.runtime_dir is None else str(own.runtime_dir)}
+    return replace(load_settings(flags, environment), simulate=own.simulate), environment
+
+
+def _state_of(file: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file's content; None if it cannot be read."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - for each job
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def supervise(settings: Settings, job_id: str) -> None:

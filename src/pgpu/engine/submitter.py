@@ -8,6 +8,7 @@ import json
 import os
 import resource
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def inheritance_of(account: Account) -> str:
 
 def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Account | None:
     """Return the account that `inheritance_of` wrote; None where the job runs as the engine's own user."""
-    fields = {} if text is None else json.loads(text)
+    fields = {} if text is None else _fields_of(text)
     if "account" not in fields:
         return None
     named = fields["account"]
@@ -81,11 +82,18 @@ def own_account(text: str | None, environment: Sequence[tuple[str, str]]) -> Acc
     """
     if text is None:
         return None
-    fields = json.loads(text)
+    fields = _fields_of(text)
     limits = tuple(each for each in _limits_of(fields) if resource.getrlimit(getattr(resource, each[0])) != each[1:])
     starter = ProcessHolder(**fields["starter"]) if "starter" in fields else None
     groups = tuple(os.getgroups())
     return Account(os.geteuid(), os.getegid(), groups, fields["umask"], limits, tuple(environment), starter)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(text: str) -> dict[str, Any]:
+    # Cached, since the jobs of an array have one text; not to be changed.
+    fields: dict[str, Any] = json.loads(text)
+    return fields
 
 
 def _limits_of(fields: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
