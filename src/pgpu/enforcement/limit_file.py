@@ -95,7 +95,10 @@ def read_limit(path: Path) -> LimitFile:
     Raises:
         EnforcementError: The file cannot be read, or is not a limit file.
     """
-    data = _read(path)
+    return _limit_of(path, _read(path))
+
+
+def _limit_of(path: Path, data: bytes) -> LimitFile:
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
     limit = _parse_limit(data)
@@ -141,7 +144,7 @@ def set_limit_bytes(path: Path, gpu_uuid: str, limit_bytes: int) -> None:
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
     """
-    _store(path, gpu_uuid, LIMIT_WORD_OFFSET, limit_bytes)
+    _store(path, read_limit(path), gpu_uuid, LIMIT_WORD_OFFSET, limit_bytes)
 
 
 def set_overhead_bytes(path: Path, gpu_uuid: str, overhead_bytes: int) -> None:
@@ -150,7 +153,7 @@ def set_overhead_bytes(path: Path, gpu_uuid: str, overhead_bytes: int) -> None:
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
     """
-    _store(path, gpu_uuid, OVERHEAD_WORD_OFFSET, overhead_bytes)
+    _store(path, read_limit(path), gpu_uuid, OVERHEAD_WORD_OFFSET, overhead_bytes)
 
 
 def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
@@ -159,7 +162,7 @@ def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
     Raises:
         EnforcementError: The file cannot be written or has no such GPU.
     """
-    _store(path, gpu_uuid, RESIDENT_WORD_OFFSET, resident_bytes)
+    _store(path, read_limit(path), gpu_uuid, RESIDENT_WORD_OFFSET, resident_bytes)
 
 
 def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWord:
@@ -238,9 +241,9 @@ def _limit_gpu(data: bytes, index: int) -> LimitGpu:
     )
 
 
-def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
+def _store(path: Path, limit: LimitFile, gpu_uuid: str, word_offset: int, value: int) -> None:
     """Change one aligned 64-bit word by one store, since the job reads it at any time."""
-    uuids = [gpu.uuid for gpu in read_limit(path).gpus]
+    uuids = [gpu.uuid for gpu in limit.gpus]
     if gpu_uuid not in uuids:
         raise EnforcementError(f"the limit file {path} has no GPU {gpu_uuid}")
     at = LIMIT_HEADER.size + uuids.index(gpu_uuid) * LIMIT_GPU.size + word_offset
@@ -254,16 +257,18 @@ def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
 def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], ComputeWord]) -> ComputeWord:
     # Read-modify-write under the lock: several processes of the host change bits of the same word.
     with _exclusive_writer(path):
-        abi = int.from_bytes(_read(path)[8:12], "little")
+        data = _read(path)
+        abi = int.from_bytes(data[8:12], "little")
         # A shim of version 1 never reads the word: a job that cannot be held must not count as held.
         if abi < _COMPUTE_ABI:
             raise EnforcementError(
                 "the job was started by a version of pgpu that shares no compute",
                 hint="stop the job and start it again",
             )
-        words = {gpu.uuid: gpu.compute for gpu in read_limit(path).gpus}
+        limit = _limit_of(path, data)
+        words = {gpu.uuid: gpu.compute for gpu in limit.gpus}
         word = change(words.get(gpu_uuid, ComputeWord()))
-        _store(path, gpu_uuid, COMPUTE_WORD_OFFSET, word.packed)
+        _store(path, limit, gpu_uuid, COMPUTE_WORD_OFFSET, word.packed)
         return word
 
 
