@@ -20,7 +20,7 @@ _MOST_BYTES = 107
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
     name = os.fspath(path)
-    if len(os.fsencode(name)) <= _MOST_BYTES:
+    if len(name) <= _MOST_BYTES and name.isascii():
         yield name
         return
     # O_PATH needs no permission to read the directory, and opens nothing in it.

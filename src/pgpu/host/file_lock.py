@@ -13,8 +13,12 @@ def open_lock_file(path: Path, directory_mode: int = 0o700) -> int:
     Raises:
         OSError: It cannot be opened.
     """
-    path.parent.mkdir(mode=directory_mode, parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=directory_mode, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def try_flock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:

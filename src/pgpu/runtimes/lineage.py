@@ -7,7 +7,6 @@ still counts it, by the locks in its slice.
 """
 
 import os
-from pathlib import Path
 
 from pgpu.host.process_identity import identify_unreaped, read_status
 from pgpu.model import ProcessHolder
@@ -33,7 +32,7 @@ def hold_mount_namespace(pid: int) -> HeldNamespace | None:
         except OSError:
             continue
         # The name is read from the open descriptor: the process may enter another namespace, or end, at any time.
-        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        name = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - for each job
         if name != mount_namespace(os.getpid()):
             return HeldNamespace(name, descriptor)
         os.close(descriptor)

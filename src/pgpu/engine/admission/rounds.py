@@ -323,9 +323,9 @@ def commit_round(
     """
     now_seconds = time.time()
     admission = outcome.admission or NO_CHANGE
-    for grant in admission.grants:
+    granted_ids = [grant.job_id for grant in admission.grants]
+    for grant, entry in zip(admission.grants, decision.entries_of(granted_ids), strict=True):
         lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
-        entry = decision.entry(grant.job_id)
         decision.put(regrant(entry, lease) if entry.job.is_aside else _start(entry, lease, supervisor))
     for job_id, by in admission.suspended:
         # The victim keeps its lease; its thread moves it off the GPU, and the granted job waits for that.
@@ -342,7 +342,7 @@ def commit_round(
     # The successors of a job that is cancelled here can never start; they are cancelled in the same transaction.
     if admission.expired:
         settle(decision, now_seconds)
-    granted = [decision.entry(grant.job_id) for grant in admission.grants]
+    granted = decision.entries_of(granted_ids)
     unattended = (each.job.id for each in granted if each.supervisor in {None, supervisor})
     return replace(outcome, granted=tuple(unattended))
 

@@ -5,6 +5,7 @@ gets no SIGPIPE, and its next agent opens the same pipes. A terminal has no name
 agent, in the monitor and in the agent's guard, and the job gets a SIGHUP once all are gone.
 """
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -102,7 +103,7 @@ def _open_pipes(spec: JobSpec, places: JobPaths) -> JobStreams:
     ends: dict[str, int] = {}
     for stream in (STDOUT, STDERR):
         path = places.pipe(stream)
-        if not path.exists():
+        with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
         outputs[os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)] = stream
         ends[stream] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
