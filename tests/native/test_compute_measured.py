@@ -93,3 +93,15 @@ def test_a_share_that_comes_later_binds(world: ComputeWorld) -> None:
         job.share(shared(0.2, is_strict=True))
         waited_ns = job.told().waited_ns
         until(lambda: job.told().waited_ns > waited_ns + 100_000_000)
+
+
+def test_time_used_without_a_share_is_no_debt_under_one(world: ComputeWorld) -> None:
+    jobs = [world.job(MEASURED), world.job(MEASURED)]
+    with jobs[0].load("cost_ns=1000000", "sync=4"), jobs[1].load("cost_ns=1000000", "sync=4"):
+        until(lambda: all(job.told().used_ns > 1_000_000_000 for job in jobs))
+        assert [job.told().budget_ns for job in jobs] == [0, 0]
+        for job in jobs:
+            job.share(shared(0.5, is_strict=True))
+        launches = [job.told().launches for job in jobs]
+        until(lambda: all(job.told().launches > before + 100 for job, before in zip(jobs, launches, strict=True)))
+        assert all(job.told().budget_ns > -500_000_000 for job in jobs)

@@ -19,7 +19,7 @@ struct pgpu_batch {
     uint32_t launches;
     int8_t gpu;
     bool is_open;
-    bool is_exact;  /* a launch of it is */
+    bool is_exact;  /* its launches are */
     bool is_single; /* one launch, measured by itself */
     bool has_end;   /* the end event was recorded right behind the last launch */
     bool is_loose;  /* the stream may have run dry in between, so that the events measure too much */

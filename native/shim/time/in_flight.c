@@ -13,10 +13,6 @@
 /* Work counts as done this long after its expected end: its process may have died. */
 #define BELIEVED_NS 1000000000ull
 
-/* Work may take longer beside other jobs, by this factor at most; this bounds what is believed after a
- * process's death. */
-#define BESIDE_OTHERS 4
-
 static struct {
     unsigned entered;      /* calls of this process between enter and leave */
     unsigned open_batches; /* of all threads */
@@ -87,7 +83,7 @@ void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns) {
     pgpu_board_store(&own->wanted_ns, now_ns);
     uint64_t end_ns = load(&flights[gpu].end_ns);
     uint64_t queued_ns = end_ns > now_ns ? end_ns - now_ns : 0;
-    pgpu_in_flight_expect(gpu, now_ns + queued_ns * BESIDE_OTHERS);
+    pgpu_in_flight_expect(gpu, now_ns + queued_ns * PGPU_BESIDE_OTHERS);
 }
 
 void pgpu_in_flight_open_batch(int gpu) {

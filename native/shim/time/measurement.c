@@ -143,7 +143,7 @@ static bool is_as_alone(const struct pgpu_batch *batch, uint64_t own_ns) {
 
 static void charge(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t passed_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
-    pgpu_budget_charge(batch->gpu, own_ns - batch->estimate_ns);
+    if (batch->is_exact) pgpu_budget_charge(batch->gpu, own_ns - batch->estimate_ns);
     if (own == NULL) return;
     pgpu_board_add(&own->used_ns, own_ns);
     pgpu_board_add(&own->busy_ns, passed_ns);

@@ -76,7 +76,7 @@ static void close_lane(struct pgpu_lane *lane, bool may_lay) {
         batch->has_end = lay_end_late(lane);
     }
     publish_launches(batch, now_ns);
-    pgpu_budget_charge(batch->gpu, batch->estimate_ns);
+    if (batch->is_exact) pgpu_budget_charge(batch->gpu, batch->estimate_ns);
     if (!batch->has_end || !pgpu_batches_put(batch)) {
         pgpu_measurement_give_up(batch, now_ns, batch->estimate_ns);
         pgpu_batches_give_events(batch);
@@ -150,11 +150,14 @@ void pgpu_timing_begin(struct pgpu_work *work) {
     bool is_dry = work->now_ns > lane->idle_at_ns + NO_GAP_NS;
     store(&lane->used_at_ns, work->now_ns);
     if (work->is_watched) pgpu_estimates_trust(work->row, work->now_ns);
-    if ((is_dry && work->is_exact) || !work->is_known) close_now(lane);
-    if (batch->is_open)
-        batch->is_loose |= is_dry;
-    else
+    bool is_of_its_mode = !batch->is_open || batch->is_exact == work->is_exact;
+    if ((is_dry && work->is_exact) || !work->is_known || !is_of_its_mode) close_now(lane);
+    if (!batch->is_open) {
         open_batch(work, is_dry);
+        return;
+    }
+    batch->is_loose |= is_dry;
+    if (is_dry) pgpu_in_flight_expect(lane->gpu, work->now_ns + PGPU_BESIDE_OTHERS * work->estimate_ns);
 }
 
 static bool needs_end(const struct pgpu_work *work) {
@@ -169,7 +172,6 @@ static bool needs_end(const struct pgpu_work *work) {
 static void add(const struct pgpu_work *work) {
     struct pgpu_lane *lane = work->lane;
     struct pgpu_batch *batch = &lane->batch;
-    batch->is_exact |= work->is_exact;
     batch->row[batch->launches] = work->row;
     batch->estimates_ns[batch->launches++] = work->estimate_ns;
     batch->estimate_ns += work->estimate_ns;
