@@ -58,7 +58,7 @@ class EnginesStreams:
 
     def started(self) -> None:
         """Make the job's log of what was written to standard error, unless it has one of an earlier start."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # nothing was written, or the disk is full: the container runs
             notice = os.read(self._notice[0], _MOST_BYTES)
             if not self._places.log.exists():
                 self._places.log.write_bytes(log_bytes(Record(STDERR, notice, time.time_ns())))
@@ -102,15 +102,18 @@ class EnginesStreams:
             data = client.recv(_MOST_BYTES)
             greetings = [frame for frame in self._clients[client].feed(data) if frame.kind is Kind.HELLO]
             offsets = [decode_hello(frame.payload).offset for frame in greetings]
+            answers = [self._output_from(offset) for offset in offsets[:1]]
         except BlockingIOError:
             return
-        except (OSError, ValueError):
-            data, offsets = b"", []
+        except (OSError, ValueError):  # of the connection or of the log: neither concerns the container
+            data, answers = b"", []
         if not data:
             self._forget(client)
-        for offset in offsets[:1]:
-            answer = b"".join(encode_frame(Kind.OUTPUT, part) for _, part in stored(self._places.log, offset))
+        for answer in answers:
             self._answer(client, answer + (encode_frame(Kind.END) if self._is_finished else b""))
+
+    def _output_from(self, offset: int) -> bytes:
+        return b"".join(encode_frame(Kind.OUTPUT, part) for _, part in stored(self._places.log, offset))
 
     def _answer(self, client: socket.socket, data: bytes) -> None:
         try:

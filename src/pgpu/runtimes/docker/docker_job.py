@@ -240,18 +240,20 @@ class DockerJob:
         os.close(self._ended)
 
     def _wait_for_end(self) -> None:
-        pending = None
-        with contextlib.suppress(EngineGoneError):
-            # Before the output is carried: a container that is removed by force is gone after its end.
-            pending = self._engine.begin_wait(self._holder.container_id)
-        if self._streams is not None:
-            self._streams.carry()
-        exit_code = self._await_exit_code(pending)
-        with self._settling:
-            # After `close` the eventfd's number may belong to another file.
-            if not self._closing.is_set():
-                self._exit_code = exit_code
-                os.eventfd_write(self._ended, 1)
+        pending = exit_code = None
+        try:
+            with contextlib.suppress(EngineGoneError):
+                # Before the output is carried: a container that is removed by force is gone after its end.
+                pending = self._engine.begin_wait(self._holder.container_id)
+            if self._streams is not None:
+                self._streams.carry()
+            exit_code = self._await_exit_code(pending)
+        finally:  # also if no thread could be started for the input: a job that does not end keeps its memory
+            with self._settling:
+                # After `close` the eventfd's number may belong to another file.
+                if not self._closing.is_set():
+                    self._exit_code = exit_code
+                    os.eventfd_write(self._ended, 1)
 
     def _await_exit_code(self, pending: socket.socket | None) -> int | None:
         away_seconds = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pgpu.runtimes.docker.docker_engine import DockerEngine
+from pgpu.runtimes.docker.docker_engine import DockerEngine, EngineGoneError
 from pgpu.runtimes.docker.image_facts import FactsCache, ImageFacts, read_facts
 from pgpu.structs import Struct
 
@@ -21,6 +21,8 @@ class CreatedContainerFiles(Struct, frozen=True):
 
     engine: DockerEngine
     container_id: str
+    has_volumes: bool = False
+    """True if a user's volume covers an inspected directory."""
 
     def resolve(self, path: str) -> str | None:
         """Return a path with all symbolic links resolved, or None if it does not exist.
@@ -54,8 +56,10 @@ class CreatedContainerFiles(Struct, frozen=True):
                 member = archive.next()
                 reader = archive.extractfile(member) if member and member.isfile() else None
                 return reader.read() if reader else None
-        except tarfile.TarError:  # truncated where root is squashed, such as in a user's volume
-            return None
+        except tarfile.TarError as exc:
+            if self.has_volumes:  # truncated where root is squashed
+                return None
+            raise EngineGoneError("the container engine closed the connection within an archive") from exc
 
     def _stat(self, path: str) -> dict[str, Any] | None:
         return self.engine.path_status(self.container_id, quote(path))
@@ -102,7 +106,7 @@ def _inspect(engine: DockerEngine, image: dict[str, Any], binds: Sequence[str]) 
     }
     container_id = engine.create(configuration)
     try:
-        files = CreatedContainerFiles(engine, container_id)
+        files = CreatedContainerFiles(engine, container_id, has_volumes=bool(binds))
         return read_facts(files, str(image.get("Architecture")), _library_path(image))
     finally:
         engine.remove(container_id)
