@@ -192,7 +192,9 @@ class Checkpoints:
     def _step(self, word: str, pid: int, *more: int) -> None:
         answer, _ = self._ask(word, pid, *more)
         # A process may end during the step: the driver then returns the same error as for a wrong call, so its state is read again.
-        if answer == _Answer.SUCCESS or (answer in _MAYBE_GONE and self.state(pid) is None):
+        # A process that is away may have no device open, so OPERATING_SYSTEM is a failure for one that comes back.
+        gone = _GONE if word in {"restore", "unlock"} else _MAYBE_GONE
+        if answer == _Answer.SUCCESS or (answer in gone and self.state(pid) is None):
             return
         if answer == _Answer.NOT_READY:
             raise StillWorkingError(f"work of process {pid} has not ended in time")
