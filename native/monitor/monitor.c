@@ -245,13 +245,16 @@ static int add_poll(struct pollfd *polls, int count, int fd, short events) {
     return count + 1;
 }
 
-/* Only a word ends the streams of a job that runs elsewhere. Without its directory no more can come. */
+/* Only a word ends the streams of a job that runs elsewhere. Without its directory no more can come; words are
+ * sent before that is removed, so they are looked for afterwards. */
 static bool is_abandoned(void) {
     struct stat status;
     int waiting = 0;
+    if (job.order->launcher != NULL || fstat(job.order->fds[ORDER_LOCK], &status) != 0 ||
+        status.st_nlink != 0)
+        return false;
     ioctl(job.order->fds[ORDER_CONTROL], FIONREAD, &waiting);
-    return waiting == 0 && job.order->launcher == NULL && fstat(job.order->fds[ORDER_LOCK], &status) == 0 &&
-           status.st_nlink == 0;
+    return waiting == 0;
 }
 
 static bool is_over(void) {
