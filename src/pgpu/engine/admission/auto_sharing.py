@@ -149,6 +149,9 @@ class AutoSharing(Struct):
 
     has_mps: bool
     readings: ProfileReadings = field(default_factory=ProfileReadings)
+    is_choosing: bool = False
+    """True if a waiting job had `--sharing auto` in the last round: the next one may read profiles."""
+
     _known: dict[tuple[str, str, int], Profile | None] = field(default_factory=dict)
     _judged: dict[tuple[str, tuple[_Tenant, ...]], float | None] = field(default_factory=dict)
     """Speed-up of programs together on a GPU over turns; None where MPS does not pay."""
@@ -182,7 +185,8 @@ class AutoSharing(Struct):
             lasting: Usual durations of calls in seconds.
         """
         undecided = [each for each in waiting if each.request.sharing is SharingWish.AUTO]
-        if not undecided or not self.has_mps:
+        self.is_choosing = bool(undecided) and self.has_mps
+        if not self.is_choosing:
             return waiting
         # Emptied each round: other processes write profiles and verdicts meanwhile.
         self._known, self._judged, self._sliced, self._declined = {}, {}, {}, {}

@@ -151,7 +151,7 @@ class Admissions:
                 outcome = commit_round(decision, outcome, context.settings.gpu_model, supervisor)
             else:
                 outcome = self._settle_and_commit(decision, snapshot, gives_up, supervisor)
-            self._is_contended = outcome.is_change and not is_current
+            self._is_contended = outcome.is_change and not is_current and not self._auto_sharing.is_choosing
         # After the commit: threads read the ledger as soon as they are woken.
         context.wake(outcome.moved_ids)
         return outcome

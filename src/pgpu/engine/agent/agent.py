@@ -166,7 +166,9 @@ class _Agent:
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
-        self._published: Sequence[Gpu] = ()
+        self._published: Sequence[Gpu] | None = None
+        with suppress(OSError):
+            self._places.gpus.unlink(missing_ok=True)  # of an agent that was killed
         self._timer: Timer | None = None
         self._admit_timer: Timer | None = None
         self._look_timer: Timer | None = None
