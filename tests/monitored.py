@@ -174,7 +174,9 @@ class Monitored:
         return b"".join(record.payload for record in found if stream in {None, record.stream})
 
     def attach(self, offset: int = 0, *, holds_back: bool = False, owns_stdin: bool = False) -> "Attached":
-        return Attached(self.attach_path, encode_hello(Hello(offset, holds_back, owns_stdin)))
+        client = Attached(self.attach_path, encode_hello(Hello(offset, holds_back, owns_stdin)))
+        self._stack.callback(client.close)
+        return client
 
     def wait(self) -> int:
         """Reap the monitor."""
