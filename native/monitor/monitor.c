@@ -245,8 +245,8 @@ static int add_poll(struct pollfd *polls, int count, int fd, short events) {
     return count + 1;
 }
 
-/* Only a word ends the streams of a job that runs elsewhere. Without its directory no more can come; words are
- * sent before that is removed, so they are looked for afterwards. */
+/* Only a word ends the streams of a job that runs elsewhere. Without its directory no more can come; words
+ * are sent before that is removed, so they are looked for afterwards. */
 static bool is_abandoned(void) {
     struct stat status;
     int waiting = 0;
