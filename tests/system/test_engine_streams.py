@@ -289,6 +289,13 @@ def test_ctrl_c_reaches_a_job_that_has_written_before_the_ledger_calls_it_runnin
     assert machine.entry(job).stop_grace_seconds is None
 
 
+def test_ctrl_c_cancels_a_job_that_has_written_and_waits_for_its_next_try(machine: World) -> None:
+    machine.submit(gib=6)
+    job = machine.submit(gib=6)
+    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=True)
+    assert machine.state(job) is JobState.CANCELLED
+
+
 def _interrupt(command: "subprocess.Popen[bytes]") -> bool:
     """Press Ctrl-C once the command catches it."""
     caught = int(Path(f"/proc/{command.pid}/status").read_text().split("SigCgt:")[1].split()[0], 16)

@@ -72,13 +72,14 @@ def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int],
         control: Of the job.
         spec: Of the job.
         numbers: The signals.
-        has_output: Whether the job has written something: its process is there then, even if the ledger does not have it yet.
+        has_output: Whether the job has written something: its process is there then, even if the ledger does not have it yet;
+            not if it waits for its next try.
     """
     for number in numbers:
         if number == signal.SIGWINCH:
             if spec.wants_tty:
                 _send_window(control)
-        elif not has_output and control.state() in {JobState.WAITING, JobState.STARTING}:
+        elif (state := control.state()) is JobState.WAITING or (state is JobState.STARTING and not has_output):
             control.cancel()
         else:
             control.send_signal(number)
