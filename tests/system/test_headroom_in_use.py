@@ -12,6 +12,7 @@ from tests.system.test_cli_queue import start_outsider
 from tests.system.test_learning import HOLDER, held_back
 
 from pgpu.app.settings import Settings
+from pgpu.engine.unix_sockets import send_datagram
 from pgpu.lab import testbed
 from pgpu.lab.p1 import P1Plan
 from pgpu.lab.trials import SlicedJob, run_sliced, settle
@@ -28,11 +29,12 @@ WAIT_OFFSET = 16
 """Of `wait_for_memory_ns` in a limit file."""
 
 LATE = """
-import fcntl, sys
+import fcntl, signal, sys
 from cuda.bindings import driver as cuda
 cuda.cuInit(0)
 context = cuda.cuDevicePrimaryCtxRetain(0)[1]
 cuda.cuCtxSetCurrent(context)
+signal.signal(signal.SIGTERM, lambda *_: print("ends later", flush=True))
 print("begun", flush=True)
 fcntl.flock(open("go", "a"), fcntl.LOCK_SH)  # until nobody holds it back
 print("asks", flush=True)
@@ -121,12 +123,9 @@ def test_an_outsider_that_comes_later_takes_nothing_from_a_job_that_was_granted_
     outsider.kill()
 
 
-def test_a_job_that_an_outsider_leaves_no_memory_is_started_again_once_there_is_room(
-    place: Place, eventually: Eventually
-) -> None:
-    """Its wait for the device, of ten minutes, is shortened in its limit file."""
-    go = held_back(place, "go")
-    most_mib = place.json("gpus")["gpus"][0]["capacity_bytes"] // MIB
+def submit_late(place: Place, eventually: Eventually) -> int:
+    """Start a job that waits for `go` and returns soon from a wait for the device; return its slice in MiB: all there is."""
+    most_mib: int = place.json("gpus")["gpus"][0]["capacity_bytes"] // MIB
     words = ("--", sys.executable, "late.py", str(most_mib - 600))
     assert place.run("submit", "--name", "late", "--memory", f"{most_mib}MiB", *words).returncode == 0
     eventually(lambda: "begun" in place.run("logs", "late").stdout)
@@ -134,6 +133,29 @@ def test_a_job_that_an_outsider_leaves_no_memory_is_started_again_once_there_is_
     with path.open("r+b") as file:
         file.seek(WAIT_OFFSET)
         file.write((1_000_000).to_bytes(8, "little"))
+    return most_mib
+
+
+def test_a_job_that_was_told_to_end_before_it_failed_is_not_started_again(place: Place, eventually: Eventually) -> None:
+    go = held_back(place, "go")
+    submit_late(place, eventually)
+    (wake_socket,) = Path(place.environment["PGPU_RUNTIME_DIR"]).rglob(f"{place.job('late')['id']}/wake.sock")
+    assert send_datagram(wake_socket, b"signal 15")
+    eventually(lambda: "ends later" in place.run("logs", "late").stdout)
+    outsider = start_outsider(place)
+    go.close()
+    eventually(lambda: place.job("late")["state"] != "running")
+    job = place.job("late")
+    assert (job["state"], job["attempt"], job["exit_code"]) == ("exited", 1, 9)
+    outsider.kill()
+
+
+def test_a_job_that_an_outsider_leaves_no_memory_is_started_again_once_there_is_room(
+    place: Place, eventually: Eventually
+) -> None:
+    """Its wait for the device, of ten minutes, is shortened in its limit file."""
+    go = held_back(place, "go")
+    most_mib = submit_late(place, eventually)
     outsider = start_outsider(place)
     go.close()
     eventually(lambda: (job := place.job("late"))["attempt"] == 2 and job["state"] == "waiting")

@@ -216,6 +216,17 @@ def test_a_job_that_did_not_fail_or_had_its_memory_is_not_started_again() -> Non
     assert of_full_gpu(DECLARED, OBSERVED) is None
 
 
+@pytest.mark.parametrize("exit_code", [129, 130, 131, 137, 143])
+def test_a_job_that_a_signal_from_outside_ended_is_not_tried_again(exit_code: int) -> None:
+    assert of_full_gpu(replace(DECLARED, exit_code=exit_code)) is None
+    assert EndedRun(LEARNING, OBSERVED, (GPU,)).follow(a_view(), replace(FAILED, exit_code=exit_code)) is None
+
+
+@pytest.mark.parametrize("exit_code", [134, 139])
+def test_a_job_that_crashed_on_a_full_gpu_is_started_again(exit_code: int) -> None:
+    assert isinstance(of_full_gpu(replace(DECLARED, exit_code=exit_code)), NextTry)
+
+
 def a_view(quota_bytes: int | None = None) -> Decision:
     """Read a ledger in memory in which the job's owner has a quota, or none."""
     connection = sqlite3.connect(":memory:", isolation_level=None)

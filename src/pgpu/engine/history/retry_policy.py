@@ -9,6 +9,7 @@ A trace log that cannot be read or written is logged and does not delay the job'
 
 import time
 import zlib
+from signal import Signals
 
 from pgpu.advising.memory_demand import Basis, retry_bytes
 from pgpu.enforcement import trace
@@ -29,6 +30,14 @@ MOST_TRIES = 3
 allows."""
 
 _FULL_GPU = "it failed because its GPU was full, although its slice was not"
+
+ENDING_SIGNALS = frozenset({Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM})
+"""Signals with which a program is asked to end."""
+
+_SIGNAL_EXIT_BASE = 128
+_NOT_FAILED = {None, 0, *(_SIGNAL_EXIT_BASE + number for number in {*ENDING_SIGNALS, Signals.SIGKILL})}
+"""Exit codes after which there is no next try: a job that was ended from outside (Ctrl-C, `kill`, the host's OOM killer) has not
+failed by itself."""
 
 _ZLIB_LEVEL = 1
 """zlib level: a log shrinks to a fifth, at 100 MB/s."""
@@ -118,7 +127,7 @@ class EndedRun(Struct, frozen=True):
         Returns:
             Its next try, or one line on why there is none; None for a job that did not fail so, or without retries.
         """
-        failed = job.exit_code not in {0, None} and self.observed.refusals > 0
+        failed = job.exit_code not in _NOT_FAILED and self.observed.refusals > 0
         if not (failed and job.request.retries_out_of_memory):
             return None
         most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
@@ -146,7 +155,7 @@ class EndedRun(Struct, frozen=True):
             Its next try, or one line on why there is none; None for a job that did not fail so.
         """
         job, deadline_seconds = entry.job, entry.wait_deadline_seconds
-        if job.exit_code in {0, None} or not self.observed.device_refusals or job.lease is None:
+        if job.exit_code in _NOT_FAILED or not self.observed.device_refusals or job.lease is None:
             return None
         if not is_promised:
             why = "pgpu does so only for jobs for which headroom yields"

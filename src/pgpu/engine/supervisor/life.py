@@ -304,7 +304,7 @@ class _Supervisor:
         self._carrier.drain()
         measured = measure_trace(self._engine, self._job, metrics)
         self._ended_run = observe_end(self._engine, life.observed, measured, life.last_sample)
-        what_follows = self._what_follows(final)
+        what_follows = None if life.was_interrupted else self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # This run ends in the history alone: the job is queued again, not final.
         else:

@@ -9,6 +9,7 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, Timer
+from pgpu.engine.history.retry_policy import ENDING_SIGNALS
 from pgpu.engine.history.run_history import MemoryObservation
 from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.lease_resize import Autoshrink
@@ -56,6 +57,9 @@ class Running:
         self._loop = loop
         self.job = job
         """As it was started; after its end, as it is in the ledger."""
+
+        self.was_interrupted = False
+        """Whether it got a signal that asks it to end; it may have ended with any exit code then."""
 
         self._id = job.id
         self._running = running
@@ -133,7 +137,9 @@ class Running:
     def on_wake(self) -> None:
         """Send the queued signals, and apply the ledger's entry: compute share, suspension, stop."""
         while self._signals:
-            self._signal(self._signals.pop(0))
+            number = self._signals.pop(0)
+            self.was_interrupted |= number in ENDING_SIGNALS
+            self._signal(number)
         with self._errors_logged():
             with self._engine.ledger.view() as view:
                 entry, paced = view.entry(self._id), view.paced()
