@@ -112,13 +112,15 @@ def test_those_of_several_jobs_that_wait_are_cancelled_in_one_step_and_their_env
     ids = [f"{number:012x}" for number in range(4)]
     with ledger.decision() as decision:
         for each in ids:
-            decision.add(waiting(each), (("A", "secret"),))
+            entry = waiting(each)
+            decision.add(replace(entry, job=replace(entry.job, warning="is started again")), (("A", "secret"),))
         started = decision.entry(ids[1])
         decision.put(replace(started, job=replace(started.job, state=JobState.RUNNING)))
         decision.cancel_waiting([*ids[:3], "no job"], 7.0)
-    states = {entry.job.id: (entry.job.state, entry.job.finished_at_seconds) for entry in ledger.entries_of(ids)}
-    ended = (JobState.CANCELLED, 7.0)
-    assert states == dict(zip(ids, (ended, (JobState.RUNNING, None), ended, (JobState.WAITING, None)), strict=True))
+    jobs = [entry.job for entry in ledger.entries_of(ids)]
+    states = {job.id: (job.state, job.finished_at_seconds, job.warning is None) for job in jobs}
+    ended, running = (JobState.CANCELLED, 7.0, True), (JobState.RUNNING, None, False)
+    assert states == dict(zip(ids, (ended, running, ended, (JobState.WAITING, None, False)), strict=True))
     assert [ledger.inheritance(each)[0] for each in ids[:2]] == [(), (("A", "secret"),)]
 
 

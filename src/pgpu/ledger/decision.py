@@ -95,7 +95,8 @@ class Decision(LedgerView):
         """Cancel those of these jobs that wait, for their user, and return their ids."""
         # The columns of `cancel_entry`; one statement, since an array may have ten thousand jobs.
         rows = self._connection.execute(
-            "UPDATE jobs SET state = 'cancelled', finished_at = ?, reason = NULL, wait_timed_out = 0"
+            "UPDATE jobs SET state = 'cancelled', finished_at = ?, reason = NULL, warning = NULL,"
+            " wait_timed_out = 0"
             " WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting' RETURNING id",
             (now_seconds, json.dumps(list(job_ids))),
         )

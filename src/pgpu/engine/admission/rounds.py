@@ -410,8 +410,13 @@ def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list
 
 
 def cancel_entry(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
-    """Return a waiting job as cancelled; `reason` is set unless a user cancelled it."""
+    """Return a waiting job as cancelled; `reason` is set unless a user cancelled it. A warning that announces a next try goes."""
     job = replace(
-        entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=reason, wait_timed_out=timed_out
+        entry.job,
+        state=JobState.CANCELLED,
+        finished_at_seconds=now_seconds,
+        reason=reason,
+        warning=None,
+        wait_timed_out=timed_out,
     )
     return replace(entry, job=job)
