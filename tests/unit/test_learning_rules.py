@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from pgpu.advising.memory_demand import Basis, estimate, retry_bytes, shrunk_bytes
 from pgpu.enforcement import SliceUse
-from pgpu.engine.history.retry_policy import EndedRun, NextTry
+from pgpu.engine.admission.rounds import cancel_entry
+from pgpu.engine.history.retry_policy import EndedRun, NextTry, observe_end
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
 from pgpu.engine.job_submission import signature_of_job
+from pgpu.errors import NodeError
 from pgpu.ledger import Decision, Entry, Waiting
 from pgpu.ledger.ledger import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
@@ -225,6 +227,31 @@ def test_a_job_that_a_signal_from_outside_ended_is_not_tried_again(exit_code: in
 @pytest.mark.parametrize("exit_code", [134, 139])
 def test_a_job_that_crashed_on_a_full_gpu_is_started_again(exit_code: int) -> None:
     assert isinstance(of_full_gpu(replace(DECLARED, exit_code=exit_code)), NextTry)
+
+
+class Blind:
+    """An engine whose GPUs cannot be read."""
+
+    learning = LEARNING
+
+    def recent_gpus(self) -> None:
+        raise NodeError("the driver does not answer")
+
+
+def test_a_job_is_started_again_on_a_full_gpu_although_its_gpus_cannot_be_read_at_its_end() -> None:
+    blind: Any = Blind()
+    run = observe_end(blind, FULL_GPU)
+    assert isinstance(run.follow_full_gpu(Entry(DECLARED), is_promised=True), NextTry)
+    run.learn(a_view(), DECLARED)
+    told = observe_end(blind, OBSERVED).follow(a_view(), FAILED)
+    assert isinstance(told, str)
+    assert told.endswith("4 GiB, and was not tried again: its GPUs could not be read")
+
+
+def test_a_job_that_is_cancelled_before_its_next_try_no_longer_announces_it() -> None:
+    waiting = Entry(replace(FAILED, state=JobState.WAITING, attempt=2, warning="it is started again"))
+    for timed_out in (False, True):
+        assert cancel_entry(waiting, 1.0, timed_out=timed_out).job.warning is None
 
 
 def a_view(quota_bytes: int | None = None) -> Decision:

@@ -29,6 +29,7 @@ MOST_TRIES = 3
 """Of a job that is refused memory. After failures at its own limit the last one has its GPUs alone, as far as its user's quota
 allows."""
 
+_OWN_LIMIT = "it failed at its own limit"
 _FULL_GPU = "it failed because its GPU was full, although its slice was not"
 
 ENDING_SIGNALS = frozenset({Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM})
@@ -104,6 +105,8 @@ class EndedRun(Struct, frozen=True):
     history: RunHistory
     observed: MemoryObservation
     gpus: tuple[Gpu, ...]
+    """Every GPU of the engine; empty if they could not be read at the end: then nothing is learnt from the run."""
+
     measured: TraceMeasurement | None = None
     """Of a traced job."""
 
@@ -130,9 +133,11 @@ class EndedRun(Struct, frozen=True):
         failed = job.exit_code not in _NOT_FAILED and self.observed.refusals > 0
         if not (failed and job.request.retries_out_of_memory):
             return None
-        most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
         # A resize may have given it more after the refusal, and it failed with that.
         slice_bytes = max(self.observed.refused_at_bytes, job.request.memory_bytes)
+        if not self.gpus:
+            return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: its GPUs could not be read"
+        most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
         request = _next_request(job, slice_bytes, self.observed.attempted_bytes, most)
         if request is not None:
             return NextTry(job, request, self)
@@ -142,7 +147,7 @@ class EndedRun(Struct, frozen=True):
             why = f"its owner's quota allows no larger slice than {format_memory(most.memory_bytes)}"
         else:
             why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
-        return f"it failed at its own limit, {format_memory(slice_bytes)}, and was not tried again: {why}"
+        return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: {why}"
 
     def follow_full_gpu(self, entry: Entry, *, is_promised: bool) -> NextTry | str | None:
         """Decide whether a job that failed within its limit, on a full GPU, is started again with the same size.
@@ -178,13 +183,13 @@ def observe_end(
     observed: MemoryObservation,
     measured: TraceMeasurement | None = None,
     last_sample: Sample | None = None,
-) -> EndedRun | None:
-    """Return the run of a job that ends; None while the GPUs cannot be read, which must not delay its end."""
+) -> EndedRun:
+    """Return the run of a job that ends; without GPUs if they cannot be read, which must not delay its end."""
+    gpus: tuple[Gpu, ...] = ()
     try:
         gpus = tuple(context.recent_gpus())
     except PgpuError as exc:
         say(str(exc))
-        return None
     return EndedRun(context.learning, observed, gpus, measured, last_sample)
 
 
