@@ -1,13 +1,16 @@
 """Headroom that yields, with a real agent on the simulated GPU: P1's twenty run at once, and an outsider costs none of them a byte."""
 
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.system.conftest import Place, opened_place
 from tests.system.engine_worlds import LONG, world
+from tests.system.storm_victims import agent, guard, kill
 from tests.system.test_cli_queue import start_outsider
 from tests.system.test_learning import HOLDER, held_back
 
@@ -136,6 +139,34 @@ def submit_late(place: Place, eventually: Eventually) -> int:
     return most_mib
 
 
+def kept_by_guard(place: Place, name: str) -> list[str]:
+    """Return the pipes of a job that the agent's guard keeps open."""
+    found = guard(Path(place.environment["PGPU_RUNTIME_DIR"]))
+    assert found is not None
+    job_id = place.job(name)["id"]
+    return [path for link in Path(f"/proc/{found.pid}/fd").iterdir() if job_id in (path := str(link.resolve()))]
+
+
+def test_an_agent_that_is_killed_before_it_queues_a_job_again_costs_no_exit_code(
+    place: Place, eventually: Eventually
+) -> None:
+    go = held_back(place, "go")
+    submit_late(place, eventually)
+    outsider = start_outsider(place)
+    runtime_root = Path(place.environment["PGPU_RUNTIME_DIR"])
+    (wake_socket,) = runtime_root.rglob(f"{place.job('late')['id']}/wake.sock")
+    (ledger,) = Path(place.environment["PGPU_STATE_DIR"]).glob("*.db")
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")  # no other process can write
+        go.close()
+        eventually(lambda: not wake_socket.exists())
+        assert kill(agent(runtime_root))
+    eventually(lambda: place.job("late")["state"] != "running")
+    job = place.job("late")
+    assert (job["state"], job["attempt"], job["exit_code"]) == ("exited", 1, 9)
+    outsider.kill()
+
+
 def test_a_job_that_was_told_to_end_before_it_failed_is_not_started_again(place: Place, eventually: Eventually) -> None:
     go = held_back(place, "go")
     submit_late(place, eventually)
@@ -156,9 +187,11 @@ def test_a_job_that_an_outsider_leaves_no_memory_is_started_again_once_there_is_
     """Its wait for the device, of ten minutes, is shortened in its limit file."""
     go = held_back(place, "go")
     most_mib = submit_late(place, eventually)
+    assert kept_by_guard(place, "late")
     outsider = start_outsider(place)
     go.close()
     eventually(lambda: (job := place.job("late"))["attempt"] == 2 and job["state"] == "waiting")
+    eventually(lambda: not kept_by_guard(place, "late"))
     job = place.job("late")
     assert job["request"]["memory_bytes"] == most_mib * MIB
     assert job["warning"].endswith("although its slice was not: it is started again (try 2 of 3) once there is room")

@@ -219,7 +219,7 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
     Its memory must be free, and its thread about to end.
 
     Raises:
-        PgpuError: The ledger cannot be written; recovery then finds the job lost.
+        PgpuError: The ledger cannot be written. If it never is, recovery ends the job with the exit code of this try.
     """
     lease = again.job.lease
     if lease is not None:

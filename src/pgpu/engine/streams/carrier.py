@@ -228,10 +228,11 @@ class Carrier:
         self.on_window(columns, rows)
 
     def close(self) -> None:
-        """Close everything here. The monitor serves the last clients; without `finish` it ends."""
-        if not self._is_finished:
+        """Close everything here. The monitor serves the last clients; without `finish` it ends, and its records stay."""
+        if self._is_finished:
+            self._places.remove_records()
+        else:
             self._order(b"quit")
-        self._places.remove_records()
         if self._orphan is not None:
             self._orphan.close()
             (self._places.spool / f"reaped-{self._orphan.main.pid}").unlink(missing_ok=True)

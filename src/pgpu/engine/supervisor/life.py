@@ -44,6 +44,7 @@ from pgpu.host.stderr_log import Complaints, say, say_traceback
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.runtimes import RunningJob
+from pgpu.runtimes.kept_descriptors import drop
 from pgpu.structs import replace
 
 LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
@@ -146,6 +147,7 @@ class _Supervisor:
         except LedgerGoneError as exc:
             say(f"{exc}: job {self._job.id} and its supervision end")
             self._kill_running()
+            self._places.remove_records()
             self._next_try, self._is_given_back = None, False
 
     def _run(self) -> None:
@@ -171,17 +173,24 @@ class _Supervisor:
 
     def try_again(self) -> None:
         """Queue the job again for its next try or another place, once all of this run is released; retries until written."""
-        while self._next_try is not None or self._is_given_back:
+        if self._next_try is None and not self._is_given_back:
+            return
+        # The records stay until the commit: if this agent is killed before, recovery reads the exit code in them. The guard
+        # drops the pipes earlier, since the next try, which may begin at the commit, keeps its own under the same id.
+        records = self._places.records()
+        drop(self._job.id)
+        while True:
             try:
                 self._queue_again()
             except LedgerGoneError as exc:
                 self._log(exc)
-                return
             except LedgerError as exc:
                 self._log(exc)
                 threading.Event().wait(RETRY_SECONDS)
-            else:
-                return
+                continue
+            break
+        for record in records:
+            record.unlink(missing_ok=True)
 
     def _queue_again(self) -> None:
         if self._next_try is not None:
