@@ -1,6 +1,7 @@
 """Periodic work of a job's loop, made by another thread while the loop's own thread sleeps."""
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -8,7 +9,7 @@ import pytest
 from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.engine.beats import Beats, JobLoop
-from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 
 
 class Worker:
@@ -18,7 +19,7 @@ class Worker:
         self.error: Exception | None = None
         self._is_over = False
         self._has_begun = threading.Event()
-        self.thread = threading.Thread(target=self._run, args=(beats, prepare))
+        self.thread = threading.Thread(target=self._run, args=(beats, prepare), daemon=True)
         self.thread.start()
         assert self._has_begun.wait(DEADLINE_SECONDS)
         until(self.sleeps)
@@ -140,13 +141,23 @@ def test_many_jobs_do_not_keep_the_main_thread_from_its_messages() -> None:
     clock = itertools.count()  # a second passes between any two readings
     loop = EventLoop(lambda: float(next(clock)))
     beats = Beats(loop)
-    done: list[int] = []
-    workers = [Worker(beats, lambda made: made.call_on_beat(lambda: done.append(1))) for _ in range(3)]
+    reading, writing = os.pipe()
+    done: list[str] = []
+    loop.watch(reading, READABLE, lambda _: done.append(os.read(reading, 7).decode()))
+
+    def work() -> None:
+        done.append("work")
+        if len(done) == 2:
+            os.write(writing, b"message")
+
+    workers = [Worker(beats, lambda made: made.call_on_beat(work)) for _ in range(3)]
     beats.strike()
-    assert len(done) == 1
+    assert done == ["work"]
     loop.turn()
     loop.turn()
-    assert len(done) == 3
+    assert done == ["work", "work", "message", "work"]
     for worker in workers:
         worker.end()
     loop.close()
+    os.close(reading)
+    os.close(writing)

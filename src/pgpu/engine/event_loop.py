@@ -116,7 +116,9 @@ class EventLoop:
         return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
 
     def _call_due(self) -> None:
-        while self._timers and self._timers[0][0] <= self.now_seconds():
+        # A timer that is set meanwhile waits for the next round, after the descriptors that are ready by then.
+        until = self.now_seconds(), next(self._count)
+        while self._timers and self._timers[0][:2] <= until:
             call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()
