@@ -84,6 +84,7 @@ class Running:
         self._ticks = 0
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
+        self._wake_timer: Timer | None = None
         self._has_ended = False
         self._is_stopping = False
 
@@ -105,7 +106,7 @@ class Running:
         self._arbiter.close()
         self._leaving.close()
         self._verifier.close()
-        for timer in (self._tick_timer, self._kill_timer, self._suspend_timer):
+        for timer in (self._tick_timer, self._kill_timer, self._wake_timer, self._suspend_timer):
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
@@ -152,6 +153,12 @@ class Running:
         self._follow_suspension(entry.job)
         if entry.stop_grace_seconds is not None:
             self._stop(entry.stop_grace_seconds)
+
+    def _wake_soon(self) -> None:
+        """Have the job's thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+        self._wake_timer = self._loop.call_later(0.0, self.on_wake)
 
     def _watch_end(self, descriptor: int) -> None:
         self._loop.watch(descriptor, READABLE, lambda _: self._check_end(descriptor))
@@ -221,12 +228,15 @@ class Running:
             for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
                 with self._errors_logged():  # A driver that fails for a moment must not end a job.
                     check(job)
-            self._follow(entry)  # a message may have been lost
+            if entry.stop_grace_seconds is None or self._is_stopping:
+                self._follow_suspension(job)
+            else:
+                self._wake_soon()  # a message was lost, or comes later
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_SHARES == 0:
-            self.on_wake()
+            self._wake_soon()
 
     def _is_calm(self) -> bool:
         """Whether a tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
@@ -325,7 +335,7 @@ class Running:
         with self._errors_logged(), self._engine.ledger.decision() as decision:
             entry = decision.entry(self._id)
             decision.put(self._with_warning(entry, warning, is_end=is_end))
-        self.on_wake()
+        self._wake_soon()
 
     def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
         warned = replace(entry, job=replace(entry.job, warning=warning))

@@ -1,0 +1,72 @@
+"""Ticks of a running job that its thread does not make: whatever may block is left to the thread."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.fakes.machine import make_machine
+
+from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.supervisor.running import Running
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.runtimes import RunningJob
+from pgpu.structs import replace
+from pgpu.units import GIB
+
+_ID = "0123456789ab"
+
+
+class Signalled:
+    """A job that keeps the signals it was sent."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def owns(self, pid: int) -> bool:
+        return pid == os.getpid()
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+class World:
+    """One running job in a ledger, and the loop of its thread, which waits while nothing turns it."""
+
+    def __init__(self, root: Path) -> None:
+        self.engine = make_machine(root, [10 * GIB])
+        (root / "slices" / _ID).mkdir(parents=True)
+        self.loop, self.process = EventLoop(), Signalled()
+        lease = Lease(_ID, (Slice("GPU-0", 2 * GIB),), 0.0)
+        job = Job(_ID, JobSpec(("true",), "process"), Request(2 * GIB), JobState.RUNNING, 0.0, lease=lease)
+        with self.engine.ledger.decision() as decision:
+            decision.put(replace(decision.add(Entry(job), ()), job=job))
+        self.running = Running(self.engine, self.loop, job, cast("RunningJob", self.process), [])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.loop.close()
+    made.engine.ledger.close()
+
+
+def test_a_stop_that_a_tick_finds_is_left_to_the_thread(world: World) -> None:
+    with world.engine.ledger.decision() as decision:
+        decision.put(replace(decision.entry(_ID), stop_grace_seconds=60.0))
+    world.running._tick()
+    assert world.process.signals == []
+    world.loop.turn()
+    assert world.process.signals == [signal.SIGTERM]
+
+
+def test_a_stop_for_what_a_tick_measured_is_left_to_the_thread(world: World) -> None:
+    world.running._report("uses more than its slice", is_end=True)
+    assert world.engine.ledger.entry(_ID).stop_grace_seconds is not None
+    assert world.process.signals == []
+    world.loop.turn()
+    assert world.process.signals == [signal.SIGTERM]
