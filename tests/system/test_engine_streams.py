@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -171,7 +171,9 @@ def test_a_client_that_talks_nonsense_is_hung_up_on(desk: Desk) -> None:
 
 
 @contextmanager
-def killed_monitor(directory: Path) -> Iterator[tuple[Carrier, EventLoop, int]]:
+def killed_monitor(
+    directory: Path, held: Callable[[], tuple[int, ...]] = tuple
+) -> Iterator[tuple[Carrier, EventLoop, int]]:
     """Give the carrier of a job whose monitor and main process were killed, its loop, and the lock that is still held."""
     # The kernel closes the files of a killed process in any order.
     places = JobPaths(directory / "jobs" / "0123456789ab", directory / "live")
@@ -183,7 +185,7 @@ def killed_monitor(directory: Path) -> Iterator[tuple[Carrier, EventLoop, int]]:
     lock = open_lock_file(places.monitor_lock)
     assert try_flock(lock)
     loop = EventLoop()
-    carrier = Carrier(loop, "0123456789ab", JobSpec((), "process"), places, 1 << 30)
+    carrier = Carrier(loop, "0123456789ab", JobSpec((), "process"), places, 1 << 30, held)
     carrier.reopen()
     carrier.started()
     yield carrier, loop, lock
@@ -214,6 +216,24 @@ def test_a_monitor_that_cannot_be_replaced_for_want_of_descriptors_is_replaced_l
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert not has_monitor(directory / "live" / "monitor.lock")
         loop.run_until(lambda: has_monitor(directory / "live" / "monitor.lock"))
+
+
+def test_a_monitor_that_could_not_be_started_is_started_once_and_after_a_pause(directory: Path) -> None:
+    starts: list[bool] = []
+
+    def held() -> tuple[int, ...]:
+        starts.append(len(starts) == 1)
+        if not starts[-1]:
+            raise BlockingIOError
+        return ()
+
+    with killed_monitor(directory, held) as (_, loop, lock):
+        os.close(lock)
+        for _ in range(10):
+            loop.turn()
+        assert starts == [False]
+        loop.run_until(lambda: len(starts) > 1)
+        assert starts == [False, True]
 
 
 def test_the_jobs_input_ends_when_the_client_that_brings_it_goes(directory: Path) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pgpu.engine.event_loop import READABLE, EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.orphan_watch import OrphanWatch
 from pgpu.engine.streams.records import STDERR, STDOUT
@@ -97,6 +97,9 @@ class Carrier:
         self._monitor: Monitor | None = None
         self._offered: OfferedMonitor | None = None
         self._done: int | None = None
+        self._retry: Timer | None = None
+        """Of the replacement of a killed monitor, after it failed."""
+
         self._orphan: OrphanWatch | None = None
         self.end_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
@@ -313,6 +316,9 @@ class Carrier:
             )
             offered, self._offered = self._offered, None
             self._monitor = start_monitor(order, offered)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         # The input ends when the client that owns it disconnects; with the write end open here, it would not.
         streams.close_stdin()
 
@@ -382,7 +388,8 @@ class Carrier:
                 self._start_next_monitor()
         except (OSError, NodeError) as exc:
             say(f"the monitor of job {self._job_id} cannot be replaced yet: {exc}")
-            self._loop.call_later(_RETRY_SECONDS, self._follow_monitor)
+            self._forget_done()  # without a writer its pipe is at its end, and the loop would call at once
+            self._retry = self._loop.call_later(_RETRY_SECONDS, self._follow_monitor)
 
     def _start_next_monitor(self) -> None:
         self._reap_monitor()
