@@ -236,6 +236,35 @@ def test_a_monitor_that_could_not_be_started_is_started_once_and_after_a_pause(d
         assert starts == [False, True]
 
 
+def test_the_end_of_the_output_completes_a_replacement_that_failed(directory: Path) -> None:
+    with killed_monitor(directory) as (carrier, loop, lock):
+        os.close(lock)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            loop.turn()
+            with pytest.raises(OSError, match="Too many open files"):
+                carrier.finish()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        carrier.finish()
+        assert has_monitor(directory / "live" / "monitor.lock")
+
+
+def test_clients_get_the_end_though_the_monitor_was_killed_before_it(directory: Path) -> None:
+    desk = Desk(directory)
+    monitor = desk.carrier._monitor
+    assert monitor is not None
+    desk.write(1).join()
+    monitor.kill()
+    until(lambda: monitor.has_ended)
+    desk.calls.append("finish")
+    until(lambda: desk.carrier._monitor is not monitor)
+    with closing(desk.follow(holds_back=True)) as connection:
+        assert read_output(connection, 2 * len(PIECE)) == len(PIECE)
+    desk.close()
+
+
 def test_the_jobs_input_ends_when_the_client_that_brings_it_goes(directory: Path) -> None:
     desk = Desk(directory, wants_stdin=True)
     desk.follow(holds_back=True, owns_stdin=True).close()

@@ -137,6 +137,16 @@ class Monitor:
         self.pid = pid
         self._pidfd = pidfd
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, reaped or not."""
+        if self.pid is None:
+            return self._pidfd is None or has_ended(self._pidfd)
+        with _reaping:
+            return self.pid not in _children or bool(
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            )
+
     def kill(self) -> None:
         """Send SIGKILL; no effect if it was reaped."""
         with contextlib.suppress(ProcessLookupError):

@@ -211,14 +211,21 @@ class Carrier:
             self._order(b"end")
 
     def finish(self) -> None:
-        """Send clients the end of the job once they have read everything."""
+        """Send clients the end of the job once they have read everything.
+
+        Raises:
+            NodeError: A monitor that was killed, or was not needed before, cannot be started now; the call may be repeated.
+            OSError: Likewise.
+        """
         if self._is_finished:
             return
-        self._is_finished = True
-        if self._lock is not None and self._monitor is None:  # the job was never started
+        if self._retry is not None or (self._monitor is not None and self._monitor.has_ended):
+            self._start_next_monitor()
+        elif self._lock is not None and self._monitor is None:  # the job was never started
             if self._streams is None:
                 self._make_streams()
             self._start_monitor(None, None, None)
+        self._is_finished = True
         self.drain()
         self._order(b"finish")
 
