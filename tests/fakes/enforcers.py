@@ -47,3 +47,17 @@ class Stuck(FileEnforcer):
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         raise EnforcementError("the limit cannot be written")
+
+
+class Failing(FileEnforcer):
+    """Finds a slice held at first, then fails once in an unforeseen way, then finds it free."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._looks = 0
+
+    def is_held(self, lease: Lease) -> bool:
+        self._looks += 1
+        if self._looks == 2:
+            raise OSError("too many open files")
+        return self._looks == 1

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.fakes.enforcers import HalfWay, Stuck
+from tests.fakes.enforcers import Failing, HalfWay, Stuck
 from tests.fakes.machine import LOCKS, make_engine, make_machine
 from tests.system.engine_worlds import world
 from tests.waiting import until
@@ -85,6 +85,14 @@ def test_a_supervised_job_gets_no_second_supervisor(engine: Engine) -> None:
     recover(engine)
     supervise(engine, before.job.id)
     assert engine.ledger.entry(before.job.id) == before
+
+
+def test_an_error_after_the_end_of_a_job_does_not_keep_its_lease(engine: Engine) -> None:
+    job_id = running(engine).job.id
+    engine.enforcer = Failing(engine.gpus._root)  # type: ignore[attr-defined]
+    supervise(engine, job_id)
+    after = engine.ledger.entry(job_id)
+    assert (after.job.state, after.is_live) == (JobState.FAILED, False)
 
 
 def test_a_job_without_any_process_is_ended_by_the_next_recovery(engine: Engine) -> None:

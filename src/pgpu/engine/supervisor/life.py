@@ -168,7 +168,8 @@ class _Supervisor:
             self._kill_running()
             self._log_errors(self._read_job)
             self._end(failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
-        self._linger()
+        while not self._has_lingered():
+            threading.Event().wait(RETRY_SECONDS)
         self._standing.close()
 
     def try_again(self) -> None:
@@ -361,6 +362,17 @@ class _Supervisor:
     def _read_job(self) -> None:
         # The lease names its enforcer since the start of the job.
         self._job = self._engine.ledger.job(self._job.id)
+
+    def _has_lingered(self) -> bool:
+        """Linger; return whether no error ended that early: neither the lease nor the end of the output may be lost."""
+        try:
+            self._linger()
+        except LedgerGoneError:
+            raise
+        except Exception:  # noqa: BLE001 - the engine's loop: a bug, or a monitor that cannot be started for want of descriptors
+            say_traceback()
+            return False
+        return True
 
     def _linger(self) -> None:
         """Release the lease once no process holds its memory.
