@@ -32,6 +32,9 @@ class Signalled:
     def signal(self, number: int) -> None:
         self.signals.append(number)
 
+    def kill(self) -> None:
+        self.signals.append(signal.SIGKILL)
+
 
 class World:
     """One running job in a ledger, and the loop of its thread, which waits while nothing turns it."""
@@ -70,3 +73,9 @@ def test_a_stop_for_what_a_tick_measured_is_left_to_the_thread(world: World) -> 
     assert world.process.signals == []
     world.loop.turn()
     assert world.process.signals == [signal.SIGTERM]
+
+
+def test_a_stop_that_the_thread_had_not_begun_when_the_job_ended_is_for_what_the_job_left_behind(world: World) -> None:
+    world.running._report("uses more than its slice", is_end=True)
+    world.running._final(0, 1.0)
+    assert world.process.signals == [signal.SIGKILL]

@@ -185,7 +185,9 @@ class Running:
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         with self._errors_logged():
-            self.job = self._engine.ledger.job(self._id)
+            entry = self._engine.ledger.entry(self._id)
+            self.job = entry.job
+            self._is_stopping |= entry.stop_grace_seconds is not None  # perhaps left to a wake-up after the end
             self._watch.look_at_meters(self.job)
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
