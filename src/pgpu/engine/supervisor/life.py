@@ -41,6 +41,7 @@ from pgpu.errors import (
 )
 from pgpu.host.process_identity import is_alive
 from pgpu.host.stderr_log import Complaints, say, say_traceback
+from pgpu.host.thread_turns import pause
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.runtimes import RunningJob
@@ -169,7 +170,8 @@ class _Supervisor:
             self._log_errors(self._read_job)
             self._end(failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         while not self._has_lingered():
-            threading.Event().wait(RETRY_SECONDS)
+            with pause():
+                threading.Event().wait(RETRY_SECONDS)
         self._standing.close()
 
     def try_again(self) -> None:
