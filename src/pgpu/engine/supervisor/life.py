@@ -189,7 +189,8 @@ class _Supervisor:
                 self._log(exc)
             except LedgerError as exc:
                 self._log(exc)
-                threading.Event().wait(RETRY_SECONDS)
+                with pause():
+                    threading.Event().wait(RETRY_SECONDS)
                 continue
             break
         for record in records:
