@@ -179,7 +179,7 @@ static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *cov
     return known_ns < passed_ns ? known_ns : passed_ns;
 }
 
-/* Where nobody's share depends on it, a batch may contain pauses: the stream was idle while the host had not
+/* Where no share depends on it, a batch may contain pauses: the stream was idle while the host had not
  * launched the next kernel, so for no longer than the host took from the first to the last. */
 static uint64_t without_pauses(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t *passed_ns) {
     uint64_t host_ns = batch->ended_at_ns - batch->begun_at_ns, all_ns = *passed_ns;
