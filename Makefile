@@ -42,14 +42,14 @@ build: $(STAMP) ## Build the C libraries with this machine's compiler into src/p
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
 test: build $(FRAMEWORKS)/numba/.installed ## Run every test that this machine can run, except soaks; the others print why they are skipped
-# In the folders' order, unit tests last: no core waits for a long file at the end. One worker more than cores, since many tests wait.
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS)
+# In the folders' order, unit tests last: no core waits for a long file at the end. Two workers more than cores, since many tests wait.
+	$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS)
 
 test-unit: build ## Run the unit tests alone (half a minute on two cores)
 	$(BIN)/pytest -q -n $(JOBS) -p no:schemathesis tests/unit $(TEST_OPTIONS)
 
 test-soak: build ## Run the storms and other tests of many seconds
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile -m soak $(TEST_OPTIONS)
+	$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile -m soak $(TEST_OPTIONS)
 
 lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff format --check .

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 import psutil
-from tests.waiting import until
+from tests.waiting import is_over, until
 
 PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
 
@@ -77,4 +77,4 @@ def dev(
         assert process.wait(60) == 0, running.lines
         reader.join()
         process.stdout.close()
-        assert [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+        assert [each for each in family if not is_over(each)] == []

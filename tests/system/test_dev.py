@@ -10,7 +10,7 @@ from threading import Event, Thread
 import psutil
 import pytest
 from tests.system.dev_sessions import PGPU, Dev, dev
-from tests.waiting import until
+from tests.waiting import is_over, until
 
 CODE = """
 import os
@@ -113,7 +113,7 @@ def test_no_process_outlives_one_that_is_killed(source: Path) -> None:
     family = until(lambda: found if len(found := killed.children(recursive=True)) >= 3 else [])
     process.kill()
     process.wait()
-    until(lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE])
+    until(lambda: all(is_over(each) for each in family))
 
 
 def test_a_function_that_asks_for_gpu_memory_runs_in_a_slice_and_makes_room_for_its_next_version(

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.system.functions.replicas import Replica, answer_of, replica, until_broken
-from tests.waiting import until
+from tests.waiting import is_over, until
 
 
 @pytest.fixture(scope="module")
@@ -218,17 +218,13 @@ def test_nothing_outlives_a_front_that_is_killed(mortal: Replica) -> None:
     assert len(left) == 2
     mortal.process.kill()
     mortal.process.wait()
-    until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left))
+    until(lambda: all(is_over(each) for each in left))
 
 
 def started_by(notes: Path, word: str) -> psutil.Process:
     return psutil.Process(
         int(next(line for line in notes.read_text().splitlines() if line.startswith(word)).split()[1])
     )
-
-
-def is_over(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("whose_end", ["worker", "zygote", "front", "front at once"])

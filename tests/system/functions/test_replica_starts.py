@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 from tests.system.functions.replicas import answer_of, replica
-from tests.waiting import until
+from tests.waiting import is_over, until
 
 
 def test_a_cold_function_answers_everybody_after_one_start(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_zygote_whose_socket_is_held_by_its_modules_child_is_replaced_as_well(
         zygote.kill()
         until(lambda: started.health["restarts"] == 1)
         assert started.call({}).status == 200
-        until(lambda: not held.is_running() or held.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: is_over(held))
         started.process.terminate()
         assert started.process.wait() == 0
 
