@@ -246,6 +246,7 @@ def test_a_signal_is_for_jobs_that_run(client: Client) -> None:
 def test_nothing_is_known_of_what_never_ran(client: Client) -> None:
     assert list(client.history(None)) == []
     assert list(client.waste()) == []
+    assert list(client.gpu_history(0.0)) == []
     with pytest.raises(RequestError, match="nothing"):
         client.history("nothing")
 

@@ -25,6 +25,7 @@ from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeErr
 from pgpu.model import (
     Bandwidths,
     Gpu,
+    GpuSeries,
     Job,
     JobState,
     Lease,
@@ -73,6 +74,7 @@ class FakeClient(Client):
     waits: list[float | None] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    series: list[GpuSeries] = field(default_factory=list)
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
     constants: Constants | None = None
@@ -225,6 +227,11 @@ class FakeClient(Client):
 
     def waste(self) -> Sequence[Waste]:
         return [waste_of(run) for run in self.runs]
+
+    def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
+        return [
+            each for each in self.series if gpu_uuid in {None, each.gpu_uuid} and each.at_seconds[-1] >= since_seconds
+        ]
 
     def advise(
         self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None

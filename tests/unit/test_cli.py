@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from pgpu.cli.output import documents
 from pgpu.client import Client
 from pgpu.errors import RequestError
 from pgpu.lab.report import Report, Table
-from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.model import GpuSeries, Job, JobSpec, JobState, Request
 from pgpu.structs import fields, replace
-from pgpu.units import MIB
+from pgpu.units import GIB, MIB
 
 
 def _schemas() -> dict[str, Any]:
@@ -224,6 +225,8 @@ def test_verbs_print_documents_as_their_schemas_promise(run: Run, client: FakeCl
     client.outcome = Outcome(stdout=b"hello\n", exit_code=3)
     assert run("run", "-d", "--json", "--memory", "2GiB", "--name", "first", "--", "true") == 0
     assert validate("job", capsys.readouterr().out)["job"]["state"] == "running"
+    minute = int(time.time()) // 60 * 60
+    client.series = [GpuSeries("GPU-0", (minute,), (2 * GIB,), (GIB,), (None,))]
     for words, schema in (
         (("ps",), "jobs"),
         (("gpus",), "gpus"),
@@ -233,6 +236,7 @@ def test_verbs_print_documents_as_their_schemas_promise(run: Run, client: FakeCl
         (("stop", "first"), "jobs"),
         (("ps", "-a"), "jobs"),
         (("version",), "version"),
+        (("history", "--gpu"), "gpu-history"),
     ):
         assert run(*words, "--json") == 0
         validate(schema, capsys.readouterr().out)

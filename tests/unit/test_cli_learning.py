@@ -1,6 +1,7 @@
 """What `pgpu history` and `pgpu waste` show, over a client that has runs and no GPU."""
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from tests.fakes.client import FakeClient
 from pgpu.advising.memory_demand import right_size_bytes
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
-from pgpu.model import Run
+from pgpu.model import GpuSeries, Run
 from pgpu.units import GIB, MIB
 
 PROGRAM = "train.py@0a1b2c3d python --batch-size 32"
@@ -99,3 +100,25 @@ def test_history_of_what_never_ran_is_one_line_and_exit_code_125(
     caught = capsys.readouterr()
     assert caught.out == ""
     assert "no run of 'nothing' is known" in caught.err
+
+
+def test_history_of_gpus_has_a_line_for_each_day_and_its_means(
+    verb: Verb, client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    noon = int(time.time()) // 86_400 * 86_400 - 43_200
+    ats = (noon, noon + 60, noon + 86_400)
+    client.series = [GpuSeries("GPU-gone", ats, (4 * GIB, 2 * GIB, GIB), (3 * GIB, GIB, GIB), (40, None, 10))]
+    assert verb("history", "--gpu", "--since", "3d") == 0
+    days = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("GPU-gone")]
+    assert days[0][2:] == ["2m", "3", "GiB", "2", "GiB", "3", "GiB", "40%"]
+    assert days[1][2:] == ["1m", "1", "GiB", "1", "GiB", "1", "GiB", "10%"]
+
+
+@pytest.mark.parametrize("words", [("--since", "7d"), ("--gpu", "train.py"), ("--gpu", "--since", "yesterday")])
+def test_history_refuses_what_it_cannot_show(
+    verb: Verb, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verb("history", *words) != 0
+    assert "hint:" in capsys.readouterr().err

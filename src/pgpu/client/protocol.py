@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from pgpu.model import (
     Bandwidths,
+    GpuSeries,
     Job,
     JobSpec,
     JobState,
@@ -258,6 +259,15 @@ class Client(Protocol):
 
     def waste(self) -> "Sequence[Waste]":
         """Return what jobs reserved and what they used of it, the oldest first, running ones last."""
+        ...
+
+    def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
+        """Return what the GPUs did in each minute in which a lease was held, by UUID.
+
+        Args:
+            since_seconds: Begin, in seconds since the epoch; a week is kept.
+            gpu_uuid: Of one GPU; None for all of them.
+        """
         ...
 
     def advise(

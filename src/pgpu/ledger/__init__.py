@@ -6,6 +6,7 @@ Each decision of the engine is one write transaction. The ledger stores and find
 from pgpu.ledger.change_watch import ChangeWatch
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.functions import Functions
+from pgpu.ledger.gpu_history import GpuHistory, GpuMinute
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.rows import Entry
@@ -23,6 +24,8 @@ __all__ = [
     "Entry",
     "FactTable",
     "Functions",
+    "GpuHistory",
+    "GpuMinute",
     "JobPeer",
     "Ledger",
     "LedgerView",

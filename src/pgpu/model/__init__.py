@@ -16,7 +16,7 @@ from pgpu.model.function import (
     VersionState,
     with_canary,
 )
-from pgpu.model.gpu import Bandwidths, Gpu, GpuMemory, GpuProcess, Outsider
+from pgpu.model.gpu import Bandwidths, Gpu, GpuMemory, GpuProcess, GpuSeries, Outsider
 from pgpu.model.job import (
     ANONYMOUS,
     DOCKER_UID,
@@ -93,6 +93,7 @@ __all__ = [
     "Gpu",
     "GpuMemory",
     "GpuProcess",
+    "GpuSeries",
     "HeldClaim",
     "Holder",
     "Job",

@@ -56,6 +56,23 @@ class GpuMemory(Struct, frozen=True):
     """Held by all processes of the machine, without what the driver reserves."""
 
 
+class GpuSeries(Struct, frozen=True):
+    """Minutes of one GPU, or of all together, in columns of the same length; a minute in which nothing ran is missing."""
+
+    gpu_uuid: str
+    """Empty for all GPUs together."""
+
+    at_seconds: tuple[int, ...]
+    """Begins of the minutes, in seconds since the epoch."""
+
+    reserved_bytes: tuple[int, ...]
+    """Sum of the slices, the mean of the minute, like every column."""
+
+    used_bytes: tuple[int, ...]
+    busy_percent: tuple[int | None, ...]
+    """Of the time a kernel ran; None where the driver does not report it."""
+
+
 class GpuProcess(Struct, frozen=True):
     """One process that holds memory of one GPU."""
 

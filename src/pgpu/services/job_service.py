@@ -22,8 +22,8 @@ from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
-from pgpu.ledger import Entry
-from pgpu.model import ANONYMOUS, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
+from pgpu.ledger import Entry, GpuHistory
+from pgpu.model import ANONYMOUS, GpuSeries, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
@@ -34,6 +34,9 @@ _MOST_SIGNAL = 64
 _MOST_CHARACTERS = 65_535
 _MOST_SECONDS = 10.0 * 365 * 86_400
 """Longer waits than ten years overflow the clocks that they are added to."""
+
+_LAST_SECONDS = 1e12
+"""No clock has a later time."""
 
 _UNKNOWN_UID = -1
 
@@ -316,6 +319,12 @@ class JobService:
         from pgpu.engine.history.usage_history import read_waste
 
         return read_waste(self.engines.own, self.caller.sees_uid)
+
+    def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
+        """Return the minutes of each GPU, or of one, since a time of the last week; all queues of this state directory have one history."""
+        if not 0 <= since_seconds <= _LAST_SECONDS:
+            raise RequestError(f"{since_seconds} is no time", hint="in seconds since the epoch")
+        return GpuHistory(self.engines.own.settings.state_directory).series(since_seconds, gpu_uuid)
 
     def gpus(self, simulate: str | None = None) -> Sequence[GpuReport]:
         """Report every GPU, in NVML index order; of its jobs and outsiders only those that the caller may see."""

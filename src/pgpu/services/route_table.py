@@ -16,6 +16,7 @@ from pgpu.model import (
     Deployment,
     Function,
     FunctionToken,
+    GpuSeries,
     Job,
     Outsider,
     Profile,
@@ -111,6 +112,7 @@ GPU_ROUTES = (
     ServiceRoute("queue", "GET", "/v1/queue", tuple[QueueReport, ...], query=("simulate",), is_shared=True),
     ServiceRoute("advise", "POST", "/v1/advice", Advice, Together, query=("simulate",)),
     ServiceRoute("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
+    ServiceRoute("gpu_history", "GET", "/v1/gpu-history", tuple[GpuSeries, ...], query=("since_seconds", "gpu_uuid")),
     ServiceRoute("waste", "GET", "/v1/waste", tuple[Waste, ...]),
 )
 

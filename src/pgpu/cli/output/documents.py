@@ -13,7 +13,7 @@ from pgpu.structs import asdict, to_builtins
 if TYPE_CHECKING:
     from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
     from pgpu.kubernetes.pod_shares import SeenShare
-    from pgpu.model import Job
+    from pgpu.model import GpuSeries, Job
 
 SCHEMA_VERSION = 1
 
@@ -72,6 +72,11 @@ def of_gpus(reports: "Iterable[GpuReport]") -> Document:
 def of_history(calls: "Iterable[CallHistory]") -> Document:
     """Describe calls and their runs, in the order given."""
     return document(calls=[to_builtins(call) for call in calls])
+
+
+def of_gpu_history(found: "Iterable[GpuSeries]") -> Document:
+    """Describe the minutes of GPUs, in columns."""
+    return document(gpus=[to_builtins(each) for each in found])
 
 
 def of_waste(found: "Iterable[Waste]") -> Document:

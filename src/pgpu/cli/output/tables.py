@@ -5,7 +5,7 @@ Only verbs that print a table import this module.
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name
 from pgpu.cli.output.plain_table import PlainTable, Styled
 from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
-from pgpu.model import Job, JobState, Outsider, SharingMode
+from pgpu.model import GpuSeries, Job, JobState, Outsider, SharingMode
 from pgpu.units import format_duration, format_memory, format_share
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _MOST_JOBS = 40
 
 _USAGE_ONE_LINE = {
     *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
-    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK"),
+    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK", "DAY", "IN USE", "MOST USED", "BUSY"),
 }
 """Columns of earlier runs that are never wrapped; programs, GPUs and explanations are."""
 
@@ -322,6 +322,27 @@ def of_runs(call: CallHistory) -> PlainTable:
             format_duration(run.duration_seconds),
             "?" if run.exit_code is None else str(run.exit_code),
         )
+    return table
+
+
+def of_gpu_history(found: Iterable[GpuSeries], places: Mapping[str, str]) -> PlainTable:
+    """Lay out the means of each GPU on each day of this machine's time zone, one on each line; see `Gpu.place`."""
+    table = PlainTable("GPU", "DAY", "IN USE", "RESERVED", "USED", "MOST USED", "BUSY", no_wrap=_USAGE_ONE_LINE)
+    for series in found:
+        days: dict[str, list[int]] = {}
+        for at, seconds in enumerate(series.at_seconds):
+            days.setdefault(time.strftime("%Y-%m-%d", time.localtime(seconds)), []).append(at)
+        for day, ats in days.items():
+            busy = [percent for at in ats if (percent := series.busy_percent[at]) is not None]
+            table.add_row(
+                places.get(series.gpu_uuid, series.gpu_uuid),
+                day,
+                format_duration(60 * len(ats)),
+                format_memory(sum(series.reserved_bytes[at] for at in ats) // len(ats)),
+                format_memory(sum(series.used_bytes[at] for at in ats) // len(ats)),
+                format_memory(max(series.used_bytes[at] for at in ats)),
+                f"{sum(busy) / len(busy):.0f}%" if busy else "?",
+            )
     return table
 
 

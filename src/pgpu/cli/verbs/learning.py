@@ -3,7 +3,9 @@
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +19,16 @@ from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.errors import NodeError, RequestError
 from pgpu.model import Objective, Profile, SharingWish
+from pgpu.units import parse_duration_seconds
 
 if TYPE_CHECKING:
+    from pgpu.client import Client
     from pgpu.profiling.profile_page import ProfileResult
 
 _LARGEST_FILE_BYTES = 16 << 20
 _LONGEST_SECONDS = 3600
 _RUNS = 3
+_WEEK = "7d"
 
 
 def history(
@@ -35,12 +40,26 @@ def history(
         ),
     ] = None,
     *,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Show the memory and the time of the GPUs instead, a line for each day.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="With --gpu, so far back; a week is kept [7d].")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show peaks of earlier runs and sizes for --memory auto.
 
-    Runs of the same program with the same arguments have one signature, the first column.
+    Runs of the same program with the same arguments have one signature, the first column. With --gpu and --json, a value for
+    each minute in which a job had the GPU.
     """
+    if gpu:
+        if program is not None:
+            raise RequestError("--gpu is about GPUs and not about a program", hint="leave out the program or --gpu")
+        _print_gpu_history(invocation_of(context).client(), parse_duration_seconds(since or _WEEK), as_json=as_json)
+        return
+    if since is not None:
+        raise RequestError("--since is for --gpu", hint="add --gpu, or leave --since out")
     calls = invocation_of(context).client().history(program)
     if as_json:
         console.print_json(documents.of_history(calls))
@@ -50,6 +69,19 @@ def history(
     console.print_table(tables.of_calls(calls))
     for call in calls if program is not None else ():
         console.print_table(tables.of_runs(call))
+
+
+def _print_gpu_history(client: "Client", span_seconds: float, *, as_json: bool) -> None:
+    found = client.gpu_history(time.time() - span_seconds)
+    if as_json:
+        console.print_json(documents.of_gpu_history(found))
+        return
+    from pgpu.cli.output import tables
+
+    places = {}
+    with suppress(NodeError):  # without a driver, or of GPUs that are gone, the UUID names them
+        places = {report.gpu.uuid: report.gpu.place for report in client.gpus()}
+    console.print_table(tables.of_gpu_history(found, places))
 
 
 def waste(context: typer.Context, *, as_json: options.Json = False) -> None:

@@ -23,6 +23,7 @@ from pgpu.engine.agent.heartbeat import beat
 from pgpu.engine.agent.monitor_offers import MonitorOffers
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, ProcessWatcher, Timer
+from pgpu.engine.history.gpu_recorder import GpuRecorder
 from pgpu.engine.leases import mps_sharing  # noqa: F401 - loaded now: the first release may come after an upgrade in place
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import agent_paths
@@ -153,6 +154,7 @@ class _Agent:
         )
         self._watcher = ProcessWatcher(self._loop, self._recover_and_admit)
         self._watchdog = Watchdog(engine)
+        self._recorder = GpuRecorder(engine)
         self._holding = engine.ledger.cached(self._read_holding)
         self._deadlines = Deadlines()
         self._attendants = Attendants(
@@ -203,6 +205,7 @@ class _Agent:
         self._offers.close()
         self._watcher.watch(set())
         self._watchdog.close()
+        self._recorder.flush()
         self._attendants.close()
         self._loop.close()
 
@@ -322,6 +325,7 @@ class _Agent:
     def _look_around(self) -> None:
         """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
         self._log_errors(self._watchdog.tick)
+        self._log_errors(lambda: self._recorder.tick(is_used=bool(self._holding.get())))
         self._attendants.look()
         if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
             self._containers_at_seconds = now_seconds()
