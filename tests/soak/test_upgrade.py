@@ -42,11 +42,10 @@ def release_before() -> Path:
 
 
 def _build(directory: Path) -> None:
-    archive = subprocess.Popen(
-        ["git", "archive", COMMIT, "CMakeLists.txt", "native", "simgpu", "src"], cwd=REPOSITORY, stdout=subprocess.PIPE
-    )
-    subprocess.run(["tar", "-x", "-C", directory], stdin=archive.stdout, check=True)
-    assert archive.wait() == 0
+    words = ["git", "archive", COMMIT, "CMakeLists.txt", "native", "simgpu", "src"]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as archive:
+        subprocess.run(["tar", "-x", "-C", directory], stdin=archive.stdout, check=True)
+    assert archive.returncode == 0
     programs = Path(sys.executable).parent
     for words in (
         ["-S", ".", "-B", "built", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}"],

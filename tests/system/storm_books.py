@@ -4,7 +4,7 @@ Each job appends to a file of its own when it begins, when its memory fitted and
 somebody else's word. The books refuse to repair: the first thing that does not add up is a failed assertion.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Books:
 
     def check(self) -> None:
         """See that nothing was lost, nothing ran twice, and no more is granted than there is."""
+        written = sorted(self.fates.iterdir())  # before the ledger is read: a job may begin meanwhile
         with self.ledger.view() as view:
             held = view.holding()
         entries = {entry.job.id: entry for entry in self.ledger.entries(include_final=True)}
@@ -50,7 +51,7 @@ class Books:
             _check_step(before, entries[job_id])
         for entry in entries.values():
             _check_alone(entry)
-        self._check_words({entry.job.spec.name or "" for entry in entries.values()})
+        _check_words(written, {entry.job.spec.name or "" for entry in entries.values()})
         self._seen = entries
 
     def close(self) -> None:
@@ -71,11 +72,6 @@ class Books:
         """Return the state of each job that was ever seen."""
         return [entry.job.state for entry in self._seen.values()]
 
-    def _check_words(self, names: Collection[str]) -> None:
-        for path in self.fates.iterdir():
-            assert path.name in names, f"{path.name} ran, and the ledger does not know it"
-            assert WHOLE.startswith(path.read_text()), f"{path.name}: {path.read_text()}"
-
     def _check_end(self, entry: Entry) -> None:
         job, ran = entry.job, self.fate(entry.job.spec.name or "")
         if job.state is JobState.FAILED:
@@ -86,6 +82,13 @@ class Books:
         assert job.state is JobState.EXITED, job
         assert (job.exit_code, ran == WHOLE) == (0, True) or job.id in self.killed, (job, ran)
         assert job.exit_code in {0, KILLED_EXIT_CODE}, job
+
+
+def _check_words(written: Sequence[Path], names: Collection[str]) -> None:
+    """Each file is that of a job of the ledger, and holds no step twice or out of order."""
+    for path in written:
+        assert path.name in names, f"{path.name} ran, and the ledger does not know it"
+        assert WHOLE.startswith(path.read_text()), f"{path.name}: {path.read_text()}"
 
 
 def _check_step(before: Entry, after: Entry) -> None:
