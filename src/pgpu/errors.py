@@ -2,6 +2,7 @@
 
 * PgpuError
   x RequestError            the client must change the request
+    + UsageError                the options of a verb that lists are wrong (exit code 2)
     + CommandNotFoundError      the command does not exist (exit code 127)
     + CommandNotExecutableError the command cannot be executed (exit code 126)
     + JobNotFoundError          no job has this id or name
@@ -57,6 +58,10 @@ class RequestError(PgpuError):
     def __init__(self, message: str, *, hint: str | None = None, nearest_bytes: int | None = None) -> None:
         super().__init__(message, hint=hint)
         self.nearest_bytes = nearest_bytes
+
+
+class UsageError(RequestError):
+    """The options of a verb that lists cannot be read, or contradict each other; nothing was read."""
 
 
 class CommandNotFoundError(RequestError):

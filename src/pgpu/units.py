@@ -132,6 +132,13 @@ def format_memory(memory_bytes: int) -> str:
     return f"{memory_bytes} B"
 
 
+def format_use(used_bytes: int, limit_bytes: int) -> str:
+    """Format used memory and its limit in the unit of the limit: `1.5/4 GiB`, `641/1205 MiB`."""
+    limit, unit = format_memory(limit_bytes).split()
+    used = used_bytes / {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}[unit]
+    return f"{used:.0f}/{limit} {unit}" if used >= 100 else f"{used:.3g}/{limit} {unit}"  # noqa: PLR2004 - three digits
+
+
 def parse_duration_seconds(text: str) -> float:
     """Parse a duration: `30s`, `5m`, `1.5h`, `250ms`; a bare number is seconds.
 

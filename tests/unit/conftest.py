@@ -25,6 +25,7 @@ def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # of the notices that are printed once
 
     def answer(_settings: Any) -> Client:
         return client

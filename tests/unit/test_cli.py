@@ -196,14 +196,17 @@ def test_options_after_the_command_are_the_command_s_and_say_nothing_of_pgpu_s_e
 
 
 def test_errors_are_json_where_json_was_asked(run: Run, capsys: Any) -> None:
-    for words in (
-        ("run", "--json", "--memory", "999GiB", "--", "x"),
-        ("ps", "--json", "--bogus"),
-        ("logs", "--json", "x"),
+    for words, code in (
+        (("run", "--json", "--memory", "999GiB", "--", "x"), 125),
+        (("ps", "--json", "--bogus"), 2),
+        (("ps", "-o", "json", "--bogus"), 2),
+        (("ps", "-o", "json", "--filter", "x"), 2),
+        (("ps", "-o", "json", "--last=3", "--filter", "x"), 2),
+        (("logs", "--json", "x"), 125),
     ):
-        assert run(*words) == 125
+        assert run(*words) == code
         error = validate("error", capsys.readouterr().err)["error"]
-        assert error["exit_code"] == 125
+        assert error["exit_code"] == code
         assert error["message"]
 
 

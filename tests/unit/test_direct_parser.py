@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from pgpu.cli.direct_parser import Call, read_call
 from pgpu.cli.invocation import Invocation
-from pgpu.cli.option_table import ARGUMENTS, GLOBAL_OPTIONS, VERSION, Option, OptionKind, Verb
+from pgpu.cli.option_table import ARGUMENTS, GLOBAL_OPTIONS, VERSION, Option, OptionKind, Verb, wants_json
 from pgpu.cli.typer_app import make_app
 from pgpu.cli.verb_table import VERBS, CommandEntry
 
 _NAMES = {name: verb for name, entry in VERBS.items() if (verb := entry.verb()) is not None}
 
 _SPELLED = st.text(string.ascii_letters + string.digits + "-=/:. ü", min_size=0, max_size=8)
-_VALUES = st.one_of(_SPELLED, st.sampled_from(["2GiB", "-5", "--", "-", "", "--json", "--help", "jobs.toml", "\udcff"]))
+_VALUES = st.one_of(
+    _SPELLED, st.sampled_from(["2GiB", "-5", "--", "-", "", "--json", "json", "--help", "jobs.toml", "\udcff"])
+)
 
 
 class _Recorded(CommandEntry, frozen=True, kw_only=True):
@@ -69,7 +71,13 @@ def _well_formed(draw: st.DrawFn) -> list[str]:
     before = draw(st.lists(_option_words([row for row in GLOBAL_OPTIONS if row is not VERSION]), max_size=2))
     options = draw(st.lists(_option_words(rows), max_size=6))
     kind = next((row.kind for row in rows if row.kind in ARGUMENTS), None)
-    least, most = {OptionKind.WORD: (1, 1), OptionKind.WORDS: (1, 3), OptionKind.COMMAND: (0, 4), None: (0, 0)}[kind]
+    least, most = {
+        OptionKind.WORD: (1, 1),
+        OptionKind.OPTIONAL_WORD: (0, 1),
+        OptionKind.WORDS: (1, 3),
+        OptionKind.COMMAND: (0, 4),
+        None: (0, 0),
+    }[kind]
     arguments = draw(st.lists(_VALUES, min_size=least, max_size=most))
     # An argument that looks like an option needs the separator.
     separator = ["--"] if any(word.startswith("-") for word in arguments) or draw(st.booleans()) else []
@@ -108,7 +116,7 @@ def _changed(draw: st.DrawFn) -> list[str]:
 def _same(words: Sequence[str], call: Call) -> None:
     typers, as_json = _call_of_typer(words)
     assert typers == call
-    assert as_json is bool(call.values.get("as_json"))
+    assert as_json is wants_json(call.values)
 
 
 @given(_well_formed())

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 from pgpu.cli.output import console, documents
@@ -31,10 +32,13 @@ _ESTIMATES = {
 """How the size of a job was chosen, by the basis of its request."""
 
 
-def print_simulated(job: Job) -> None:
-    """Warn that a simulated GPU computes nothing."""
-    if job.is_simulated:
-        console.print_note(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
+def print_simulated(jobs: Sequence[Job], state_dir: Path) -> None:
+    """Warn that simulated GPUs compute nothing: once for each model, since all tables show it too."""
+    from pgpu.cli.output.notices import is_new_notice
+
+    if jobs[0].is_simulated and is_new_notice(state_dir, f"simulated {jobs[0].gpu_model}"):
+        which = f"job {jobs[0].id} runs" if len(jobs) == 1 else f"{len(jobs)} jobs run"
+        console.print_note(f"{which} on a simulated {jobs[0].gpu_model}, where kernels compute nothing")
 
 
 def print_estimate(job: Job) -> None:

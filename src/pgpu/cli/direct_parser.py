@@ -107,6 +107,8 @@ def _read_arguments(rows: Sequence[Option], words: Sequence[str]) -> Mapping[str
     row = next((row for row in rows if row.kind in ARGUMENTS), None)
     if row is None:
         return None if words else {}
+    if row.kind is OptionKind.OPTIONAL_WORD:
+        return {row.name: words[0] if words else None} if len(words) <= 1 else None
     if row.kind is OptionKind.WORD:
         return {row.name: words[0]} if len(words) == 1 else None
     if row.kind is OptionKind.WORDS and not words:

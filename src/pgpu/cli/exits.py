@@ -12,6 +12,7 @@ from pgpu.errors import (
     CommandNotFoundError,
     PgpuBug,
     PgpuError,
+    UsageError,
     WaitTimeoutError,
 )
 
@@ -28,6 +29,9 @@ CALL_FAILED = 1
 CALL_REFUSED = 2
 """`pgpu function invoke`: the function refused the request; neither it nor pgpu failed."""
 
+WRONG_USAGE = 2
+"""A verb that lists cannot read its options; it runs no job whose code this could be."""
+
 NOT_GRANTED_IN_TIME = 124
 PGPU_FAILED = 125
 """Every error of pgpu, wrong options included: 1 and 2 are often codes of jobs."""
@@ -43,6 +47,7 @@ _BY_ERROR: tuple[tuple[type[PgpuError], int], ...] = (
     (CommandNotFoundError, NOT_FOUND),
     (CommandNotExecutableError, NOT_EXECUTABLE),
     (WaitTimeoutError, NOT_GRANTED_IN_TIME),
+    (UsageError, WRONG_USAGE),
     (CancelledError, CANCELLED),
 )
 

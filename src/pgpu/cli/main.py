@@ -51,6 +51,7 @@ def _run(words: list[str], invocation: Invocation) -> int | None:
         print(f"pgpu {installed_version()}")
         return exits.OK
     from pgpu.cli.direct_parser import read_call
+    from pgpu.cli.option_table import wants_json
     from pgpu.host.stderr_log import log_to_stderr, log_to_stderr_on_demand
 
     # What imports create lives to the end: collections in between, one for each 700 objects by default, free nothing.
@@ -66,7 +67,7 @@ def _run(words: list[str], invocation: Invocation) -> int | None:
     log_to_stderr_on_demand()
     invocation.flags.update(call.flags)
     invocation.typed = call.typed
-    invocation.as_json = bool(call.values.get("as_json"))
+    invocation.as_json = wants_json(call.values)
     return call.verb.function(invocation, **call.values)
 
 

@@ -10,7 +10,7 @@ code, or None for 0. Rows of arguments have no flags. Nothing here depends on Ty
 short command runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -41,11 +41,14 @@ class OptionKind(Enum):
     WORD = auto()
     """An argument of one word."""
 
+    OPTIONAL_WORD = auto()
+    """An argument of one word that may be left out."""
+
 
 LISTS = {OptionKind.TEXTS, OptionKind.VARIABLES, OptionKind.COMMAND, OptionKind.WORDS}
 """Kinds whose values are tuples of texts."""
 
-ARGUMENTS = {OptionKind.COMMAND, OptionKind.WORDS, OptionKind.WORD}
+ARGUMENTS = {OptionKind.COMMAND, OptionKind.WORDS, OptionKind.WORD, OptionKind.OPTIONAL_WORD}
 """Kinds that are read from the words that belong to no flag."""
 
 
@@ -90,6 +93,20 @@ AS_JSON = "as_json"
 """Name of each row of `--json`: once it was read, errors are JSON as well."""
 
 JSON = Option(AS_JSON, OptionKind.FLAG, ("--json",), "Print one JSON object; errors are JSON on stderr.")
+OUTPUT = Option(
+    "output",
+    OptionKind.TEXT,
+    ("--output", "-o"),
+    "wide: whole rows; json: as --json; name: names, of jobs without one their ids.",
+    "wide|json|name",
+)
+
+
+def wants_json(values: Mapping[str, Any]) -> bool:
+    """Whether options, by name, ask for JSON, so that errors are JSON as well."""
+    return bool(values.get(AS_JSON)) or values.get(OUTPUT.name) == "json"
+
+
 JOBS = Option("jobs", OptionKind.WORDS, (), "Ids, beginnings of ids, or names of jobs and arrays.", "JOB...")
 ONE_JOB = Option("job", OptionKind.WORD, (), "Id, beginning of an id, or name of a job.", "JOB")
 GRACE = Option(

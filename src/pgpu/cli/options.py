@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.option_table import ARGUMENTS, AS_JSON, JSON, VERSION, Option
+from pgpu.cli.option_table import ARGUMENTS, AS_JSON, JSON, OUTPUT, VERSION, Option, wants_json
 from pgpu.errors import RequestError
 from pgpu.units import is_number, quoted
 
@@ -17,14 +17,24 @@ def typer_option(row: Option) -> Any:
         return typer.Argument(metavar=row.metavar, help=row.help)
     text = row.help if row.variable is None else f"{row.help[:-1]} ({row.variable})."
     # Eager options are parsed first: an error in any other option is then JSON as well.
-    callbacks: Mapping[str, Callable[..., bool | None]] = {AS_JSON: _note_json, VERSION.name: _print_version}
+    callbacks: Mapping[str, Callable[..., Any]] = {
+        AS_JSON: _note_json,
+        OUTPUT.name: _note_output,
+        VERSION.name: _print_version,
+    }
     callback = callbacks.get(row.name)
     return typer.Option(*row.flags, metavar=row.metavar, help=text, callback=callback, is_eager=callback is not None)
 
 
 def _note_json(context: typer.Context, *, value: bool) -> bool:
     """Record --json in the invocation: `main` writes errors in the same format."""
-    invocation_of(context).as_json = value
+    invocation_of(context).as_json |= value
+    return value
+
+
+def _note_output(context: typer.Context, value: str | None) -> str | None:
+    """Likewise of `-o json`."""
+    invocation_of(context).as_json |= wants_json({OUTPUT.name: value})
     return value
 
 

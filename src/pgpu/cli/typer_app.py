@@ -6,6 +6,7 @@ and the reference pages import all of them.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, cast
 
 import typer
@@ -16,13 +17,14 @@ from pgpu.cli.invocation import Invocation
 from pgpu.cli.option_table import (
     GLOBAL_OPTIONS,
     LISTS,
+    OUTPUT,
     Option,
     OptionKind,
     Verb,
 )
 from pgpu.cli.options import typer_option
 from pgpu.cli.verb_table import COMMANDS, VERBS, CommandEntry
-from pgpu.errors import RequestError
+from pgpu.errors import RequestError, UsageError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base of Typer's usage errors, which Typer exports only through this subclass."""
@@ -41,7 +43,8 @@ def run(words: Sequence[str], invocation: Invocation) -> int | None:
         result = command.main(words, prog_name="pgpu", standalone_mode=False, obj=invocation)
     except _UsageError as exc:
         # The words could not be parsed, so --json was not noted; behind "--" it would be the job's own option.
-        invocation.as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+        own = words[: words.index("--")] if "--" in words else words
+        invocation.as_json = "--json" in own or ("-o", "json") in pairwise(own)
         return _print_help(exc)
     except typer.Abort as exc:
         raise KeyboardInterrupt from exc
@@ -65,7 +68,8 @@ def _print_help(error: Exception) -> int:
         hint = f"write pgpu {misplaced} … before the verb"
         raise RequestError(f"{misplaced} is an option of pgpu itself", hint=hint) from error
     where = context.command_path if context else "pgpu"
-    raise RequestError(text, hint=f"see `{where} --help`") from error
+    lists = any(parameter.name == OUTPUT.name for parameter in context.command.params) if context else False
+    raise (UsageError if lists else RequestError)(text, hint=f"see `{where} --help`") from error
 
 
 def make_app(entries: Mapping[str, CommandEntry] = VERBS) -> typer.Typer:

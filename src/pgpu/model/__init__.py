@@ -16,7 +16,7 @@ from pgpu.model.function import (
     VersionState,
     with_canary,
 )
-from pgpu.model.gpu import Bandwidths, Gpu, GpuMemory, GpuProcess, GpuSeries, Outsider
+from pgpu.model.gpu import SIMULATED_PREFIX, Bandwidths, Gpu, GpuMemory, GpuProcess, GpuSeries, Outsider
 from pgpu.model.job import (
     ANONYMOUS,
     DOCKER_UID,
@@ -72,6 +72,7 @@ __all__ = [
     "OWNER_NAMES",
     "OWNER_UIDS",
     "SEALED_HOST_MEMORY_BYTES",
+    "SIMULATED_PREFIX",
     "Account",
     "Antagonist",
     "Array",

@@ -3,6 +3,9 @@
 from pgpu.model.lease import ProcessHolder
 from pgpu.structs import Struct
 
+SIMULATED_PREFIX = "simulated "
+"""Begins the names of simulated models in the history, whose runs say nothing about real ones."""
+
 
 class Gpu(Struct, frozen=True):
     """A physical or simulated GPU, or a MIG instance of one; identified by its UUID, never by an ordinal."""

@@ -133,7 +133,7 @@ class JobService:
             report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else _anonymous_report(entry)
             for entry in entries
         ]
-        return reports, entries[-1].sequence if len(found) > len(entries) else None
+        return self._with_indices(reports), entries[-1].sequence if len(found) > len(entries) else None
 
     def job(self, id_or_name: str) -> JobReport:
         """Find one job by id, by a beginning of its id that only one has, or by name."""
@@ -151,7 +151,19 @@ class JobService:
 
     def report(self, entry: Entry) -> JobReport:
         """Return a job and what it holds now, with the current reason if it waits."""
-        return report_job(self.engines.own, self._with_reasons([entry])[0])
+        return self._with_indices([report_job(self.engines.own, self._with_reasons([entry])[0])])[0]
+
+    def _with_indices(self, reports: Sequence[JobReport]) -> list[JobReport]:
+        """Return reports with the indices of their GPUs, as the agents of their queues read them; no driver is called."""
+        models = {each.job.gpu_model for each in reports if each.job.lease is not None and each.job.lease.slices}
+        agents = self.engines.own.agents
+        indices = {gpu.uuid: gpu.place for model in models for gpu in agents.gpus(model)}
+        found = []
+        for each in reports:
+            uuids = [part.gpu_uuid for part in each.job.lease.slices] if each.job.lease is not None else []
+            is_known = bool(uuids) and all(uuid in indices for uuid in uuids)
+            found.append(replace(each, gpus=tuple(indices[uuid] for uuid in uuids)) if is_known else each)
+        return found
 
     def _with_reasons(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries with the present reason of each waiting job."""

@@ -212,6 +212,9 @@ class JobReport(Struct, frozen=True):
     time: tuple[GpuTime, ...] = ()
     """One for each slice; empty until it uses a GPU, and after its end."""
 
+    gpus: tuple[str, ...] = ()
+    """Index of each slice's GPU as nvidia-smi prints it, such as `0` or `0:2`; empty where no agent of the queue lives."""
+
 
 class QueueReport(Struct, frozen=True):
     """One waiting job as `pgpu queue` shows it."""

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from pgpu.errors import PgpuError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgpu.cli.output import documents
+    from pgpu.cli.output.plain_table import PlainTable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -114,24 +117,28 @@ def print_table(table: Any) -> None:
     """Print a `PlainTable`, or anything that rich draws: as wide as the terminal, or uncut into a pipe."""
     from pgpu.cli.output.plain_table import PlainTable
 
-    # A pipe gets whole lines: a program that reads them could not join wrapped ones.
     is_terminal = sys.stdout.isatty()
     if isinstance(table, PlainTable):
-        width = None
-        if is_terminal:
-            import shutil
-
-            width = shutil.get_terminal_size().columns
-        has_colours = (
-            is_terminal and os.environ.get("TERM") not in {"dumb", "unknown"} and not os.environ.get("NO_COLOR")
-        )
         # One write: of a terminal's line-buffered stream each line would be one.
-        print("\n".join(table.lines(width, has_colours=has_colours)))
+        print("\n".join(table_lines(table)))
         return
     from rich.console import Console
 
     console = Console(file=sys.stdout, width=None if is_terminal else 240, highlight=False)
     console.print(table, soft_wrap=not is_terminal)
+
+
+def table_lines(table: "PlainTable") -> "Iterator[str]":
+    """Lay a table out for stdout: as wide as the terminal or as an exported COLUMNS, else uncut; in colours on terminals."""
+    is_terminal = sys.stdout.isatty()
+    # A pipe gets whole lines: a program that reads them could not join wrapped ones.
+    width = None
+    if is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+        import shutil
+
+        width = shutil.get_terminal_size().columns
+    has_colours = is_terminal and os.environ.get("TERM") not in {"dumb", "unknown"} and not os.environ.get("NO_COLOR")
+    return table.lines(width, has_colours=has_colours)
 
 
 def prepare_streams() -> None:

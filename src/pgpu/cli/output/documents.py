@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.errors import PgpuError, RequestError
+from pgpu.model import SIMULATED_PREFIX
 from pgpu.structs import asdict, to_builtins
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def of_gpus(reports: "Iterable[GpuReport]") -> Document:
 
 def of_history(calls: "Iterable[CallHistory]") -> Document:
     """Describe calls and their runs, in the order given."""
-    return document(calls=[to_builtins(call) for call in calls])
+    return document(
+        calls=[{**to_builtins(call), "is_simulated": call.gpu_name.startswith(SIMULATED_PREFIX)} for call in calls]
+    )
 
 
 def of_gpu_history(found: "Iterable[GpuSeries]") -> Document:
@@ -81,7 +84,16 @@ def of_gpu_history(found: "Iterable[GpuSeries]") -> Document:
 
 def of_waste(found: "Iterable[Waste]") -> Document:
     """Describe reserved and used memory of jobs, in the order given."""
-    return document(jobs=[{**to_builtins(each), "factor": each.factor} for each in found])
+    return document(
+        jobs=[
+            {
+                **to_builtins(each),
+                "factor": each.factor,
+                "is_simulated": each.gpu_name.startswith(SIMULATED_PREFIX),
+            }
+            for each in found
+        ]
+    )
 
 
 def of_pods(seen: "Iterable[SeenShare]") -> Document:
@@ -139,7 +151,10 @@ def _lease(report: "JobReport") -> Document | None:
     if lease is None:
         return None
     use_by_gpu = {use.gpu_uuid: use for use in report.use}
-    slices = [(granted, use_by_gpu.get(granted.gpu_uuid)) for granted in lease.slices]
+    indices = report.gpus or [None] * len(lease.slices)
+    slices = [
+        (granted, use_by_gpu.get(granted.gpu_uuid), index) for granted, index in zip(lease.slices, indices, strict=True)
+    ]
     return {
         "granted_at_seconds": lease.granted_at_seconds,
         "enforcer": lease.enforcer,
@@ -148,11 +163,12 @@ def _lease(report: "JobReport") -> Document | None:
         "slices": [
             {
                 **to_builtins(granted),
+                "gpu_index": index,
                 "used_bytes": use.used_bytes if use else None,
                 "peak_bytes": use.peak_bytes if use else None,
                 "refusals": use.refusals if use else None,
             }
-            for granted, use in slices
+            for granted, use, index in slices
         ],
     }
 

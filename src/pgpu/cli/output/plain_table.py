@@ -1,16 +1,17 @@
-"""A table without lines, laid out and coloured without rich, whose layout takes a millisecond for each row.
+"""Tables without lines, laid out and coloured without rich, whose layout takes a millisecond for each row.
 
 Cells are plain text: markup and control characters in them are shown, never interpreted. A pipe gets one line for each row,
-however long; on a terminal the widest columns are narrowed until a row fits, and their cells continue on further lines.
+however long. On a terminal a `PlainTable` narrows its widest columns until a row fits, and their cells continue on further
+lines; a `FittedTable` keeps each row on one line: it leaves out columns of a low rank and cuts cells with `…`.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pgpu.cli.output.console import visible
-from pgpu.structs import Struct
+from pgpu.structs import Struct, replace
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,6 +20,15 @@ _GAP = "  "
 _RESET = "\x1b[0m"
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 """Parameters of the escape sequence Select Graphic Rendition."""
+
+_COMBINING = {"Mn", "Me"}
+_WIDE = {"W", "F"}
+_SHORT_ID = 8
+DETAIL = 50
+"""Columns of lower ranks are details."""
+
+NEVER_DROPPED = 100
+"""The rank of columns that stay, however narrow the terminal is."""
 
 _WORD = re.compile(r"\s*\S+\s*")
 
@@ -34,17 +44,24 @@ class PlainTable:
     """Rows of cells under titles."""
 
     def __init__(
-        self, *columns: str, no_wrap: Collection[str] = (), is_numeric: bool = False, has_header: bool = True
+        self,
+        *columns: str,
+        heading: str | None = None,
+        no_wrap: Collection[str] = (),
+        is_numeric: bool = False,
+        has_header: bool = True,
     ) -> None:
         """Make the columns.
 
         Args:
             columns: Titles.
+            heading: A line above the titles.
             no_wrap: Titles of the columns with cells on one line each.
             is_numeric: Whether all columns but the first are numbers: right-aligned, on one line.
             has_header: Whether the titles are shown; without them the first row sets the number of columns.
         """
         self.columns = columns
+        self.heading = heading
         self.rows: list[tuple[str | Styled, ...]] = []
         self._has_header = has_header
         self._is_right = [is_numeric and number > 0 for number in range(len(columns))]
@@ -63,6 +80,8 @@ class PlainTable:
             width: Of the terminal, in characters; None for as wide as the cells.
             has_colours: Whether styles are shown.
         """
+        if self.heading is not None:
+            yield visible(self.heading)
         header = [tuple(Styled(title, "bold") for title in self.columns)] if self._has_header else []
         rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in (*header, *self.rows)]
         columns = list(zip_longest(*rows, fillvalue=""))
@@ -93,6 +112,107 @@ class PlainTable:
             yield Text.from_ansi(line, no_wrap=True, end="\n")
 
 
+class Column(Struct, frozen=True):
+    """A column of a `FittedTable`."""
+
+    title: str
+    """Its first word is the name of the field in `--format` and `--filter`."""
+
+    rank: int
+    """Where a row does not fit, the column of the lowest rank is left out first."""
+
+    least: int = 0
+    """Cells of the terminal to which it may be cut; 0 if it is never cut."""
+
+    is_always: bool = False
+    """Whether it is shown although all its cells are empty."""
+
+    is_id: bool = False
+    """Whether terminals show only as many characters as tell the rows apart, `_SHORT_ID` at least."""
+
+    @property
+    def field(self) -> str:
+        """Name in `--format` and `--filter`, in lower case."""
+        return self.title.partition(" ")[0].lower()
+
+
+class FittedTable(PlainTable):
+    """Rows of one line each, as wide as the terminal at most."""
+
+    def __init__(self, columns: Sequence[Column], *, heading: str | None = None, is_uncut: bool = False) -> None:
+        """Make the columns.
+
+        Args:
+            columns: From left to right.
+            heading: A line above the titles.
+            is_uncut: Whether terminals get whole rows, too.
+        """
+        super().__init__(*(column.title for column in columns), heading=heading)
+        self.fields = columns
+        self._is_uncut = is_uncut
+
+    def texts(self, row: int) -> list[str]:
+        """Return the cells of a row as they were given, of all columns."""
+        return [cell if isinstance(cell, str) else cell.text for cell in self.rows[row]]
+
+    def lines(self, width: int | None = None, *, has_colours: bool = False) -> Iterator[str]:
+        """Lay the table out; see `PlainTable.lines`."""
+        most = None if self._is_uncut else width
+        texts = [[visible(text) for text in self.texts(row)] for row in range(len(self.rows))]
+        columns = {
+            column: [texts_of[place] for texts_of in texts]
+            for place, column in enumerate(self.fields)
+            if column.is_always or any(texts_of[place] for texts_of in texts)
+        }
+        if most is not None:
+            columns = _fitted(
+                {each: _short_ids(cells) if each.is_id else cells for each, cells in columns.items()}, most
+            )
+        table = PlainTable(*(column.title for column in columns), heading=self.heading)
+        places = [self.fields.index(column) for column in columns]
+        for row, cells in zip(self.rows, zip(*columns.values(), strict=True), strict=True):
+            styled = (row[place] for place in places)
+            table.add_row(
+                *(
+                    replace(old, text=new) if isinstance(old, Styled) else new
+                    for old, new in zip(styled, cells, strict=True)
+                )
+            )
+        for line in table.lines(has_colours=has_colours):
+            yield line.rstrip()
+
+
+def _short_ids(ids: Sequence[str]) -> list[str]:
+    count = next((n for n in range(_SHORT_ID, 64) if len({each[:n] for each in ids}) == len(set(ids))), 64)
+    return [each[:count] for each in ids]
+
+
+def _fitted(columns: Mapping[Column, list[str]], width: int) -> dict[Column, list[str]]:
+    """Leave out and cut columns until rows are no wider than the terminal, if that is possible."""
+    natural = {column: max(map(_cells, (column.title, *cells))) for column, cells in columns.items()}
+
+    def excess(widths: Mapping[Column, int]) -> int:
+        return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+
+    # Details are shown only where more important columns keep twice their least width.
+    for times, rank in ((2, DETAIL), (1, NEVER_DROPPED)):
+        least = {column: min(most, times * column.least or most) for column, most in natural.items()}
+        while excess(least) > 0 and (optional := [column for column in least if column.rank < rank]):
+            column = min(optional, key=lambda column: column.rank)
+            del least[column], natural[column]
+    widths = dict(natural)
+    while excess(widths) > 0 and (cuttable := [column for column in widths if widths[column] > least[column]]):
+        widths[max(cuttable, key=widths.__getitem__)] -= 1
+    return {column: [_cut(cell, widths[column]) for cell in columns[column]] for column in widths}
+
+
+def _cut(text: str, width: int) -> str:
+    if _cells(text) <= width:
+        return text
+    end = next((end for end in range(len(text), 0, -1) if _cells(text[:end]) < width), 0)
+    return f"{text[:end].rstrip()}…"
+
+
 def _is_plain(text: str) -> bool:
     return text.isprintable() and _is_narrow(text)
 
@@ -103,12 +223,20 @@ def _is_narrow(text: str) -> bool:
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text on a terminal: characters of East Asia and emoji take two places."""
+    """Return the width of a text on a terminal: characters of East Asia and emoji take two places, combining ones none."""
     if _is_narrow(text):
         return len(text)
-    from rich.cells import cell_len
+    from unicodedata import category, east_asian_width
 
-    return cell_len(text)
+    return sum(
+        0 if category(each) in _COMBINING or _is_conjoining(each) else 2 if east_asian_width(each) in _WIDE else 1
+        for each in text
+    )
+
+
+def _is_conjoining(letter: str) -> bool:
+    """Whether it is a vowel or a final of Hangul, which terminals draw into the cells of the consonant before it."""
+    return "\u1160" <= letter <= "\u11ff" or "\ud7b0" <= letter <= "\ud7fb"
 
 
 def _narrowed(widths: Sequence[int], may_wrap: Sequence[bool], most: int) -> list[int]:

@@ -5,27 +5,86 @@ Only verbs that print a table import this module.
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name
-from pgpu.cli.output.plain_table import PlainTable, Styled
+from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable, Styled
 from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
-from pgpu.model import GpuSeries, Job, JobState, Outsider, SharingMode
-from pgpu.units import format_duration, format_memory, format_share
+from pgpu.model import SIMULATED_PREFIX, Gpu, GpuSeries, Job, JobState, Outsider, SharingMode
+from pgpu.units import format_duration, format_memory, format_share, format_use
 
 if TYPE_CHECKING:
     from pgpu.kubernetes.pod_shares import SeenShare
 
 _COMMAND_CHARACTERS = 32
-_JOB_COLUMNS = (
-    *("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED"),
-    *("SHARE", "GOT 1s/10s/60s", "MODE", "TURN", "GPU", "IMAGE", "COMMAND"),
+_JOBS = (
+    Column("JOB", NEVER_DROPPED, is_always=True, is_id=True),
+    Column("NAME", 60, least=8),
+    Column("USER", 70, least=6, is_always=True),
+    Column("GPU", 90, is_always=True),
+    Column("MEMORY", 95, is_always=True),
+    Column("SHARE", 65),
+    Column("STATE", NEVER_DROPPED, is_always=True),
+    # Not dropped on any terminal: SECURITY.md promises that a limit which does not bind is shown.
+    Column("LIMIT", NEVER_DROPPED),
+    Column("SIMULATED", NEVER_DROPPED, least=8),
+    Column("AGE", 75, is_always=True),
+    Column("REASON", 80, least=14),
+    Column("PEAK", 30),
+    Column("REFUSED", 25),
+    Column("GOT 1s/10s/60s", 20),
+    Column("MODE", 40),
+    Column("TURN", 45),
+    Column("IMAGE", 15, least=12),
+    Column("COMMAND", 35, least=16, is_always=True),
 )
-_ONE_LINE = {"JOB", "SLICE", "USED", "PEAK", "GPU", "UUID"}
-_ALWAYS = {"JOB", "STATUS", "SLICE", "GPU", "COMMAND"}
+_QUEUE = (
+    Column("PLACE", 95, is_always=True),
+    Column("JOB", NEVER_DROPPED, is_always=True, is_id=True),
+    Column("NAME", 60, least=8),
+    Column("USER", 70, least=6, is_always=True),
+    Column("PRIORITY", 50, is_always=True),
+    Column("MEMORY", 90, is_always=True),
+    Column("SHARE", 55),
+    Column("WAITED", 75, is_always=True),
+    Column("STARTS", 85, is_always=True),
+    Column("REASON", 80, least=14, is_always=True),
+)
+_DRY_RUN = (
+    Column("JOB", NEVER_DROPPED, least=8, is_always=True),
+    Column("MEMORY", 90, is_always=True),
+    Column("PLACE", 95, is_always=True),
+    Column("STARTS", 85, is_always=True),
+    Column("GPU", 70, least=8, is_always=True),
+    Column("REASON", 80, least=14, is_always=True),
+)
+_GPUS = (
+    Column("GPU", NEVER_DROPPED, is_always=True),
+    Column("NAME", 70, least=12, is_always=True),
+    Column("UUID", 20, is_always=True),
+    Column("MEMORY used/all", 95, is_always=True),
+    Column("GRANTED", 85, is_always=True),
+    Column("GRANTABLE", 80, is_always=True),
+    Column("OUTSIDE", 90),
+    Column("BUSY", 75, is_always=True),
+    Column("COMPUTE", 55),
+    Column("MODE", 50),
+    Column("JOBS", 65, is_always=True),
+    Column("ENFORCER", 60, is_always=True),
+)
+_CALLS = (
+    Column("PROGRAM", NEVER_DROPPED, least=20, is_always=True),
+    Column("GPU", 60, least=10, is_always=True),
+    Column("RUNS", 70, is_always=True),
+    Column("PEAK", 90, is_always=True),
+    Column("LASTS", 80, is_always=True),
+    Column("LAST RUN", 65, is_always=True),
+    Column("AUTO", 85, is_always=True),
+    Column("BY", 50, least=8, is_always=True),
+)
 _STATE_STYLES = {
     JobState.WAITING: "yellow",
     JobState.STARTING: "cyan",
@@ -53,38 +112,56 @@ _BASES = {
 }
 
 
-def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> PlainTable:
+def simulated_heading(models: Iterable[str | None]) -> str | None:
+    """Return the line above a table of what is on simulated GPUs; None if nothing is.
+
+    Args:
+        models: Of the rows, None for a real GPU.
+    """
+    found = sorted({model for model in models if model is not None})
+    return f"simulated GPUs ({', '.join(found)}): kernels compute nothing" if found else None
+
+
+def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> FittedTable:
     """Lay out jobs, one on each line, without empty columns."""
     now = time.time() if now_seconds is None else now_seconds
     # GPUs on which a job is held: there jobs take turns, and one that is not held has the turn.
     turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
-    rows = [_job_cells(report, now, turns, is_uncut=is_uncut) for report in reports]
-    names = [name for name in _JOB_COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
-    table = PlainTable(*names, no_wrap=_ONE_LINE)
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
+    # Jobs without a GPU compute as anywhere; a column tells simulated jobs from others where both are in one table.
+    models = [_simulated_model(report.job) for report in reports]
+    is_mixed = any(models) and any(
+        not model and not report.job.request.is_without_gpu for model, report in zip(models, reports, strict=True)
+    )
+    table = FittedTable(_JOBS, heading=simulated_heading(models), is_uncut=is_uncut)
+    for model, report in zip(models, reports, strict=True):
+        cells = _job_cells(report, now, turns, is_uncut=is_uncut)
+        cells["SIMULATED"] = model or "" if is_mixed else ""
+        table.add_row(*(cells[column.title] for column in _JOBS))
     return table
+
+
+def _simulated_model(job: Job) -> str | None:
+    return job.gpu_model if job.is_simulated else None
 
 
 def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Styled | str]:
     job, spec = report.job, report.job.spec
-    if job.is_anonymous:
-        status = f"{job.state.value}, another user's"
-    else:
-        status = _state(job, now_seconds) + (f"; {job.warning}" if job.warning else "")
     granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
-    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
     is_advisory = job.lease is not None and job.lease.is_advisory and not job.state.is_final
+    state, since_seconds = _state(job)
     return {
         "JOB": job.id,
         "NAME": spec.name or "",
-        "STATUS": Styled(status, _STATE_STYLES[job.state]),
-        "SLICE": _slice(job),
-        "USED": _largest(use.used_bytes for use in report.use),
+        "USER": "" if job.is_anonymous else user_name(job.owner_uid),
+        "GPU": ",".join(report.gpus or granted),
+        "MEMORY": _memory(report),
+        "STATE": Styled(state, _STATE_STYLES[job.state]),
+        "LIMIT": Styled("advisory", "red") if is_advisory else "",
+        "AGE": "" if job.is_anonymous else format_duration(now_seconds - since_seconds),
+        "REASON": _reason(job),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         **_time_cells(report, turns, now_seconds),
-        "GPU": ", ".join(simulated or granted) + (" (advisory)" if is_advisory else ""),
         "IMAGE": spec.image or "",
         # The command of a replica is pgpu's own; its function is more useful.
         "COMMAND": _command(spec.command, is_uncut) if spec.serves is None or is_uncut else f"serves {spec.serves}",
@@ -121,29 +198,33 @@ def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[
     }
 
 
-def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> PlainTable:
+def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: float | None = None) -> FittedTable:
     """Lay out waiting jobs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
-    table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
-    for report in reports:
+    found = list(reports)
+    models = [_simulated_model(report.job) for report in found]
+    table = FittedTable(_QUEUE, heading=simulated_heading(models), is_uncut=is_uncut)
+    for report in found:
         job = report.job
         table.add_row(
             "held" if report.position is None else str(report.position),
             job.id,
             job.spec.name or "",
+            user_name(job.owner_uid),
             str(job.request.priority),
             _slice(job),
+            "" if job.request.compute_share is None else format_share(job.request.compute_share),
             format_duration(now - job.created_at_seconds),
             _start(job, now),
-            job.reason or "",
+            _reason(job),
         )
     return table
 
 
-def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None) -> PlainTable:
+def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None) -> FittedTable:
     """Lay out the jobs of a submission that was not made, by name or number, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
-    table = PlainTable("JOB", "SLICE", "PLACE", "STARTS", "GPU", "REASON", no_wrap=_ONE_LINE)
+    table = FittedTable(_DRY_RUN, heading=simulated_heading(_simulated_model(report.job) for report in reports))
     for number, report in enumerate(reports, 1):
         job = report.job
         table.add_row(
@@ -152,26 +233,24 @@ def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None)
             "held" if report.position is None else str(report.position),
             _start(job, now),
             ", ".join(uuid[:12] for uuid in job.expected_gpu_uuids),
-            job.reason or "",
+            _reason(job),
         )
     return table
 
 
 def _start(job: Job, now_seconds: float) -> str:
     if job.expected_start_seconds is None:  # no known event would let it start
-        return "?"
+        return "unknown"
     left_seconds = job.expected_start_seconds - now_seconds
     return "soon" if left_seconds < 1 else f"in about {format_duration(left_seconds)}"
 
 
-def of_gpus(reports: Iterable[GpuReport]) -> PlainTable:
+def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTable:
     """Lay out GPUs, one on each line."""
-    table = PlainTable(
-        *("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE"),
-        *("BUSY", "COMPUTE", "MODE", "JOBS", "ENFORCER"),
-        no_wrap=_ONE_LINE,
-    )
-    for report in reports:
+    found = list(reports)
+    heading = simulated_heading(report.gpu.name if report.gpu.is_simulated else None for report in found)
+    table = FittedTable(_GPUS, heading=heading, is_uncut=is_uncut)
+    for report in found:
         gpu = report.gpu
         # The driver does not report the memory of every process; a partial sum would mislead.
         known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
@@ -179,10 +258,9 @@ def of_gpus(reports: Iterable[GpuReport]) -> PlainTable:
         outside_cell = f"{held} ({len(report.outsiders)})" if report.outsiders else ""
         table.add_row(
             gpu.place,
-            f"{gpu.name} (simulated)" if gpu.is_simulated else gpu.name,
+            gpu.name,
             gpu.uuid,
-            format_memory(gpu.memory_bytes),
-            format_memory(report.used_bytes),
+            format_use(report.used_bytes, gpu.memory_bytes),
             format_memory(report.granted_bytes),
             format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
             Styled(outside_cell, "red"),
@@ -237,24 +315,36 @@ def notes_of_enforcers(reports: Iterable[GpuReport]) -> Sequence[str]:
     return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
 
 
-def _state(job: Job, now_seconds: float) -> str:
-    if job.state is JobState.WAITING:
-        waited = format_duration(now_seconds - job.created_at_seconds)
-        return f"waiting {waited}: {job.reason}" if job.reason else f"waiting {waited}"
-    if job.state is JobState.RUNNING and job.started_at_seconds is not None:
+def _state(job: Job) -> tuple[str, float]:
+    """Return the state in a word or two, and since when it is in it."""
+    if job.state.is_final:
+        word = job.state.value
+        if job.state is JobState.EXITED and job.exit_code is not None:
+            word = f"exited {job.exit_code}"
+        return word, job.finished_at_seconds or job.created_at_seconds
+    if job.state is JobState.RUNNING and not job.is_anonymous:
         # The last one that holds is shown: a parked job may have been idle and reclaimed before.
-        word = "running" if job.suspended_by is None else f"suspended for {job.suspended_by}, running"
-        word = "idle (offered), running" if job.is_offered else word
-        word = "making room, running" if job.reclaimed_at_seconds is not None else word
-        word = "parked, running" if job.parked_at_seconds is not None else word
-        return f"{word} {format_duration(now_seconds - job.started_at_seconds)}"
-    if job.state is JobState.EXITED:
-        return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
+        word = "running" if job.suspended_by is None else "suspended"
+        word = "idle" if job.is_offered else word
+        word = "leaving" if job.reclaimed_at_seconds is not None else word
+        word = "parked" if job.parked_at_seconds is not None else word
+        return word, job.started_at_seconds or job.created_at_seconds
+    return job.state.value, job.created_at_seconds
+
+
+def _reason(job: Job) -> str:
+    """Return why a job is in its state, with what the other columns show left out."""
+    if job.is_anonymous:
+        return "another user's"
     if job.state is JobState.CANCELLED and job.wait_timed_out:
         return "not granted in time"
-    if job.state in {JobState.STARTING, JobState.CANCELLED, JobState.FAILED} and (why := job.error or job.reason):
-        return f"{job.state.value}: {why}"
-    return job.state.value
+    why = job.error or job.reason or job.warning or ""
+    if job.suspended_by is not None and not job.state.is_final:
+        return f"for job {job.suspended_by}"
+    memory = format_memory(job.request.memory_bytes)
+    return (
+        why.removeprefix(f"waits for {memory} on one GPU: ").removeprefix("waits for ").removeprefix("waits its turn: ")
+    )
 
 
 def _slice(job: Job) -> str:
@@ -264,28 +354,30 @@ def _slice(job: Job) -> str:
     return format_memory(job.request.memory_bytes) + count
 
 
+def _memory(report: JobReport) -> str:
+    """Return used memory and the slice, `1.5/4 GiB`; of several slices the largest use."""
+    if not report.use:
+        return _slice(report.job)
+    most = max(report.use, key=lambda use: use.used_bytes)
+    parts = {} if report.job.lease is None else {part.gpu_uuid: part for part in report.job.lease.slices}
+    limit_bytes = parts[most.gpu_uuid].memory_bytes if most.gpu_uuid in parts else report.job.request.memory_bytes
+    count = "" if report.job.request.gpu_count == 1 else f" x {report.job.request.gpu_count}"
+    return format_use(most.used_bytes, limit_bytes) + count
+
+
 def _largest(amounts: Iterable[int]) -> str:
     found = list(amounts)
     return format_memory(max(found)) if found else ""
 
 
-def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> PlainTable:
+def of_calls(calls: Iterable[CallHistory], *, is_uncut: bool = False, now_seconds: float | None = None) -> FittedTable:
     """Lay out programs with the summary of their runs, one on each line."""
-    now = time.time() if now_seconds is None else now_seconds
-    table = PlainTable(
-        "PROGRAM",
-        "GPU",
-        "RUNS",
-        "PEAK",
-        "LASTS",
-        "LAST RUN",
-        "AUTO",
-        "BY",
-        no_wrap=_USAGE_ONE_LINE,
-    )
     from statistics import median
 
-    for call in calls:
+    now = time.time() if now_seconds is None else now_seconds
+    found = list(calls)
+    table = FittedTable(_CALLS, heading=_heading_of_history(call.gpu_name for call in found), is_uncut=is_uncut)
+    for call in found:
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
             call.signature,
@@ -298,6 +390,12 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
             _BASES.get(call.estimate.basis, call.estimate.basis.value),
         )
     return table
+
+
+def _heading_of_history(gpu_names: Iterable[str]) -> str | None:
+    return simulated_heading(
+        name.removeprefix(SIMULATED_PREFIX) if name.startswith(SIMULATED_PREFIX) else None for name in gpu_names
+    )
 
 
 def of_runs(call: CallHistory) -> PlainTable:
@@ -325,9 +423,15 @@ def of_runs(call: CallHistory) -> PlainTable:
     return table
 
 
-def of_gpu_history(found: Iterable[GpuSeries], places: Mapping[str, str]) -> PlainTable:
-    """Lay out the means of each GPU on each day of this machine's time zone, one on each line; see `Gpu.place`."""
-    table = PlainTable("GPU", "DAY", "IN USE", "RESERVED", "USED", "MOST USED", "BUSY", no_wrap=_USAGE_ONE_LINE)
+def of_gpu_history(found: Iterable[GpuSeries], gpus: Iterable[Gpu]) -> PlainTable:
+    """Lay out the means of each GPU on each day of this machine's time zone, one on each line."""
+    known = list(gpus)
+    places = {gpu.uuid: gpu.place for gpu in known}
+    table = PlainTable(
+        *("GPU", "DAY", "IN USE", "RESERVED", "USED", "MOST USED", "BUSY"),
+        no_wrap=_USAGE_ONE_LINE,
+        heading=simulated_heading(gpu.name if gpu.is_simulated else None for gpu in known),
+    )
     for series in found:
         days: dict[str, list[int]] = {}
         for at, seconds in enumerate(series.at_seconds):
@@ -357,6 +461,7 @@ def of_waste(found: Sequence[Waste]) -> PlainTable:
         "SHOULD ASK",
         "PROGRAM",
         no_wrap=_USAGE_ONE_LINE,
+        heading=_heading_of_history(each.gpu_name for each in found),
     )
     for each in found[-_MOST_JOBS:]:
         table.add_row(

@@ -4,16 +4,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
+from pgpu.cli.listings import LIST_OPTIONS, Kind, ListOptions, print_listing
 from pgpu.cli.option_table import GRACE, JOBS, JSON, ONE_JOB, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
-from pgpu.client import Client, JobReport
-from pgpu.errors import FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
+from pgpu.client import Client, JobReport, QueueReport
+from pgpu.errors import FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError, UsageError
 from pgpu.model import Job
 from pgpu.structs import Struct, replace
 from pgpu.units import is_number, quoted
+
+if TYPE_CHECKING:
+    from pgpu.cli.output.plain_table import FittedTable
 
 _POLL_SECONDS = 1.0
 """How often `logs --follow` of a function checks for new replicas."""
@@ -38,8 +43,8 @@ _LOGS_JSON = replace(JSON, help="Print one JSON object for each piece of output;
 
 @takes(
     Option("include_final", OptionKind.FLAG, ("--all", "-a"), "Include jobs that ended."),
-    Option("is_quiet", OptionKind.FLAG, ("--quiet", "-q"), "Print ids only."),
-    Option("is_uncut", OptionKind.FLAG, ("--no-trunc",), "Print commands in full."),
+    *LIST_OPTIONS,
+    Option("is_uncut", OptionKind.FLAG, ("--no-trunc",), "As --output wide."),
     Option(
         "of_kubernetes",
         OptionKind.FLAG,
@@ -60,43 +65,65 @@ def ps(
     invocation: Invocation,
     *,
     include_final: bool,
-    is_quiet: bool,
     is_uncut: bool,
     of_kubernetes: bool,
     driver: str,
-    as_json: bool,
+    **given: Any,
 ) -> None:
     """List jobs: what runs, what it holds, and why others wait."""
+    if is_uncut:
+        given["output"] = given["output"] or "wide"
+    options = ListOptions(**given)
     if of_kubernetes:
-        if include_final or is_quiet:
-            raise RequestError(
-                "--kubernetes lists what runs now, as a table or as --json", hint="leave out --all and --quiet"
-            )
-        from pgpu.kubernetes.pod_shares import shares_at
-
-        shares = shares_at(driver)
-        if as_json:
-            console.print_json(documents.of_pods(shares))
-            return
-        from pgpu.cli.output import tables
-
-        console.print_table(tables.of_pods(shares))
+        _list_pods(options, driver, include_final=include_final)
         return
     client = invocation.client()
-    reports = client.jobs(include_final=include_final)
-    if as_json:
-        console.print_json(documents.of_jobs(reports))
-    elif is_quiet:
-        for report in reports:
-            # Of other users' jobs only the memory is disclosed, not the id.
-            if not report.job.is_anonymous:
-                print(report.job.id)
-    else:
-        from pgpu.cli.output import tables
+    # A filter by state is about jobs that ended, too.
+    include_final = include_final or bool(options.filtered_values("state"))
+    print_listing(
+        options,
+        Kind(_table_of_jobs, documents.of_jobs, lambda report: _identity(report.job)),
+        lambda: client.jobs(include_final=include_final),
+        lambda: _notes_of_outsiders(client),
+    )
 
-        console.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
-        for line in tables.notes_of_outsiders(client.outsiders()):
-            console.print_note(line)
+
+def _list_pods(options: ListOptions, driver: str, *, include_final: bool) -> None:
+    if include_final:
+        raise UsageError("--kubernetes lists what runs now", hint="leave out --all")
+    options.refuse_rows("--kubernetes lists containers")
+    from pgpu.kubernetes.pod_shares import shares_at
+
+    shares = shares_at(driver)
+    if options.wants_json:
+        console.print_json(documents.of_pods(shares))
+        return
+    from pgpu.cli.output import tables
+
+    console.print_table(tables.of_pods(shares))
+
+
+def _table_of_jobs(reports: Sequence[JobReport], is_uncut: bool) -> "FittedTable":
+    from pgpu.cli.output import tables
+
+    return tables.of_jobs(reports, is_uncut=is_uncut)
+
+
+def _table_of_queue(reports: Sequence[QueueReport], is_uncut: bool) -> "FittedTable":
+    from pgpu.cli.output import tables
+
+    return tables.of_queue(reports, is_uncut=is_uncut)
+
+
+def _identity(job: Job) -> tuple[str, str]:
+    # Of other users' jobs only the memory is disclosed, not the id.
+    return ("", "") if job.is_anonymous else (job.id, job.spec.name or "")
+
+
+def _notes_of_outsiders(client: Client) -> Iterator[str]:
+    from pgpu.cli.output import tables
+
+    yield from tables.notes_of_outsiders(client.outsiders())
 
 
 @takes(ONE_JOB, _FOLLOW, _TAIL, _LOGS_JSON)
@@ -244,19 +271,15 @@ def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_j
     )
 
 
-@takes(JSON)
-def queue(invocation: Invocation, *, as_json: bool) -> None:
+@takes(*LIST_OPTIONS, JSON)
+def queue(invocation: Invocation, **given: Any) -> None:
     """List waiting jobs: order, reason, expected start.
 
     A job that waits for others (--after) has no place in the order until they ended.
     """
-    reports = invocation.client().queue()
-    if as_json:
-        console.print_json(documents.of_queue(reports))
-        return
-    from pgpu.cli.output import tables
-
-    console.print_table(tables.of_queue(reports))
+    kind = Kind(_table_of_queue, documents.of_queue, lambda report: _identity(report.job), is_newest_first=True)
+    options = ListOptions(**given)
+    print_listing(options, kind, invocation.client().queue)
 
 
 @takes(JOBS, GRACE, JSON)

@@ -15,14 +15,15 @@ from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.job_arguments import read_submission
 from pgpu.cli.job_options import PROFILE, JobOptions, rows_of
+from pgpu.cli.listings import LIST_OPTIONS, Kind, ListOptions, print_listing
 from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.errors import NodeError, RequestError
-from pgpu.model import Objective, Profile, SharingWish
+from pgpu.model import Gpu, Objective, Profile, SharingWish
 from pgpu.units import parse_duration_seconds
 
 if TYPE_CHECKING:
-    from pgpu.client import Client
+    from pgpu.client import CallHistory, Client
     from pgpu.profiling.profile_page import ProfileResult
 
 _LARGEST_FILE_BYTES = 16 << 20
@@ -31,43 +32,54 @@ _RUNS = 3
 _WEEK = "7d"
 
 
-def history(
-    context: typer.Context,
-    program: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PROGRAM]", help="Signature of a program, its beginning, or a job: show each run [all programs]."
-        ),
-    ] = None,
-    *,
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Show the memory and the time of the GPUs instead, a line for each day.")
-    ] = False,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="DURATION", help="With --gpu, so far back; a week is kept [7d].")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@takes(
+    Option(
+        "program",
+        OptionKind.OPTIONAL_WORD,
+        (),
+        "Signature of a program, its beginning, or a job: show each run [all programs].",
+        "[PROGRAM]",
+    ),
+    Option(
+        "gpu", OptionKind.FLAG, ("--gpu",), "Show the memory and the time of the GPUs instead, a line for each day."
+    ),
+    Option("since", OptionKind.TEXT, ("--since",), "With --gpu, so far back; a week is kept [7d].", "DURATION"),
+    *LIST_OPTIONS,
+    JSON,
+)
+def history(invocation: Invocation, *, program: str | None, gpu: bool, since: str | None, **given: Any) -> None:
     """Show peaks of earlier runs and sizes for --memory auto.
 
     Runs of the same program with the same arguments have one signature, the first column. With --gpu and --json, a value for
     each minute in which a job had the GPU.
     """
+    options = ListOptions(**given)
     if gpu:
         if program is not None:
             raise RequestError("--gpu is about GPUs and not about a program", hint="leave out the program or --gpu")
-        _print_gpu_history(invocation_of(context).client(), parse_duration_seconds(since or _WEEK), as_json=as_json)
+        options.refuse_rows("--gpu prints a line for each day")
+        _print_gpu_history(invocation.client(), parse_duration_seconds(since or _WEEK), as_json=options.wants_json)
         return
     if since is not None:
         raise RequestError("--since is for --gpu", hint="add --gpu, or leave --since out")
-    calls = invocation_of(context).client().history(program)
-    if as_json:
-        console.print_json(documents.of_history(calls))
-        return
     from pgpu.cli.output import tables
 
-    console.print_table(tables.of_calls(calls))
-    for call in calls if program is not None else ():
+    client = invocation.client()
+    calls: Sequence[CallHistory] = ()
+
+    def read() -> "Sequence[CallHistory]":
+        nonlocal calls
+        calls = client.history(program)
+        return calls
+
+    kind = Kind(
+        lambda reports, is_uncut: tables.of_calls(reports, is_uncut=is_uncut),
+        documents.of_history,
+        lambda call: (call.signature, ""),
+        is_newest_first=True,
+    )
+    print_listing(options, kind, read)
+    for call in calls if program is not None and options.wants_table else ():
         console.print_table(tables.of_runs(call))
 
 
@@ -78,10 +90,10 @@ def _print_gpu_history(client: "Client", span_seconds: float, *, as_json: bool) 
         return
     from pgpu.cli.output import tables
 
-    places = {}
+    gpus: Sequence[Gpu] = ()
     with suppress(NodeError):  # without a driver, or of GPUs that are gone, the UUID names them
-        places = {report.gpu.uuid: report.gpu.place for report in client.gpus()}
-    console.print_table(tables.of_gpu_history(found, places))
+        gpus = [report.gpu for report in client.gpus()]
+    console.print_table(tables.of_gpu_history(found, gpus))
 
 
 def waste(context: typer.Context, *, as_json: options.Json = False) -> None:

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
+from pgpu.cli.listings import LIST_OPTIONS, Kind, ListOptions, print_listing
 from pgpu.cli.option_table import JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.distribution import extra_hint, installed_version
@@ -18,7 +19,7 @@ from pgpu.structs import Struct, to_builtins
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from pgpu.client import Client, JobReport
+    from pgpu.client import Client, GpuReport, JobReport
     from pgpu.model.finding import Finding
 
 _REFRESH_SECONDS = 1.0
@@ -43,26 +44,39 @@ SORT_ORDERS = (
 )
 
 
-@takes(JSON)
-def gpus(invocation: Invocation, *, as_json: bool) -> None:
+@takes(*LIST_OPTIONS, JSON)
+def gpus(invocation: Invocation, **given: Any) -> None:
     """Show each GPU: memory used, granted and free, and jobs.
 
     The last column names what enforces the slices on it.
     """
-    reports = invocation.client().gpus()
-    if as_json:
-        console.print_json(documents.of_gpus(reports))
-        return
-    from pgpu.cli.output import tables
+    options = ListOptions(**given)
+    settings = invocation.settings()
+    client = invocation.make_client(settings)
+    found: Sequence[GpuReport] = ()
 
-    console.print_table(tables.of_gpus(reports))
-    if not reports:
-        console.print_note(
-            "no GPU was found; `pgpu doctor` reports why, and --simulate 'RTX 3090' before the verb simulates one"
-        )
-    outsiders = [each for report in reports for each in report.outsiders]
-    for line in (*tables.notes_of_outsiders(outsiders), *tables.notes_of_enforcers(reports)):
-        console.print_note(line)
+    def read() -> "Sequence[GpuReport]":
+        nonlocal found
+        found = client.gpus()
+        return found
+
+    def notes() -> Iterator[str]:
+        if not found:
+            yield "no GPU was found; `pgpu doctor` reports why, and --simulate 'RTX 3090' before the verb simulates one"
+        yield from tables.notes_of_outsiders(each for report in found for each in report.outsiders)
+        for line in tables.notes_of_enforcers(found):
+            if is_new_notice(settings.state_dir, line):
+                yield line
+
+    from pgpu.cli.output import tables
+    from pgpu.cli.output.notices import is_new_notice
+
+    kind = Kind(
+        lambda reports, is_uncut: tables.of_gpus(reports, is_uncut=is_uncut),
+        documents.of_gpus,
+        lambda report: (report.gpu.uuid, ""),
+    )
+    print_listing(options, kind, read, notes)
 
 
 @takes(JSON)

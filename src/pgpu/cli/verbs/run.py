@@ -46,7 +46,7 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     with deferred_signals() as signals:
         submitted = client.submit_all([submission])[0] if job.detach else client.submit_attached(submission)
         if not as_json:
-            print_simulated(submitted)
+            print_simulated([submitted], settings.state_dir)
             print_estimate(submitted)
         if job.detach:
             if signals:  # one that arrived while the job was being submitted
@@ -91,11 +91,11 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
     if job.image is None and len(words) == 1 and words[0].endswith(_JOB_FILE_SUFFIX):
         _refuse_options_beside_file(invocation.typed)
         submissions = _read_file(invocation, Path(words[0]))
-        client = invocation.client()
+        settings = invocation.settings()
     else:
         settings = invocation.settings(**job.settings())
         submissions = [read_submission(job, settings.wait_timeout, settings.sharing)]
-        client = invocation.make_client(settings)
+    client = invocation.make_client(settings)
     if is_dry_run:
         reports = client.dry_run(submissions)
         if as_json:
@@ -111,7 +111,7 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
             # They are in the ledger already, and would run although the caller has seen no ids.
             client.cancel([each.id for each in jobs], grace_seconds=0)
             raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
-    _print_submitted(jobs, as_json=as_json)
+    _print_submitted(jobs, settings.state_dir, as_json=as_json)
 
 
 def _refuse_options_beside_file(typed: Collection[str]) -> None:
@@ -138,15 +138,13 @@ def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
     return read_job_file(path, read_settings)
 
 
-def _print_submitted(jobs: Sequence[Job], *, as_json: bool) -> None:
+def _print_submitted(jobs: Sequence[Job], state_dir: Path, *, as_json: bool) -> None:
     if as_json:
         console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
         return
+    print_simulated(jobs, state_dir)
     if len(jobs) == 1:
-        print_simulated(jobs[0])
         print_estimate(jobs[0])
-    elif jobs[0].is_simulated:
-        console.print_note(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
     # Jobs of an array have one id in common, which is printed once.
     for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
         print(line)

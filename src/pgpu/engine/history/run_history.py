@@ -10,7 +10,7 @@ from pgpu.advising.memory_demand import UNKNOWN, Basis, Estimate, estimate, prog
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import Sample, mean_demand
 from pgpu.ledger import Call, Decision, LedgerView, Waiting
-from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
+from pgpu.model import SIMULATED_PREFIX, Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Quota
 from pgpu.structs import Struct, replace
@@ -203,7 +203,7 @@ class RunHistory:
 
 def history_name(gpu: Gpu) -> str:
     """Return the name of a GPU's model in the history."""
-    return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
+    return f"{SIMULATED_PREFIX}{gpu.name}" if gpu.is_simulated else gpu.name
 
 
 def name_of_gpu(job: Job, gpus: Sequence[Gpu]) -> str | None:

@@ -1,0 +1,246 @@
+"""Options and output of the verbs that list: `ps`, `queue`, `gpus`, `history`.
+
+A listing reads its reports, keeps those that match `--filter` and then `-n`, and prints them as a table, as one JSON document,
+through a template, or as ids. `--watch` repeats that. Fields of `--filter` and `--format` are the columns of `-o wide`.
+"""
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pgpu.cli.option_table import OUTPUT, Option, OptionKind, wants_json
+from pgpu.cli.output import console
+from pgpu.errors import UsageError
+from pgpu.structs import Struct
+from pgpu.units import quoted
+
+if TYPE_CHECKING:
+    from pgpu.cli.output.documents import Document
+    from pgpu.cli.output.plain_table import FittedTable
+
+_OUTPUTS = ("wide", "json", "name")
+_PLACEHOLDER = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+_TABLE = "table "
+_REFRESH_SECONDS = 2.0
+_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+QUIET = Option("is_quiet", OptionKind.FLAG, ("--quiet", "-q"), "Print ids only.")
+LIST_OPTIONS = (
+    OUTPUT,
+    Option(
+        "template",
+        OptionKind.TEXT,
+        ("--format",),
+        "Print each row by a template such as '{{.Job}} {{.State}}'; behind the word table with titles.",
+        "TEMPLATE",
+    ),
+    Option(
+        "filters",
+        OptionKind.TEXTS,
+        ("--filter", "-f"),
+        "Only rows whose column has this value, such as state=running or user=a*.",
+        "COLUMN=VALUE",
+    ),
+    QUIET,
+    Option("limit", OptionKind.NUMBER, ("--last", "-n"), "Print only this many rows, the newest ones.", "N"),
+    Option("watches", OptionKind.FLAG, ("--watch", "-w"), "Print again every 2 s until Ctrl-C."),
+)
+"""Beside `--json`, which stands last in each verb."""
+
+
+class Kind(Struct, frozen=True):
+    """What a verb lists."""
+
+    table: "Callable[[Sequence[Any], bool], FittedTable]"
+    """Lays reports out in their order, one row for each; the second argument asks for whole texts."""
+
+    document: "Callable[[Sequence[Any]], Document]"
+    identify: Callable[[Any], tuple[str, str]]
+    """Returns id and name of a report; empty for one that cannot be named in another call."""
+
+    is_newest_first: bool = False
+
+
+class ListOptions(Struct, frozen=True, kw_only=True):
+    """What was given of `LIST_OPTIONS` and `--json`."""
+
+    output: str | None
+    template: str | None
+    filters: Sequence[str]
+    is_quiet: bool
+    limit: int | None
+    watches: bool
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read.
+
+        Raises:
+            UsageError: A value is wrong, or two of the options contradict each other.
+        """
+        if self.output not in {None, *_OUTPUTS}:
+            raise UsageError(
+                f"--output {quoted(str(self.output))} is no form of output", hint=f"write one of {', '.join(_OUTPUTS)}"
+            )
+        forms = {"--json": self.as_json, "--format": self.template is not None, "--quiet": self.is_quiet}
+        forms[f"--output {self.output}"] = self.output is not None and not (self.as_json and self.output == "json")
+        given = [flag for flag, is_given in forms.items() if is_given]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} contradict each other", hint="leave one of them out")
+        for each in self.filters:
+            if not each.partition("=")[1]:
+                raise UsageError(f"--filter {quoted(each)} is not COLUMN=VALUE", hint="write it like state=running")
+        if self.template is not None and not _PLACEHOLDER.search(self.template):
+            raise UsageError(
+                f"--format {quoted(self.template)} names no column",
+                hint="write it like '{{.Job}} {{.State}}'; -o json prints JSON",
+            )
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether one JSON document is printed."""
+        return wants_json({"as_json": self.as_json, "output": self.output})
+
+    @property
+    def wants_table(self) -> bool:
+        """Whether the output is for people."""
+        return not (self.wants_json or self.is_quiet or self.template is not None or self.output == "name")
+
+    def refuse_rows(self, why: str) -> None:
+        """Refuse the options on rows where none are listed, only a table or JSON.
+
+        Raises:
+            UsageError: One of them was given.
+        """
+        if not (self.wants_table or self.wants_json) or self.filters or self.limit is not None or self.watches:
+            raise UsageError(f"{why}, as a table or as --json", hint="leave out all other options of listings")
+
+    def filtered_values(self, field: str) -> list[str]:
+        """Return the values of the filters on one column."""
+        return [value for name, _, value in (each.partition("=") for each in self.filters) if name.lower() == field]
+
+
+def print_listing(
+    options: ListOptions,
+    kind: Kind,
+    read: Callable[[], Sequence[Any]],
+    notes: Callable[[], Iterator[str]] | None = None,
+) -> None:
+    """Print what a verb lists, once or until Ctrl-C.
+
+    Args:
+        options: As they were given.
+        kind: How it is laid out.
+        read: Reads the reports.
+        notes: Lines for stderr below a table.
+
+    Raises:
+        UsageError: A filter or the template names no column.
+    """
+    before: list[str] | None = None
+    while True:
+        reports = _selected(options, kind, read())
+        if not options.watches:
+            _print_once(options, kind, reports)
+            for line in notes() if notes is not None and options.wants_table else ():
+                console.print_note(line)
+            return
+        if options.wants_json:
+            console.print_json_line(kind.document(reports))
+        elif (lines := list(_lines(options, kind, reports))) != before:
+            _draw(lines)
+            before = lines
+        threading.Event().wait(_REFRESH_SECONDS)
+
+
+def _selected(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> Sequence[Any]:
+    """Return the reports that match all filters; of several filters on one column one is enough."""
+    if options.filters:
+        from fnmatch import fnmatchcase
+
+        table = kind.table(reports, True)
+        wanted: dict[int, list[str]] = {}
+        for each in options.filters:
+            field, _, value = each.partition("=")
+            wanted.setdefault(_place(table, field), []).append(value.lower())
+        texts = [table.texts(row) for row in range(len(reports))]
+        reports = [
+            report
+            for report, cells in zip(reports, texts, strict=True)
+            if all(
+                any(fnmatchcase(part, value) for value in values for part in _parts(cells[place]))
+                for place, values in wanted.items()
+            )
+        ]
+    if options.limit is None:
+        return reports
+    return reports[: options.limit] if kind.is_newest_first else reports[max(0, len(reports) - options.limit) :]
+
+
+def _parts(text: str) -> set[str]:
+    # `exited 0` is found by its word, and `0,2`, the GPUs of a job, by each of them.
+    return {text.lower(), *text.lower().replace(",", " ").split()}
+
+
+def _place(table: "FittedTable", field: str) -> int:
+    names = [column.field for column in table.fields]
+    if field.lower() not in names:
+        raise UsageError(f"there is no column {quoted(field)}", hint=f"the columns are {', '.join(names)}")
+    return names.index(field.lower())
+
+
+def _print_once(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> None:
+    if options.wants_json:
+        console.print_json(kind.document(reports))
+        return
+    # One write: of a terminal's line-buffered stream each line would be one.
+    text = "\n".join(_lines(options, kind, reports))
+    if text:
+        print(text)
+
+
+def _lines(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> Iterator[str]:
+    if options.is_quiet or options.output == "name":
+        for report in reports:
+            word, name = kind.identify(report)
+            if word:
+                yield console.visible(name or word) if options.output == "name" else word
+    elif options.template is None:
+        yield from console.table_lines(kind.table(reports, options.output == "wide"))
+    else:
+        yield from _formatted(options.template, kind.table(reports, True))
+
+
+def _formatted(template: str, table: "FittedTable") -> Iterator[str]:
+    # A shell passes `\t` on as two characters; Docker reads them likewise.
+    text = template.removeprefix(_TABLE).replace("\\t", "\t").replace("\\n", "\n")
+    places = {name: _place(table, name) for name in _PLACEHOLDER.findall(text)}
+
+    def filled(cells: Sequence[str]) -> str:
+        return _PLACEHOLDER.sub(lambda found: console.visible(cells[places[found[1]]]), text)
+
+    rows = [table.texts(row) for row in range(len(table.rows))]
+    if not template.startswith(_TABLE):
+        yield from map(filled, rows)
+        return
+    from pgpu.cli.output.plain_table import PlainTable
+
+    laid_out = PlainTable(heading=table.heading, has_header=False)
+    for cells in ([column.title for column in table.fields], *rows):
+        laid_out.add_row(*filled(cells).split("\t"))
+    yield from map(str.rstrip, laid_out.lines())
+
+
+def _draw(lines: Sequence[str]) -> None:
+    """Draw a frame over the last one on a terminal, cut to its height; into a pipe, print it below the last one."""
+    if not sys.stdout.isatty():
+        print(*lines, "", sep="\n", flush=True)
+        return
+    import shutil
+
+    most = shutil.get_terminal_size().lines - 1
+    shown = [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"] if len(lines) > most else list(lines)
+    text = "".join(f"{line}{_REST_OF_LINE}\n" for line in shown)
+    print(f"{_HOME}{text}{_REST_OF_SCREEN}", end="", flush=True)

@@ -1,0 +1,23 @@
+"""Notices that are printed once for each state directory and version of pgpu.
+
+A notice that repeats at each command is not read any more. The file `notices` of the state directory lists those that were
+printed, one on each line; where it cannot be read or written, the notice is printed again.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from pgpu.digests import sha256
+from pgpu.distribution import installed_version
+
+
+def is_new_notice(state_dir: Path, line: str) -> bool:
+    """Whether a notice was never printed before, by this version; it counts as printed from now on."""
+    path = state_dir / "notices"
+    mark = f"{installed_version()} {sha256(line.encode()).hexdigest()[:16]}"
+    with suppress(OSError, UnicodeDecodeError):
+        if mark in path.read_text(encoding="utf-8").splitlines():
+            return False
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"{mark}\n")
+    return True

@@ -1,0 +1,283 @@
+"""What `ps`, `queue`, `gpus` and `history` print: one row for each job at any width, and forms for programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from tests.fakes.client import GPU, NOW_SECONDS, FakeClient, Outcome
+from tests.unit.conftest import Run
+from tests.unit.test_cli import validate
+
+from pgpu.cli.output import tables
+from pgpu.cli.output.plain_table import Column, FittedTable
+from pgpu.client import JobReport, QueueReport
+from pgpu.enforcement import SliceUse
+from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
+from pgpu.structs import replace
+from pgpu.units import GIB, format_use
+
+HOUR = 3600.0
+NAMES = ("lr-sweep-7", "김민준-학습-실험-이름이-아주-긴-것", "", "Ärger")
+REASON = "waits for 12 GiB on one GPU: at most 2.5 GiB free of 23.7 GiB on any of 4; 3 jobs ahead"
+
+
+def report(number: int, *, is_advisory: bool = False, gpu_model: str | None = None) -> JobReport:
+    """Return one of 30 jobs: 20 run on 4 GPUs, the others wait."""
+    job = Job(
+        f"{number * 0x9E3779B97F4:012x}"[-12:],
+        JobSpec(("python", "train.py", "--lr", "0.1", "--data", "/x" * 30), "process", name=NAMES[number % 4] or None),
+        Request(12 * GIB, compute_share=0.5 if number % 2 else None),
+        JobState.WAITING,
+        NOW_SECONDS - number * HOUR,
+        reason=REASON,
+        owner_uid=number % 3,
+        gpu_model=gpu_model,
+    )
+    if number >= 20:
+        return JobReport(job, ())
+    uuid = f"GPU-{number % 4:08}"
+    lease = Lease(job.id, (Slice(uuid, 12 * GIB),), 0.0, "shim", is_advisory=is_advisory)
+    running = replace(job, state=JobState.RUNNING, started_at_seconds=job.created_at_seconds, lease=lease, reason=None)
+    return JobReport(running, (SliceUse(uuid, number * GIB // 2, 11 * GIB, 3),), gpus=(str(number % 4),))
+
+
+JOBS = [report(number) for number in range(30)]
+
+
+def laid_out(reports: list[JobReport], width: int | None, *, is_uncut: bool = False) -> list[str]:
+    table = tables.of_jobs(reports, is_uncut=is_uncut, now_seconds=NOW_SECONDS)
+    return list(table.lines(width))
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (80, "JOB USER GPU MEMORY SHARE STATE AGE REASON"),
+        (100, "JOB NAME USER GPU MEMORY SHARE STATE AGE REASON"),
+        (160, "JOB NAME USER GPU MEMORY SHARE STATE AGE REASON PEAK REFUSED COMMAND"),
+    ],
+)
+def test_thirty_jobs_on_four_gpus_take_one_line_each(width: int, titles: str) -> None:
+    header, *rows = laid_out(JOBS, width)
+    assert header.split() == titles.split()
+    assert len(rows) == 30
+    assert max(map(cell_len, (header, *rows))) <= width
+    # Columns are aligned: those behind the names of Korean letters as well.
+    place = header.index("STATE")
+    assert {line.split()[0] for line in rows} == {each.job.id[:8] for each in JOBS}
+    for line in rows:
+        cut = next(end for end in range(len(line) + 1) if cell_len(line[:end]) == place)
+        assert line[cut:].split()[0] in {"running", "waiting"}
+
+
+def test_a_row_shows_use_and_slice_gpu_user_share_and_a_short_reason() -> None:
+    rows = laid_out(JOBS, 80)[1:]
+    assert rows[3].split()[1:] == ["root", "3", "1.5/12", "GiB", "50%", "running", "3h"]
+    assert rows[29].split()[2:10] == ["12", "GiB", "50%", "waiting", "1d", "5h", "at", "most"]
+    assert rows[29].endswith("…")
+
+
+def test_a_pipe_and_the_wide_form_get_whole_ids_and_reasons() -> None:
+    for lines in (laid_out(JOBS, None), laid_out(JOBS, 80, is_uncut=True)):
+        assert JOBS[0].job.id in lines[1]
+        assert lines[-1].count(REASON.removeprefix("waits for 12 GiB on one GPU: ")) == 1
+    assert "/x" * 30 in laid_out(JOBS, 80, is_uncut=True)[1]
+
+
+@pytest.mark.parametrize("width", [1, 40, 80, 100, 160])
+def test_an_advisory_limit_is_shown_at_every_width(width: int) -> None:
+    header, first, second, *_ = laid_out([report(0, is_advisory=True), *JOBS[1:]], width)
+    assert "LIMIT" in header.split()
+    assert "advisory" in first.split()
+    assert "advisory" not in second.split()
+
+
+def test_simulated_jobs_stand_in_the_heading_and_among_real_ones_in_a_column_of_their_own() -> None:
+    simulated = [report(number, gpu_model="rtx-3090x4") for number in range(4)]
+    heading, header, *_ = laid_out(simulated, 80)
+    assert heading == "simulated GPUs (rtx-3090x4): kernels compute nothing"
+    assert "SIMULATED" not in header
+    heading, header, *rows = laid_out([*simulated, *JOBS[4:]], 80)
+    assert "rtx-3090x4" in heading
+    place = header.index("SIMULATED")
+    assert [line[place : place + 10].strip() for line in rows[:5]] == ["rtx-3090x4"] * 4 + [""]
+
+
+def test_ids_are_as_long_as_tells_them_apart() -> None:
+    table = FittedTable((Column("JOB", 1, is_id=True),))
+    for each in ("0123456789ab", "0123456789cd"):
+        table.add_row(each)
+    assert list(table.lines(80))[1:] == ["0123456789a", "0123456789c"]
+
+
+@given(st.lists(st.text("a한漢é\u0301각…", max_size=30), min_size=1, max_size=4), st.integers(10, 60))
+def test_no_row_is_wider_than_the_terminal_in_any_script(names: list[str], width: int) -> None:
+    table = FittedTable((Column("A", 1, least=3, is_always=True), Column("B", 2, least=4, is_always=True)))
+    for name in names:
+        table.add_row(name, name[::-1])
+    assert all(cell_len(line) <= width for line in table.lines(width))
+
+
+def test_letters_of_a_syllable_that_terminals_join_count_once() -> None:
+    table = FittedTable((Column("A", 1), Column("B", 1)))
+    table.add_row("\u1112\u1161\u11ab", "x")  # 한 as macOS writes it: three letters, two cells
+    assert list(table.lines(80))[1] == "\u1112\u1161\u11ab  x"
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "text"),
+    [
+        (0, 4 * GIB, "0/4 GiB"),
+        (3 * GIB // 2, 4 * GIB, "1.5/4 GiB"),
+        (641 << 20, 1205 << 20, "0.626/1.18 GiB"),
+        (641 << 20, 1000 << 20, "641/1000 MiB"),
+    ],
+)
+def test_use_has_the_unit_of_its_limit(used: int, limit: int, text: str) -> None:
+    assert format_use(used, limit) == text
+
+
+def test_the_queue_fits_a_terminal() -> None:
+    waiting = [QueueReport(place, each.job) for place, each in enumerate(JOBS[20:], 1)]
+    for width in (80, 100, 160):
+        lines = list(tables.of_queue(waiting, is_uncut=False, now_seconds=NOW_SECONDS).lines(width))
+        assert len(lines) == 11
+        assert max(map(cell_len, lines)) <= width
+        assert lines[0].split()[:2] == ["PLACE", "JOB"]
+        assert all(" unknown " in line for line in lines[1:])
+
+
+@pytest.fixture
+def filled(run: Run, client: FakeClient, capsys: pytest.CaptureFixture[str]) -> Run:
+    for name, memory in (("one", "2GiB"), ("two", "3GiB")):
+        run("run", "-d", "--memory", memory, "--name", name, "--", "sleep", "9")
+    run("run", "-d", "--memory", "4GiB", "--", "sleep", "9")
+    client.outcome = Outcome(exit_code=7)
+    run("run", "--memory", "1GiB", "--name", "ended", "--", "true")
+    run("submit", "--memory", "23GiB", "--name", "waits", "--", "true")
+    capsys.readouterr()
+    return run
+
+
+def shown(filled: Run, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert filled(*words) == 0
+    return capsys.readouterr().out
+
+
+def test_output_forms_of_ps(filled: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [f"{number:012x}" for number in (1, 2, 3, 5)]
+    assert shown(filled, capsys, "ps", "-q").split() == ids
+    assert shown(filled, capsys, "ps", "-o", "name").split() == ["one", "two", ids[2], "waits"]
+    assert shown(filled, capsys, "ps", "-o", "json") == shown(filled, capsys, "ps", "--json")
+    assert "sleep 9" in shown(filled, capsys, "ps", "--output=wide")
+    assert shown(filled, capsys, "ps", "-n", "2", "-q").split() == ids[2:]
+    assert shown(filled, capsys, "queue", "-q") == f"{ids[3]}\n"
+    assert shown(filled, capsys, "queue", "-n", "0", "-q") == ""
+    assert shown(filled, capsys, "gpus", "-q") == f"{GPU.uuid}\n"
+
+
+def test_a_template_is_filled_with_columns(filled: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(filled, capsys, "ps", "--format", "{{.Name}}={{ .MEMORY }}", "-n", "4").splitlines() == [
+        "one=0/2 GiB",
+        "two=0/3 GiB",
+        "=0/4 GiB",
+        "waits=23 GiB",
+    ]
+    lines = shown(filled, capsys, "ps", "--format", r"table {{.State}}\t{{.Name}}").splitlines()
+    assert lines == [
+        "simulated GPUs (rtx-3090): kernels compute nothing",
+        "STATE    NAME",
+        "running  one",
+        "running  two",
+        "running",
+        "waiting  waits",
+    ]
+
+
+def test_filters_of_one_column_add_up_and_those_of_several_narrow_down(
+    filled: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def names(*words: str) -> list[str]:
+        return [each["name"] for each in json.loads(shown(filled, capsys, "ps", "--json", *words))["jobs"]]
+
+    assert names("--filter", "name=one", "--filter", "name=w*") == ["one", "waits"]
+    assert names("-f", "state=running", "-f", "name=?*") == ["one", "two"]
+    assert names("-f", "STATE=exited") == ["ended"]  # of jobs that ended, as they are asked for by state
+    assert names("-f", "user=nobody") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "hints"),
+    [
+        (("ps", "-o", "yaml"), "'yaml' is no form of output", "wide, json, name"),
+        (("ps", "-q", "--json"), "--json and --quiet contradict", "leave one"),
+        (("queue", "-o", "wide", "--format", "{{.Job}}"), "contradict", "leave one"),
+        (("gpus", "--format", "json"), "names no column", "-o json"),
+        (("ps", "--format", "{{.Nothing}}"), "no column 'Nothing'", "job, name, user"),
+        (("ps", "--filter", "state"), "not COLUMN=VALUE", "state=running"),
+        (("ps", "--filter", "nothing=1"), "no column 'nothing'", "job, name, user"),
+        (("ps", "-n", "many"), "many", "--help"),
+        (("history", "a", "b"), "unexpected extra argument", "--help"),
+        (("ps", "--kubernetes", "-q"), "as a table or as --json", "leave out"),
+    ],
+)
+def test_wrong_options_of_a_listing_exit_with_2(
+    run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str, hints: str
+) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    if "--json" in words:
+        content = validate("error", error)["error"]
+        error = f"{content['message']}\nhint: {content['hint']}\n"
+    line, hint = error.splitlines()
+    assert says in line
+    assert hints in hint
+
+
+def test_watch_prints_until_it_is_interrupted(
+    filled: Run, client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.cli.listings._REFRESH_SECONDS", 0.0)
+    read = client.jobs
+    calls: list[Any] = []
+
+    def jobs(*, include_final: bool) -> Any:
+        calls.append(include_final)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        if len(calls) == 3:
+            client.stop("one", grace_seconds=0)
+        return read(include_final=include_final)
+
+    monkeypatch.setattr(client, "jobs", jobs)
+    assert filled("ps", "--watch", "-q") == 130
+    before = capsys.readouterr().out
+    assert before.split() == [
+        f"{number:012x}" for number in (1, 2, 3, 5, 2, 3, 5)
+    ]  # what has not changed is not repeated
+    calls.clear()
+    assert filled("ps", "--watch", "--json") == 130
+    for line in capsys.readouterr().out.splitlines():
+        validate("jobs", line)
+
+
+def test_a_notice_is_printed_once_for_each_state_directory(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(platformdirs.user_state_path("pgpu")).mkdir(parents=True)
+    assert run("run", "--memory", "1GiB", "true") == 0
+    assert "on a simulated rtx-3090, where kernels compute nothing" in capsys.readouterr().err
+    assert run("run", "--memory", "1GiB", "true") == 0
+    assert capsys.readouterr().err == ""
+    assert run("gpus") == 0
+    assert "does not cover" in capsys.readouterr().err
+    assert run("gpus") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_place_in_an_array_changes_nothing_of_a_row() -> None:
+    job = replace(JOBS[0].job, place=Place(array_id="a" * 12, array_index=3))
+    assert laid_out([JobReport(job, JOBS[0].use, gpus=("0",))], 80) == laid_out([JOBS[0]], 80)
