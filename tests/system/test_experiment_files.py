@@ -2,12 +2,13 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.lab import p1, report
+from pgpu.lab import p1, p1_page, report
 from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
 
 GIB = 1 << 30
@@ -89,6 +90,22 @@ def test_every_figure_of_p1_is_a_png(tmp_path: Path) -> None:
     ]
 
     assert all(is_png(path) for path in drawn)
+
+
+def test_p1s_page_draws_each_job_and_loads_nothing(tmp_path: Path) -> None:
+    died = JobOutcome("b", 100.0, 102.0, 1, None, "<script>alert(1)</script>")
+    bare, sliced = trial(job("a"), died, samples=SAMPLES), trial(job("c"), job("d"), is_with_pgpu=True, samples=SAMPLES)
+    table = report.Table("P1", ("jobs", "failed"), ((2, 1), (2, None)))
+    found = report.Report("p1", "RTX 3090", True, "process", {}, table, ("1 of 2 <failed>",), ())
+
+    page = p1_page.write_page(found, [bare, sliced], tmp_path / "index.html", 15, "2026-11-28").read_text("utf-8")
+
+    assert re.findall(r"<h2>(With.*?)</h2>", page) == ["Without pgpu 1 of 2 jobs fail", "With pgpu 0 of 2 jobs fail"]
+    assert (page.count('class="failed"'), page.count('class="done"')) == (1, 3)
+    assert "<dt>of 2 jobs fail in the paper</dt><dd>15</dd>" in page
+    assert "simulated RTX 3090" in page
+    assert "1 of 2 &lt;failed&gt;" in page
+    assert not re.search(r"<script|<link|<img|url\(|https?:|src=|href=", page)
 
 
 def test_trials_in_which_nothing_completed_can_be_drawn(tmp_path: Path) -> None:

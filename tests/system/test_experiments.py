@@ -29,7 +29,7 @@ def experiment(place: Path, *words: str, model: str = "RTX 3090") -> dict[str, A
 
 def assert_files_are_there(report: dict[str, Any]) -> None:
     paths = [Path(name) for name in report["files"]]
-    assert {path.suffix for path in paths} == {".csv", ".png"}
+    assert {path.suffix for path in paths} - {".html"} == {".csv", ".png"}
     assert all(path.stat().st_size > 0 for path in paths)
 
 
@@ -55,6 +55,9 @@ def test_p1_without_pgpu_fails_at_24_since_the_device_is_full(tmp_path: Path) ->
 
     assert int(report["table"][0]["failed"]) >= 1
     assert (tmp_path / "p1-failed-memory.png").exists()
+    assert f"Without pgpu {report['table'][0]['failed']} of 24 jobs fail" in (tmp_path / "index.html").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.soak

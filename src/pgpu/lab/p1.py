@@ -10,9 +10,11 @@ P1: Kim and Kang, Korea University, 2023, on an RTX 3090. Each experiment's modu
 import random
 import statistics
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from pgpu.lab import p1_cost, report
+from pgpu.distribution import extra_hint, has_module
+from pgpu.lab import p1_cost, p1_page, report
 from pgpu.lab.outcomes import ExperimentTrial, mean_seconds, spread, whole_time
 from pgpu.lab.p1_cost import Comparison, compare, costs, is_free_of_failures
 from pgpu.lab.report import Cell, Report, Table
@@ -125,12 +127,14 @@ class P1Plan(Struct, frozen=True):
 
 
 def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
-    """Run every trial and write tables, samples and figures.
+    """Run every trial and write tables, samples, a page and, if matplotlib is installed, figures.
 
     Raises:
-        NodeError: matplotlib is missing, or a program does not load.
+        NodeError: A program does not load.
     """
-    report.require_plotting()
+    has_plots = has_module("matplotlib")
+    if not has_plots:
+        bed.progress(f"draws no PNG files, since matplotlib is not installed: {extra_hint('lab')}")
     trials: list[ExperimentTrial] = []
     comparisons: list[Comparison] = []
     if {True, False} <= {*plan.with_pgpu}:
@@ -146,13 +150,16 @@ def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
     found = costs(comparisons)
     findings = (*p1_cost.findings(found), *_findings(trials))
-    figures = _draw(trials, directory, report.caption(bed))
+    figures = _draw(trials, directory, report.caption(bed)) if has_plots else ()
     written = report.write_report("p1", bed, to_builtins(plan), trials, directory, table, findings, figures)
-    if not comparisons:
-        return written
-    further = p1_cost.table(found)
-    files = (*written.files, *p1_cost.write(comparisons, further, directory))
-    return replace(written, further=(further,), files=files)
+    if comparisons:
+        further = p1_cost.table(found)
+        files = (*written.files, *p1_cost.write(comparisons, further, directory))
+        written = replace(written, further=(further,), files=files)
+    paper = p1_row(max(plan.job_counts))
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    page = p1_page.write_page(written, trials, directory / "index.html", paper.failed if paper else None, date)
+    return replace(written, files=(*written.files, page))
 
 
 def _arrivals(plan: P1Plan) -> Iterator[tuple[bool, int, Sequence[SlicedJob]]]:
