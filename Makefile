@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
+.PHONY: help setup build check test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,9 +41,18 @@ build: $(STAMP) ## Build the C libraries with this machine's compiler into src/p
 	@$(BIN)/cmake --build $(NATIVE) -j $(JOBS)
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
+# Runs a command line and prints how long it took, also if it fails.
+timed = @began=$$(date +%s); $(1); code=$$?; echo "make $@: $$(($$(date +%s) - began)) s"; exit $$code
+
+SMOKE := tests/system/test_cli_jobs.py 'tests/system/test_documented_commands.py::test_the_shell_blocks_of_a_page_run[README.md]'
+
+check: build ## Run lint, types, unit and contract tests and a smoke of the command line (two minutes on two cores)
+	$(call timed,$(MAKE) --no-print-directory lint && \
+	    $(BIN)/pytest -q -n $$(($(JOBS) + 2)) --dist loadfile -m 'not soak' tests/contract $(SMOKE) tests/unit $(TEST_OPTIONS))
+
 test: build $(FRAMEWORKS)/numba/.installed ## Run every test that this machine can run, except soaks; the others print why they are skipped
 # In the folders' order, unit tests last: no core waits for a long file at the end. Two workers more than cores, since many tests wait.
-	$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS)
+	$(call timed,$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS))
 
 test-unit: build ## Run the unit tests alone (half a minute on two cores)
 	$(BIN)/pytest -q -n $(JOBS) -p no:schemathesis tests/unit $(TEST_OPTIONS)
@@ -73,8 +82,8 @@ fuzz: ## Fuzz what the monitor reads from other processes for FUZZ_SECONDS, with
 	clang -g -O1 -std=gnu11 -D_GNU_SOURCE -Inative/monitor -Inative/bare -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all native/fuzz/readers.c $(READERS) -o build/fuzz/readers
 	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -artifact_prefix=build/fuzz/ build/fuzz/found native/fuzz/corpus
 
-demo: build ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090
-	$(BIN)/pgpu --simulate 'RTX 3090' lab p1 --jobs 25 --both --output build/demo
+demo: ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090 (a minute; an environment of its own)
+	@PYTHON='$(PYTHON)' tools/demo
 
 test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## Run PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; record the result
 	@mkdir -p $(dir $(RECORD))
