@@ -42,8 +42,9 @@ static bool take_offset(struct text *text, uint64_t *value) {
     const char *begin = text->at;
     *value = 0;
     for (; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++) {
-        if (*value > (INT64_MAX - 9) / 10) return false;
-        *value = *value * 10 + (uint64_t)(*text->at - '0');
+        const uint64_t digit = (uint64_t)(*text->at - '0');
+        if (*value > (INT64_MAX - digit) / 10) return false; /* INT64_MAX itself: from now on */
+        *value = *value * 10 + digit;
     }
     return text->at > begin;
 }

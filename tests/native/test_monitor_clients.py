@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.monitored import Monitored, cpu_ticks, queued_bytes, state_of
 from tests.waiting import until
 
+from pgpu.client.following import FROM_NOW_ON
 from pgpu.engine.streams.frames import Hello, Kind, decode_gap, encode_frame, encode_hello
 from pgpu.runtimes.job_monitor import read_record
 
@@ -89,6 +90,16 @@ def test_a_large_input_arrives_whole(make: Make) -> None:
     job.end()
     expected = subprocess.run(["sha256sum"], input=b"y" * (2 << 20), capture_output=True, check=True).stdout
     assert job.output() == expected
+
+
+def test_a_client_of_the_end_alone_gets_no_output(make: Make) -> None:
+    job = make().start("sh", "-c", "echo before; read line; echo after", stdin=True)
+    until(lambda: b"before" in job.output())
+    client = job.attach(FROM_NOW_ON, owns_stdin=True)
+    client.send(b"\n")
+    job.end()
+    job.order("finish")
+    assert [frame.kind for frame in client.frames()] == [Kind.END]
 
 
 def test_a_client_of_an_empty_log_costs_no_cpu(make: Make) -> None:
@@ -176,6 +187,7 @@ def test_a_client_behind_the_oldest_record_gets_the_gap(make: Make) -> None:
         b"\x09\x00\x00\x00\x00",
         b"\x04\x00\x00\x00\x01x",
         encode_frame(Kind.HELLO, b'{"offset": 99999999999999999999, "holds_back": true, "owns_stdin": true}'),
+        encode_frame(Kind.HELLO, b'{"offset": 9223372036854775808, "holds_back": true, "owns_stdin": true}'),
         encode_frame(Kind.HELLO, b'{"offset": -1, "holds_back": true, "owns_stdin": true}'),
         encode_frame(Kind.HELLO, b'{"offset": 1, "holds_back": true}'),
         encode_frame(Kind.HELLO, b"x" * 600),
