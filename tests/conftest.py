@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ from pgpu.host.stderr_log import log_to_stderr
 settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
 log_to_stderr()  # as every program of pgpu does
+
+CHROMIUM = "/usr/bin/chromium"
+"""Of Debian's package."""
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
 _PROBE_TIMEOUT_SECONDS = 240
@@ -105,6 +109,12 @@ _NO_NODE_POWER = (
 )
 
 
+def _why_no_browser(_marker: pytest.Mark) -> str | None:
+    if find_spec("playwright") is None:
+        return "Playwright is not installed"
+    return None if Path(CHROMIUM).exists() else f"there is no {CHROMIUM} (apt-get install chromium)"
+
+
 def _failure_of_python(code: str, what: str) -> str | None:
     return _failure_of((sys.executable, "-c", code), what)
 
@@ -121,6 +131,7 @@ def _failure_of(command: tuple[str, ...], what: str) -> str | None:
 
 
 _CHECKS: dict[str, Callable[[pytest.Mark], str | None]] = {
+    "browser": _why_no_browser,
     "docker": _why_no_docker,
     "podman": _why_no_podman,
     "userns": _why_no_userns,

@@ -14,6 +14,7 @@ from pgpu.server.application import create_app
 from pgpu.server.health import Maintenance
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
 from pgpu.services.access import AccessRules
+from pgpu.services.administration import uid_of_token
 from pgpu.services.engine_pool import EnginePool
 from pgpu.units import GIB
 
@@ -36,11 +37,14 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
     deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
-    return create_app(EnginePool(engine, is_server=True), AccessRules(), Maintenance(engine), deployer)
+    rules = AccessRules(lambda token: uid_of_token(engine.ledger.tokens, token))
+    return create_app(EnginePool(engine, is_server=True), rules, Maintenance(engine), deployer)
 
 
-def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
-    """Return an answer's status, headers and body."""
+def asked(
+    app: ASGIApp, method: str, target: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Return an answer's status, headers and body; the names of headers to send have `_` for `-`."""
     path, _, query = target.partition("?")
     scope: Scope = {
         "type": "http",
@@ -48,7 +52,10 @@ def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[in
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+        ],
         "http_version": "1.1",
         "scheme": "http",
         "server": ("pgpu", 80),
@@ -66,5 +73,5 @@ def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[in
         await app(scope, receive, send)
 
     asyncio.run(ask())
-    headers = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
-    return said[0]["status"], headers, b"".join(message.get("body", b"") for message in said)
+    found = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
+    return said[0]["status"], found, b"".join(message.get("body", b"") for message in said)

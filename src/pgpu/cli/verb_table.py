@@ -83,6 +83,7 @@ VERBS = {
     "calibrate": CommandEntry("learning:calibrate", LEARNING),
     "function": CommandEntry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
     "serve": CommandEntry("serve:serve", SERVING),
+    "dashboard": CommandEntry("serve:dashboard", SERVING),
     "install-runtime": CommandEntry("serve:install_runtime", SERVING),
     "kubernetes": CommandEntry("kubernetes:verbs", CLUSTER),
     "lab": CommandEntry("lab:verbs", LAB),

@@ -1,6 +1,7 @@
 """The ASGI application of a server: services, routes and error handlers; `listeners` opens the sockets."""
 
 import asyncio
+import os
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
@@ -9,16 +10,23 @@ from starlette.responses import Response
 
 from pgpu.distribution import installed_version
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
+from pgpu.ledger import GpuHistory
 from pgpu.server import health, stream_routes
+from pgpu.server.dashboard.feed import Feed
+from pgpu.server.dashboard.picture import PictureReader
+from pgpu.server.dashboard.routes import Board, WeekCache
+from pgpu.server.dashboard.routes import routes as dashboard_routes
+from pgpu.server.dashboard.sign_in import SessionKey, TokenSignIn
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.health import Maintenance, ReadinessProbe
 from pgpu.server.metrics import MetricsMiddleware, ServerMetrics
 from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, error_response
 from pgpu.server.routes import handwritten, table_routes
 from pgpu.server.stream_routes import StreamRelay
-from pgpu.services.access import AccessRules
+from pgpu.services.access import AccessRules, Caller, Identity
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionStore
+from pgpu.services.job_service import JobService
 from pgpu.services.messages import Wait
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROUTES
 
@@ -51,16 +59,42 @@ def create_app(
     app.state.flights = SingleFlight()
     app.state.metrics = ServerMetrics()
     app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
+    board = app.state.board = _board(app)
+
+    def leave() -> None:
+        app.state.relay.begin_shutdown()
+        board.feed.close()
+
+    app.state.leave = leave
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
-    for router in (stream_routes.routes, handwritten, table_routes(), health.routes):
+    for router in (stream_routes.routes, handwritten, table_routes(), health.routes, dashboard_routes):
         app.include_router(router)
+    add_error_handlers(app)
+    rows = (*JOB_ROUTES, *GPU_ROUTES, *ADMIN_ROUTES, *FUNCTION_ROUTES)
+    add_body_schemas(app, [Wait, *(body for row in rows if (body := row.body or row.value) is not None)])
+    return app
+
+
+def _board(app: FastAPI) -> Board:
+    engines: EnginePool = app.state.engines
+    engine, server = engines.own, Identity(os.geteuid(), os.getegid(), frozenset())
+    settings = engine.settings
+    reader = PictureReader(JobService(engines, Caller(server.uid, is_admin=True, identity=server)))
+    return Board(
+        Feed(reader.read),
+        TokenSignIn(app.state.rules, engine.ledger.tokens, SessionKey.of_directory(settings.state_directory)),
+        lambda caller: JobService(engines, caller),
+        WeekCache(GpuHistory(settings.state_directory)),
+        app.state.functions,
+    )
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let an application answer every error as JSON."""
     app.add_exception_handler(PgpuError, _answer_error)
     app.add_exception_handler(Exception, _answer_bug)
     app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_exception_handler(HTTPException, _answer_http_error)
-    rows = (*JOB_ROUTES, *GPU_ROUTES, *ADMIN_ROUTES, *FUNCTION_ROUTES)
-    add_body_schemas(app, [Wait, *(body for row in rows if (body := row.body or row.value) is not None)])
-    return app
 
 
 async def _answer_error(connection: Request | WebSocket, error: Exception) -> Response:

@@ -17,7 +17,6 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -28,7 +27,6 @@ from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_for
 from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.quiet_server import QuietServer
-from pgpu.server.stream_routes import StreamRelay
 from pgpu.structs import Struct
 
 _BACKLOG = 1024
@@ -183,8 +181,8 @@ def serve(
     """Answer requests until SIGTERM or SIGINT.
 
     Args:
-        app: The application.
-        unix: The listening Unix socket.
+        app: The application; its `state.leave` ends the requests that wait.
+        unix: The listening Unix socket; of `pgpu dashboard`, one of loopback.
         tcp: Another address, or None.
         most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
         on_ready: Called once signals end the server gracefully.
@@ -196,7 +194,7 @@ def serve(
     servers = [_ListenerServer(_configuration(app), unix, counter)]
     if tcp is not None:
         servers.append(_ListenerServer(_load_certificate(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
-    asyncio.run(_serve(servers, cast("StreamRelay", app.state.relay), on_ready))
+    asyncio.run(_serve(servers, app.state.leave, on_ready))
 
 
 def _load_certificate(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
@@ -246,10 +244,10 @@ class _ListenerServer(QuietServer):
         await super().shutdown(sockets)
 
 
-async def _serve(servers: Sequence[_ListenerServer], relay: StreamRelay, on_ready: Callable[[], None]) -> None:
+async def _serve(servers: Sequence[_ListenerServer], leave: Callable[[], None], on_ready: Callable[[], None]) -> None:
     def begin_shutdown() -> None:
         # Waiting requests first: uvicorn waits for them until its timeout otherwise.
-        relay.begin_shutdown()
+        leave()
         for server in servers:
             server.leave()
 

@@ -121,6 +121,11 @@ def uid_of_token(tokens: Tokens, text: str) -> int | None:
     return found.uid if found is not None and is_valid else None
 
 
+def token_id_of(text: str) -> str:
+    """Return the id in a token; empty if there is none."""
+    return text.partition("_")[2].partition("_")[0]
+
+
 def digest_of(secret: str) -> str:
     """Return the stored form of a token's secret part; its 256 random bits need no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

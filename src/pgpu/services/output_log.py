@@ -18,6 +18,11 @@ class LogCursor:
 
         self._records = RecordDecoder()
 
+    @property
+    def record_offset(self) -> int:
+        """Of the first byte behind the complete records: a new cursor can begin there."""
+        return self.offset - self._records.pending_bytes
+
     def read_frame(self, frame: Frame) -> Iterator[Record]:
         """Yield the records that a frame completes."""
         if frame.kind is Kind.GAP:

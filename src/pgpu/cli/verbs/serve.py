@@ -1,4 +1,4 @@
-"""`pgpu serve` runs the server of a machine; `pgpu install-runtime` registers the runtime `pgpu` with Docker."""
+"""`pgpu serve` runs the server of a machine, `pgpu dashboard` its page for one user; `pgpu install-runtime` registers the runtime with Docker."""
 
 import importlib.util
 import os
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SYSTEM_STATE = Path("/var/lib/pgpu")
 _GATEWAY = "127.0.0.1:8080"
 _NO_GATEWAY = "none"
+_DASHBOARD_PORT = 8765
 
 
 def serve(
@@ -69,8 +70,7 @@ def serve(
     from pgpu.app.server_process import serve as serve_until_signal
     from pgpu.app.settings import Settings
 
-    if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-        raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
+    _check_libraries()
     settings = invocation_of(context).settings(host=host, idle_timeout=idle_timeout)
     if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
         settings = replace(settings, state_dir=_SYSTEM_STATE)  # root's own home is not for a service
@@ -83,6 +83,29 @@ def serve(
         console.print_note,
         _read_gateway(gateway),
     )
+
+
+def dashboard(
+    context: typer.Context,
+    *,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=options.MOST_PORT, help="Port on 127.0.0.1; 0 for any.")
+    ] = _DASHBOARD_PORT,
+) -> None:
+    """Show GPUs, jobs and their last week in a browser.
+
+    Prints a link that signs one browser in; it is valid once, for a minute, and Enter prints another one. The page changes nothing.
+    Runs until Ctrl-C, on 127.0.0.1 alone. A server has the same page at /dashboard.
+    """
+    _check_libraries()
+    from pgpu.app.dashboard_process import serve_dashboard
+
+    serve_dashboard(invocation_of(context).settings(), port, print)
+
+
+def _check_libraries() -> None:
+    if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
+        raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
 
 
 def _read_gateway(words: str) -> str | None:

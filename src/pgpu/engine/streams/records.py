@@ -59,6 +59,11 @@ class RecordDecoder:
             del self._pending[:end]
             yield Record(_NAMES[number], payload, time_ns)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Length of the part of a record that was fed and is not complete."""
+        return len(self._pending)
+
     def forget(self) -> None:
         """Discard an incomplete record: its end is lost."""
         self._pending.clear()

@@ -1,0 +1,191 @@
+"""Sends pictures to all viewers: one reading and one encoding a second, however many watch.
+
+The public part of a change is encoded once for all viewers, the rest once for each user: administrators, who see everything, share
+one encoding. A new viewer gets everything once, and then changes. A viewer whose queue is full is disconnected: its `EventSource`
+connects again and gets everything, so no page keeps an old row. Without viewers nothing is read.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from pgpu.errors import PgpuError
+from pgpu.server.dashboard.picture import RESTS, Picture, Row
+from pgpu.structs import encode_json
+
+PERIOD_SECONDS = 1.0
+
+MOST_QUEUED = 16
+"""Messages that wait for one viewer: as many seconds."""
+
+MOST_STREAM_SECONDS = 600.0
+"""A stream ends after this time and is opened again, so that a revoked token is noticed."""
+
+_ALIVE_SECONDS = 15.0
+_EMPTY = Picture({}, {}, {})
+
+_Tables = Mapping[str, tuple[Mapping[Any, Row], Mapping[Any, Row]]]
+
+
+class Feed:
+    """The viewers of one application; used from one event loop."""
+
+    def __init__(self, read: Callable[[], Picture], period_seconds: float = PERIOD_SECONDS) -> None:
+        """Begin without viewers.
+
+        Args:
+            read: Called in a thread, never twice at a time.
+            period_seconds: Shortest time between two readings.
+        """
+        self._read = read
+        self._period_seconds = period_seconds
+        self._viewers: set[_Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._picture = _EMPTY
+        self._everything: bytes | None = None
+        """The public part of the picture, encoded for new viewers."""
+
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        for viewer in self._viewers:
+            viewer.end()
+
+    async def stream(self, uid: int | None) -> AsyncIterator[bytes]:
+        """Yield the server-sent events for one viewer.
+
+        Args:
+            uid: The only user whose jobs are shown; None for all.
+        """
+        viewer = _Viewer(uid)
+        self._viewers.add(viewer)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        until_seconds = time.monotonic() + MOST_STREAM_SECONDS
+        try:
+            yield b"retry: 1000\n\n"
+            if self._picture is not _EMPTY:
+                self._welcome(viewer)
+            while not self._is_closed and time.monotonic() < until_seconds:
+                message = b": alive\n\n"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_ALIVE_SECONDS):
+                        message = await viewer.queue.get() or b""
+                if not message:
+                    return
+                yield message
+        finally:
+            self._viewers.discard(viewer)
+
+    async def _run(self) -> None:
+        try:
+            while self._viewers and not self._is_closed:
+                began_seconds = time.monotonic()
+                problem = None
+                try:
+                    picture = await run_in_threadpool(self._read)
+                except (
+                    PgpuError
+                ) as exc:  # a full disk, a locked ledger: the page shows it, and the next reading may succeed
+                    picture, problem = self._picture, str(exc)
+                read_seconds = time.monotonic() - began_seconds
+                self._send(picture, problem)
+                await asyncio.sleep(max(self._period_seconds - read_seconds, RESTS * read_seconds))
+        finally:
+            # No await since the last check for viewers: a later one starts another task.
+            self._task, self._picture, self._everything = None, _EMPTY, None
+
+    def _send(self, picture: Picture, problem: str | None) -> None:
+        before, self._picture = self._picture, picture
+        public: bytes | None = None
+        self._everything = None
+        trouble = _event("problem", {"text": problem}) if problem is not None else b""
+        own: dict[int | None, bytes] = {}
+        for viewer in list(self._viewers):
+            if viewer.is_new:
+                self._welcome(viewer)
+                continue
+            if public is None:
+                tables: _Tables = {"gpus": (before.gpus, picture.gpus), "jobs": (before.jobs, picture.jobs)}
+                public = _changes(tables, _head(before), _head(picture))
+            if viewer.uid not in own:
+                rows = _rows_of(before, viewer.uid), _rows_of(picture, viewer.uid)
+                own[viewer.uid] = _changes({"own": rows}, {}, {})
+            viewer.put(public + own[viewer.uid] + trouble)
+
+    def _welcome(self, viewer: "_Viewer") -> None:
+        """Queue everything for a new viewer."""
+        picture = self._picture
+        if self._everything is None:
+            tables: _Tables = {"gpus": ({}, picture.gpus), "jobs": ({}, picture.jobs)}
+            self._everything = _changes(tables, {}, _head(picture), "all")
+        viewer.put(self._everything + _changes({"own": ({}, _rows_of(picture, viewer.uid))}, {}, {}))
+        viewer.is_new = False
+
+
+class _Viewer:
+    """One stream."""
+
+    def __init__(self, uid: int | None) -> None:
+        self.uid = uid
+        self.is_new = True
+        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_QUEUED)
+
+    def put(self, message: bytes) -> None:
+        """Queue a message; a viewer that does not read is ended."""
+        if not message:
+            return
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.end()
+
+    def end(self) -> None:
+        """End the stream at its next message."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
+
+
+def _head(picture: Picture) -> Mapping[str, object]:
+    return {"simulated": picture.simulated, "problem": picture.problem}
+
+
+def _rows_of(picture: Picture, uid: int | None) -> Mapping[int, Row]:
+    return {number: row for number, (owner, row) in picture.own.items() if uid is None or owner == uid}
+
+
+def _changes(
+    tables: _Tables,
+    head_before: Mapping[str, object],
+    head: Mapping[str, object],
+    name: str = "",
+) -> bytes:
+    """Encode the rows that differ between two pictures, and the keys of those that are gone; empty without any.
+
+    Args:
+        tables: Rows by key before and now, by the table's name.
+        head_before: Values beside the tables.
+        head: Likewise, now.
+        name: Of the event; empty for the default.
+    """
+    content: dict[str, object] = {}
+    for table, (before, now) in tables.items():
+        if changed := [row for key, row in now.items() if before.get(key) != row]:
+            content[table] = changed
+        if gone := [key for key in before if key not in now]:
+            content[f"gone_{table}"] = gone
+    if head != head_before:
+        content["head"] = head
+    return _event(name, content) if content or name else b""
+
+
+def _event(name: str, content: Mapping[str, object]) -> bytes:
+    """Encode one event. JSON has no line break. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + encode_json(content) + b"\n\n"

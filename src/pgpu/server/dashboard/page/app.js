@@ -1,0 +1,256 @@
+// The page: signs in, takes the stream, and draws at most once a frame.
+
+import { Chart, daysOf, pointsOf } from "./chart.js";
+import { duration, element, GIB, gib, setText, short } from "./format.js";
+import { GpuCards } from "./gpus.js";
+import { ageOf, JobTable } from "./jobs.js";
+import { QueueList } from "./queue.js";
+import { GPU, JOB, OWN, State } from "./state.js";
+import { Stream } from "./stream.js";
+
+const SLOW_MS = 60000; // history, usage and functions
+const LOG_MS = 1000;
+
+const at = (id) => document.getElementById(id);
+const state = new State();
+const cards = new GpuCards(at("cards"));
+const jobs = new JobTable(at("scroller"), openJob);
+const queue = new QueueList(at("waits"), at("queue-note"));
+const chart = new Chart(at("chart"), at("legend"));
+let points = [], opened = null, pending = [], isSlowDue = true;
+
+// Tests and benchmarks wait for these instead of for a time.
+const page = (window.pgpu = { events: 0, rows: () => state.jobs.size, state, jobs });
+
+async function load(name) {
+  const answer = await fetch(name);
+  if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
+  return answer.json();
+}
+
+// The stream
+
+function take(message) {
+  if (message.kind === "status") return showStatus(message.status);
+  if (message.kind === "problem") return showProblem(message.text);
+  state.apply(message);
+  page.events += 1;
+  pending.push(message);
+  if (pending.length === 1) requestAnimationFrame(draw);
+}
+
+function draw() {
+  const messages = pending;
+  pending = [];
+  for (const changes of messages) {
+    jobs.update(state, changes);
+    cards.update(state, changes);
+  }
+  jobs.render();
+  queue.update(state);
+  summarise();
+  showProblem(state.head.problem);
+  if (opened) showFacts();
+  if (isSlowDue && state.gpus.size) {
+    isSlowDue = false;
+    loadSlow();
+  }
+}
+
+function summarise() {
+  let used = 0, granted = 0, memory = 0;
+  for (const gpu of state.gpus.values()) [used, granted, memory] = [used + gpu[GPU.used], granted + gpu[GPU.granted], memory + gpu[GPU.memory]];
+  const counts = { running: 0, waiting: 0 };
+  for (const job of state.jobs.values()) counts[job[JOB.state]] = (counts[job[JOB.state]] ?? 0) + 1;
+  const kind = state.head.simulated ? " simulated" : "";
+  setText(at("summary"), `${state.gpus.size}${kind} GPU${state.gpus.size === 1 ? "" : "s"} · ${gib(granted)} of ${gib(memory)} GiB reserved, ${gib(used)} used · ${counts.running} running, ${counts.waiting} waiting`);
+  setText(at("jobs-note"), `${state.jobs.size}, memory in GiB`);
+}
+
+function showStatus(status) {
+  const live = at("live");
+  live.dataset.state = status;
+  setText(live, status === "live" ? "live" : status === "signed out" ? "signed out" : `${status}…`);
+  if (status === "signed out") start();
+}
+
+function showProblem(text) {
+  at("notice").hidden = !text;
+  setText(at("notice"), text ? `The GPUs cannot be read: ${text}` : "");
+}
+
+function connect() {
+  if (typeof SharedWorker !== "undefined") {
+    const { port } = new SharedWorker(new URL("stream.js", import.meta.url), { type: "module", name: "pgpu" });
+    port.onmessage = ({ data }) => take(data);
+    const tell = () => port.postMessage(document.hidden ? "hidden" : "visible");
+    addEventListener("visibilitychange", tell);
+    addEventListener("pagehide", () => port.postMessage("bye"));
+    addEventListener("pageshow", ({ persisted }) => persisted && tell());
+    tell();
+  } else {
+    const stream = new Stream(take);
+    const choose = () => stream.setWanted(!document.hidden);
+    addEventListener("visibilitychange", choose);
+    choose();
+  }
+}
+
+// What changes slowly
+
+async function loadSlow() {
+  if (document.hidden) return;
+  const [history, usage, functions] = await Promise.allSettled([loadHistory(), load("usage.json"), load("functions.json")]);
+  if (usage.status === "fulfilled") showUsage(usage.value);
+  if (functions.status === "fulfilled") showFunctions(functions.value);
+  page.isLoaded = history.status === "fulfilled";
+  const choice = at("gpu-choice");
+  for (const gpu of state.gpus.values()) {
+    if (![...choice.options].some((option) => option.value === gpu[GPU.uuid])) choice.append(element("option", { value: gpu[GPU.uuid] }, gpu[GPU.place]));
+  }
+}
+
+async function loadHistory() {
+  const uuid = at("gpu-choice").value;
+  const columns = await load(uuid ? `history.json?gpu=${encodeURIComponent(uuid)}` : "history.json");
+  points = pointsOf(columns);
+  const capacity = [...state.gpus.values()].filter((gpu) => !uuid || gpu[GPU.uuid] === uuid).reduce((sum, gpu) => sum + gpu[GPU.memory], 0);
+  chart.show(points, capacity / GIB);
+  if (at("days").closest("details").open) showDays();
+}
+
+function showDays() {
+  const rows = daysOf(points).reverse().map((day) => tableRow(day.day, duration(60 * day.minutes), day.reserved.toFixed(1), day.used.toFixed(1), day.most.toFixed(1), day.busy === null ? "–" : `${day.busy.toFixed(0)} %`));
+  at("days").replaceChildren(...(rows.length ? rows : [tableRow("nothing ran")]));
+}
+
+// The first cell is the head of its row, the others are numbers.
+function tableRow(head, ...cells) {
+  return element("tr", {}, element("th", { scope: "row" }, head), ...cells.map((cell) => (cell instanceof Node ? element("td", {}, cell) : element("td", { className: "number" }, cell))));
+}
+
+function showUsage({ users, advice }) {
+  const rows = users.map(([user, count, reserved, used]) => {
+    const meter = element("meter", { min: 0, max: 1, value: reserved ? used / reserved : 0, title: `${reserved ? Math.round((100 * used) / reserved) : 0} % used` });
+    meter.setAttribute("aria-label", `part of its memory that ${user} used`);
+    return tableRow(user, String(count), reserved.toFixed(2), used.toFixed(2), meter);
+  });
+  at("users").replaceChildren(...(rows.length ? rows : [tableRow("no job has ended yet", "", "", "", "")]));
+  const lines = advice.map(([user, program, wasted, enough, reserved, peak]) =>
+    element("li", {}, element("code", {}, `--memory ${gib(enough)}GiB`), ` is enough for `, element("b", {}, program), element("span", { className: "muted" }, ` of ${user}: reserved up to ${gib(reserved)}, used up to ${gib(peak)} GiB, ${wasted.toFixed(2)} GiB h for nothing`)));
+  at("advice").replaceChildren(...(lines.length ? lines : [element("li", { className: "muted" }, "none: what was reserved was used")]));
+}
+
+function showFunctions(functions) {
+  at("functions").hidden = at("functions-link").hidden = functions.length === 0;
+  at("function-rows").replaceChildren(...functions.map((each) => {
+    const replicas = Object.entries(each.replicas).map(([name, count]) => `${count} ${name}`).join(", ") || "none";
+    const traffic = each.traffic.map(([version, share]) => `v${version} ${share} %`).join(", ");
+    const row = tableRow(each.name, replicas, traffic, String(each.calls), ...each.seconds.map(short), short(each.cold_seconds));
+    row.children[1].className = row.children[2].className = "";
+    return row;
+  }));
+}
+
+// One job
+
+function openJob(row) {
+  opened = { number: row.number, after: null, text: "" };
+  at("log").textContent = "";
+  showFacts();
+  at("details").showModal();
+  followLog(opened);
+}
+
+function showFacts() {
+  const job = state.jobs.get(opened.number), own = state.own.get(opened.number);
+  if (!job) return;
+  setText(at("details-title"), own ? own[OWN.name] || own[OWN.id] : "Another user's job");
+  const now = Date.now() / 1000, facts = [["State", job[JOB.state] + (own?.[OWN.exitCode] ? `, exit code ${own[OWN.exitCode]}` : "")], ["GPU", job[JOB.gpus].join(", ") || "none yet"], ["Slice", `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` on each of ${job[JOB.count]} GPUs` : ""}`]];
+  if (own) {
+    facts.push(["Used", `${gib(own[OWN.used])} GiB, at most ${gib(own[OWN.peak])}`], ["User", own[OWN.user]], ["Age", ageOf(own, now)], ["Id", own[OWN.id]], ["Command", own[OWN.command]]);
+    if (own[OWN.reason]) facts.push(["Why", own[OWN.reason]]);
+  }
+  const list = at("facts");
+  if (list.childElementCount !== 2 * facts.length) list.replaceChildren(...facts.flatMap(() => [element("dt"), element("dd")]));
+  facts.forEach(([name, text], place) => {
+    setText(list.children[2 * place], name);
+    setText(list.children[2 * place + 1], text);
+  });
+}
+
+async function followLog(job) {
+  const own = state.own.get(job.number), log = at("log");
+  if (!own) return void (log.textContent = "only its owner and administrators see its output");
+  while (opened === job) {
+    if (!document.hidden) {
+      try {
+        const after = job.after === null ? "" : `&after=${job.after}`;
+        const found = await load(`log.json?job=${own[OWN.id]}${after}`);
+        if (opened !== job) return;
+        const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+        if (found.text) log.append(found.text);
+        else if (job.after === null) log.textContent = "";
+        job.after = found.after;
+        while (log.childNodes.length > 500) log.firstChild.remove();
+        if (isAtEnd) log.scrollTop = log.scrollHeight;
+      } catch {
+        // the server is away, or the log is not there yet
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, LOG_MS));
+  }
+}
+
+// Signing in
+
+async function start() {
+  let session = { user: null, secret: "code" };
+  try {
+    if (location.hash.startsWith("#code=")) {
+      const code = location.hash.slice(6);
+      history.replaceState(null, "", location.pathname);
+      await fetch("session", { method: "POST", body: code });
+    }
+    session = await load("session");
+  } catch {
+    setTimeout(start, LOG_MS);
+    return;
+  }
+  const isIn = session.user !== null;
+  at("board").hidden = !isIn;
+  at("sign-in").hidden = isIn;
+  if (isIn) return connect();
+  showStatus("waiting to sign in");
+  setText(at("secret-label"), session.secret === "code" ? "Code" : "Token");
+  setText(at("sign-in-hint"), session.secret === "code" ? "The terminal where `pgpu dashboard` runs prints a code when you press Enter there." : "`pgpu admin token create` makes one for you; it opens the jobs that you may see.");
+  at("secret").focus();
+}
+
+at("sign-in").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const answer = await fetch("session", { method: "POST", body: at("secret").value });
+  at("secret").value = "";
+  if (answer.ok) start();
+  else setText(at("sign-in-hint"), (await answer.json()).error.message);
+});
+
+// Controls
+
+at("filter").addEventListener("input", (event) => jobs.filter(event.target.value));
+at("gpu-choice").addEventListener("change", loadHistory);
+at("details-close").addEventListener("click", () => at("details").close());
+at("details").addEventListener("close", () => {
+  opened = null;
+  jobs.table.focus();
+});
+at("days").closest("details").addEventListener("toggle", showDays);
+at("theme").addEventListener("click", () => {
+  const isDark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("pgpu-theme", document.documentElement.dataset.theme);
+  chart.draw();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.draw());
+setInterval(() => state.gpus.size && loadSlow(), SLOW_MS);
+start();

@@ -1,0 +1,59 @@
+// The jobs that wait, in the order of admission, each with its reason and, on a line of time from now on, its expected start.
+
+import { duration, element, gib, setText, svg } from "./format.js";
+import { JOB, OWN } from "./state.js";
+
+const MOST = 12;
+
+export class QueueList {
+  constructor(list, note) {
+    this.list = list;
+    this.note = note;
+    this.items = [];
+  }
+
+  update(state) {
+    const waiting = [...state.jobs.values()].filter((job) => job[JOB.state] === "waiting");
+    const own = waiting.map((job) => ({ job, own: state.own.get(job[0]) })).filter((row) => row.own);
+    own.sort((one, other) => (one.own[OWN.position] ?? 1e9) - (other.own[OWN.position] ?? 1e9) || one.job[0] - other.job[0]);
+    const others = waiting.length - own.length;
+    setText(this.note, waiting.length === 0 ? "nothing waits" : [`${own.length} of yours`, others ? `${others} of others` : ""].filter(Boolean).join(", "));
+    const now = Date.now() / 1000, shown = own.slice(0, MOST);
+    const span = Math.max(60, ...shown.map(({ own: row }) => (row[OWN.expected] ?? now) - now)) * 1.1;
+    while (this.items.length > shown.length) this.items.pop().item.remove();
+    this.list.hidden = shown.length === 0;
+    shown.forEach(({ job, own: row }, at) => {
+      const item = this.items[at] ?? this.make(at);
+      const expected = row[OWN.expected] === null ? null : Math.max(0, row[OWN.expected] - now);
+      setText(item.name, row[OWN.name] || row[OWN.id]);
+      setText(item.wants, `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` × ${job[JOB.count]}` : ""} · ${row[OWN.user]} · waits ${duration(now - row[OWN.created])}`);
+      setText(item.when, expected === null ? "start unknown" : expected < 1 ? "starts now" : `about ${duration(expected)}`);
+      setText(item.why, row[OWN.reason]);
+      const end = expected === null ? 100 : Math.min(100, (100 * expected) / span);
+      item.wait.setAttribute("width", `${end.toFixed(1)}%`);
+      item.wait.setAttribute("class", expected === null ? "unknown" : "known");
+      item.start.setAttribute("cx", `${end.toFixed(1)}%`);
+      item.start.setAttribute("visibility", expected === null ? "hidden" : "visible");
+    });
+    setText(this.more, own.length > MOST ? `and ${own.length - MOST} more: filter the jobs by “waiting”` : "");
+    this.more.hidden = own.length <= MOST;
+  }
+
+  get more() {
+    this.moreItem ??= this.list.parentNode.appendChild(element("p", { className: "muted more" }));
+    return this.moreItem;
+  }
+
+  make(at) {
+    const made = {
+      name: element("b"), wants: element("span", { className: "muted" }), when: element("span", { className: "when" }), why: element("span", { className: "muted why" }),
+      wait: svg("rect", { y: 5, height: 4, rx: 2 }), start: svg("circle", { cy: 7, r: 5 }),
+    };
+    const line = svg("svg", { class: "line", "aria-hidden": "true" });
+    line.append(svg("rect", { class: "track", y: 6, height: 2, width: "100%" }), made.wait, made.start);
+    made.item = element("li", {}, element("div", { className: "what" }, made.name, made.wants), element("div", { className: "time" }, line, made.when), made.why);
+    this.list.append(made.item);
+    this.items[at] = made;
+    return made;
+  }
+}

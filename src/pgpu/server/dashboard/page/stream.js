@@ -1,0 +1,82 @@
+// The connection to the server. As a shared worker it holds the one stream of all tabs of a browser, which may have only six
+// connections to a host, and the state, so that a new tab gets it at once. While no tab is visible the stream is closed.
+// Where there are no shared workers, the page runs the same class itself.
+
+import { State } from "./state.js";
+
+const RETRY_MS = 1500;
+
+export class Stream {
+  constructor(publish) {
+    this.publish = publish;
+    this.state = new State();
+    this.status = "connecting";
+    this.source = null;
+    this.timer = 0;
+  }
+
+  setWanted(isWanted) {
+    clearTimeout(this.timer);
+    if (!isWanted) {
+      this.source?.close();
+      this.source = null;
+      this.state.clear();
+    } else if (this.source === null) {
+      this.open();
+    }
+  }
+
+  open() {
+    const source = new EventSource(new URL("../events", import.meta.url));
+    this.source = source;
+    const take = (kind) => (event) => {
+      const changes = { kind, ...JSON.parse(event.data) };
+      this.state.apply(changes);
+      this.publish(changes);
+      this.note("live");
+    };
+    source.onmessage = take("changes");
+    source.addEventListener("all", take("all"));
+    source.addEventListener("problem", (event) => this.publish({ kind: "problem", ...JSON.parse(event.data) }));
+    source.onerror = () => {
+      this.note("reconnecting");
+      if (source.readyState !== EventSource.CLOSED || source !== this.source) return; // the browser connects again
+      this.source = null;
+      this.timer = setTimeout(() => this.retry(), RETRY_MS);
+    };
+  }
+
+  // The server answered with an error: the browser may have to sign in again.
+  async retry() {
+    try {
+      const session = await (await fetch(new URL("../session", import.meta.url))).json();
+      if (session.user === null) return this.note("signed out");
+    } catch {
+      // it is not back yet
+    }
+    if (this.source === null) this.open();
+  }
+
+  note(status) {
+    if (status === this.status) return;
+    this.status = status;
+    this.publish({ kind: "status", status });
+  }
+}
+
+if (typeof SharedWorkerGlobalScope !== "undefined" && self instanceof SharedWorkerGlobalScope) {
+  const visible = new Map(); // whether its tab is visible, by port
+  const stream = new Stream((message) => visible.forEach((isVisible, port) => isVisible && port.postMessage(message)));
+  self.onconnect = ({ ports: [port] }) => {
+    port.onmessage = ({ data }) => {
+      if (data === "bye") visible.delete(port);
+      else visible.set(port, data === "visible");
+      const isWanted = [...visible.values()].includes(true);
+      if (data === "visible" && stream.source !== null && stream.state.gpus.size + stream.state.jobs.size > 0) {
+        port.postMessage(stream.state.everything());
+        port.postMessage({ kind: "status", status: stream.status });
+      }
+      stream.setWanted(isWanted);
+    };
+  };
+}

@@ -1,0 +1,215 @@
+"""One picture of the machine: GPUs and live jobs, in rows that a browser gets as JSON arrays.
+
+Public is what every user may know: the GPUs, and of each job its state, its memory and its GPUs under a number that this process made
+up. All else of a job (id, name, owner, use, command, reason) is in a row of its own, which its owner and administrators get.
+"""
+
+import pwd
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from pgpu.engine.context import EngineContext
+from pgpu.errors import NodeError, PgpuError
+from pgpu.ledger import Entry
+from pgpu.model import OWNER_NAMES, Job, JobState
+from pgpu.services.job_service import JobService, report_job
+from pgpu.services.messages import GpuReport
+from pgpu.structs import Struct
+
+Row = tuple[object, ...]
+
+MOST_ENDED = 500
+"""Jobs that ended while the page was open; older ones are forgotten."""
+
+QUEUE_SECONDS = 5.0
+"""Shortest time between two forecasts of the queue."""
+
+RESTS = 50
+"""A reading or a forecast is followed by a pause of so many times its length: together they take at most 2 % of a core each."""
+
+_STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MOST_COMMAND_CHARACTERS = 300
+
+
+def printable(text: str) -> str:
+    r"""Return text without characters that steer: each becomes its escape sequence, as `\\\\x1b` or `\\\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode("ascii") for each in text
+    )
+
+
+def log_text(data: bytes) -> str:
+    """Return a job's output for a page: without colours, a line that was written over as its last state, the rest escaped."""
+    lines = _STEERING.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")).split("\n")
+    last = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    return "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in last)
+
+
+class Picture(Struct, frozen=True):
+    """Rows by key. Their columns are named in `page/state.js`."""
+
+    gpus: Mapping[str, Row]
+    """By UUID."""
+
+    jobs: Mapping[int, Row]
+    """Of every job, its public row by its number."""
+
+    own: Mapping[int, tuple[int, Row]]
+    """Of every job the UID of its owner and the row for its owner."""
+
+    simulated: bool = False
+    problem: str = ""
+    """Why the GPUs cannot be read, in one line; empty if they can."""
+
+
+class PictureReader:
+    """Reads pictures; used by one thread at a time."""
+
+    def __init__(self, service: JobService) -> None:
+        """Read nothing yet; `service` acts for an administrator, since `feed` decides which viewer gets which row."""
+        self._service = service
+        self._engine: EngineContext = service.engines.own
+        self._live = service.ledger.cached(lambda: service.ledger.entries(include_final=False))
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._ended: dict[int, tuple[int, Row, Row]] = {}
+        self._live_ids: frozenset[str] = frozenset()
+        self._waits: Mapping[str, tuple[int | None, Job]] = {}
+        self._waits_of: object = None
+        self._waits_due_seconds = 0.0
+
+    def read(self) -> Picture:
+        """Read GPUs, jobs and meters; the queue's forecast where it is due.
+
+        Raises:
+            PgpuError: The ledger cannot be read.
+        """
+        entries = self._live.get()
+        waits = self._read_waits(entries)
+        problem, reports = "", list[GpuReport]()
+        try:
+            reports = [*self._service.gpus()]
+        except NodeError as exc:
+            problem = printable(str(exc))
+        places = {report.gpu.uuid: report.gpu.place for report in reports}
+        jobs: dict[int, Row] = {}
+        own: dict[int, tuple[int, Row]] = {}
+        slices: dict[str, list[tuple[int, int]]] = {}
+        for entry in entries:
+            number = self._number(entry.job.id)
+            jobs[number] = _public_row(number, entry, places)
+            own[number] = entry.job.owner_uid, self._own_row(number, entry, waits)
+            if entry.job.lease is not None and entry.is_counted:
+                for part in entry.job.lease.slices:
+                    slices.setdefault(part.gpu_uuid, []).append((number, part.memory_bytes))
+        self._note_ended(frozenset(entry.job.id for entry in entries), places)
+        for number, (uid, public, row) in self._ended.items():
+            jobs[number], own[number] = public, (uid, row)
+        gpus = {report.gpu.uuid: _gpu_row(report, slices.get(report.gpu.uuid, ())) for report in reports}
+        return Picture(gpus, jobs, own, any(report.gpu.is_simulated for report in reports), problem)
+
+    def _number(self, job_id: str) -> int:
+        # Its order alone says which job was seen first.
+        return self._numbers.setdefault(job_id, len(self._numbers) + 1)
+
+    def _read_waits(self, entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, Job]]:
+        if entries is not self._waits_of and time.monotonic() >= self._waits_due_seconds:
+            began_seconds = time.monotonic()
+            with suppress(PgpuError):  # the last forecast stays
+                places = self._service.queue()
+                self._waits, self._waits_of = {each.job.id: (each.position, each.job) for each in places}, entries
+            took_seconds = time.monotonic() - began_seconds
+            self._waits_due_seconds = time.monotonic() + max(QUEUE_SECONDS, RESTS * took_seconds)
+        return self._waits
+
+    def _note_ended(self, live_ids: frozenset[str], places: Mapping[str, str]) -> None:
+        gone = sorted(self._live_ids - live_ids)
+        self._live_ids = live_ids
+        for entry in self._engine.ledger.entries_of(gone) if gone else ():
+            number = self._number(entry.job.id)
+            row = self._own_row(number, entry, {})
+            self._ended[number] = entry.job.owner_uid, _public_row(number, entry, places), row
+        while len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def _own_row(self, number: int, entry: Entry, waits: Mapping[str, tuple[int | None, Job]]) -> Row:
+        job = entry.job
+        position, waiting = waits.get(job.id, (None, job)) if job.state is JobState.WAITING else (None, job)
+        used_bytes = peak_bytes = share = None
+        if job.state is JobState.RUNNING:
+            with suppress(NodeError):
+                report = report_job(self._engine, entry)
+                used_bytes = sum(use.used_bytes for use in report.use)
+                peak_bytes = max((use.peak_bytes for use in report.use), default=None)
+                shares = [each.got_over_10_seconds for each in report.time if each.got_over_10_seconds is not None]
+                share = round(sum(shares) / len(shares), 3) if shares else None
+        return (
+            number,
+            job.id,
+            printable(job.spec.name or ""),
+            self._name(job.owner_uid),
+            printable(" ".join((*((job.spec.image,) if job.spec.image else ()), *job.spec.command)))[
+                :_MOST_COMMAND_CHARACTERS
+            ],
+            int(job.created_at_seconds),
+            _whole(job.started_at_seconds),
+            _whole(job.finished_at_seconds),
+            used_bytes,
+            job.peak_bytes if peak_bytes is None else peak_bytes,
+            share,
+            job.request.compute_share,
+            position,
+            printable(waiting.reason or job.error or job.warning or ""),
+            _whole(waiting.expected_start_seconds),
+            job.exit_code,
+        )
+
+    def _name(self, uid: int) -> str:
+        if uid not in self._names:
+            self._names[uid] = user_name(uid)
+        return self._names[uid]
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    try:
+        return OWNER_NAMES.get(uid) or printable(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds)
+
+
+def _public_row(number: int, entry: Entry, places: Mapping[str, str]) -> Row:
+    job = entry.job
+    parts = () if job.lease is None or job.state.is_final else job.lease.slices
+    return (
+        number,
+        job.state.value,
+        job.request.memory_bytes,
+        job.request.gpu_count,
+        tuple(places.get(part.gpu_uuid, "?") for part in parts),
+    )
+
+
+def _gpu_row(report: GpuReport, slices: Sequence[tuple[int, int]]) -> Row:
+    gpu = report.gpu
+    return (
+        gpu.uuid,
+        gpu.place,
+        printable(gpu.name),
+        gpu.memory_bytes,
+        report.used_bytes,
+        report.granted_bytes,
+        report.capacity_bytes,
+        report.utilisation_percent,
+        round(report.granted_compute, 3),
+        None if report.sharing is None else report.sharing.value,
+        slices,
+    )

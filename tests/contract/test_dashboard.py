@@ -1,0 +1,301 @@
+"""The dashboard's routes and feed in this process: who is let in, and who sees what."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+from tests.contract.in_process import AsPeer, asked, make_app
+from tests.fakes.machine import make_machine
+
+from pgpu.engine.agent.agents import Agents
+from pgpu.engine.submitter import Submitter
+from pgpu.errors import UnauthenticatedError
+from pgpu.model import JobSpec, Request, Submission
+from pgpu.server.dashboard.feed import MOST_QUEUED, Feed
+from pgpu.server.dashboard.function_loads import quantile
+from pgpu.server.dashboard.picture import Picture, PictureReader, log_text, printable
+from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, LoginCodes, SessionKey
+from pgpu.server.peer_credentials import PeerCredentials
+from pgpu.services.access import Caller, Identity
+from pgpu.services.administration import AdministrationService
+from pgpu.services.engine_pool import EnginePool
+from pgpu.services.job_service import JobService
+from pgpu.structs import encode_json
+from pgpu.units import GIB
+
+ALICE = 1  # who is in every machine's database, as `daemon`
+DATA = ("events", "history.json", "usage.json", "functions.json", "log.json?job=x")
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e</script>"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_app(tmp_path_factory.mktemp("dashboard"))
+
+
+@pytest.fixture(scope="module")
+def token(app: Any) -> str:
+    engine = app.state.engines.own
+    return AdministrationService(engine, Caller.this_process()).create_token(ALICE).text
+
+
+class OverTcp:
+    """An application whose callers are no users of this machine's sockets."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {"peer": None}
+        await self._app(scope, receive, send)
+
+
+def cookie_of(app: ASGIApp, token: str) -> str:
+    status, headers, _ = asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), host="gpu.example.org")
+    assert status == 204
+    assert re.fullmatch(
+        rf"{COOKIE}=[^;]+; HttpOnly; Max-Age=43200; Path=/dashboard; SameSite=strict", headers["set-cookie"]
+    )
+    return headers["set-cookie"].partition(";")[0]
+
+
+@pytest.mark.parametrize("route", DATA)
+def test_without_a_cookie_no_data_is_sent(app: ASGIApp, route: str) -> None:
+    status, _, text = asked(OverTcp(app), "GET", f"/dashboard/{route}", host="127.0.0.1")
+    assert status == 401, text
+
+
+def test_a_token_is_exchanged_for_a_cookie_that_opens_the_page_and_not_the_api(app: ASGIApp, token: str) -> None:
+    cookie = cookie_of(app, token)
+    for route in ("history.json", "usage.json", "functions.json"):
+        assert asked(OverTcp(app), "GET", f"/dashboard/{route}", host="gpu.example.org", cookie=cookie)[0] == 200
+    _, _, text = asked(OverTcp(app), "GET", "/dashboard/session", host="gpu.example.org", cookie=cookie)
+    assert json.loads(text) == {"user": "daemon", "secret": "token"}
+    assert asked(OverTcp(app), "GET", "/v1/jobs", host="gpu.example.org", cookie=cookie)[0] == 401
+
+
+def test_a_forged_or_revoked_or_old_cookie_opens_nothing(
+    app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = app.state.engines.own
+    made = AdministrationService(engine, Caller.this_process()).create_token(ALICE)
+    cookie = cookie_of(app, made.text)
+    other = "1" if cookie.endswith("0") else "0"
+    for forged in ("", "x", ".", "é.é", f"{COOKIE}={cookie.partition('=')[2][:-1]}{other}", f"{COOKIE}=e30.00"):
+        assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=forged.encode().decode("latin-1"))[0] == 401
+    AdministrationService(engine, Caller.this_process()).revoke_token(made.id)
+    assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=cookie)[0] == 401
+    key = SessionKey.of_directory(tmp_path)
+    monkeypatch.setattr("pgpu.server.dashboard.sign_in.SESSION_SECONDS", -1)
+    with pytest.raises(UnauthenticatedError):
+        key.read(key.seal(0, ""))
+
+
+def test_the_key_survives_a_restart_in_a_file_of_the_server_alone(tmp_path: Path) -> None:
+    sealed = SessionKey.of_directory(tmp_path).seal(5, "id")
+    assert SessionKey.of_directory(tmp_path).read(sealed) == (5, "id")
+    assert (tmp_path / "dashboard.key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "dashboard.key").write_bytes(b"damaged")
+    with pytest.raises(UnauthenticatedError):
+        SessionKey.of_directory(tmp_path).read(sealed)
+
+
+def test_a_code_is_valid_once_for_a_minute() -> None:
+    now = [0.0]
+    codes = LoginCodes(lambda: now[0])
+    first, second = codes.make(), codes.make()
+    assert codes.take(first)
+    assert not codes.take(first)
+    now[0] += CODE_SECONDS + 1
+    assert not codes.take(second)
+    assert not codes.take("")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "localhost", "sec_fetch_site": "cross-site"},
+        {"host": "localhost", "sec_fetch_site": "same-site"},
+        {"host": "localhost:1", "origin": "http://localhost:2"},
+        {"host": "localhost", "origin": "null"},
+    ],
+)
+def test_requests_of_other_sites_are_refused_where_the_kernel_names_the_user(
+    app: ASGIApp, headers: Mapping[str, str]
+) -> None:
+    peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
+    assert asked(peer, "GET", "/dashboard/usage.json", host="localhost:9000", sec_fetch_site="same-origin")[0] == 200
+    assert asked(peer, "GET", "/dashboard/usage.json", b"", **headers)[0] == 403
+
+
+def test_another_site_cannot_sign_a_browser_in(app: ASGIApp, token: str) -> None:
+    headers = {"host": "gpu.example.org", "origin": "https://evil.example"}
+    assert asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), **headers)[0] == 403
+    assert asked(OverTcp(app), "POST", "/dashboard/session", b"x" * 5000, host="gpu.example.org")[0] == 400
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_has_no_inline_code(app: ASGIApp) -> None:
+    status, headers, page = asked(OverTcp(app), "GET", "/dashboard/", host="x")
+    assert status == 200
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    assert "unsafe" not in headers["content-security-policy"]
+    names = re.findall(rb'(?:href|src)="([^"#]+)"', page)
+    assert names
+    for name in names:
+        status, headers, content = asked(OverTcp(app), "GET", f"/dashboard/{name.decode()}", host="x")
+        assert status == 200
+        assert content
+        assert headers["content-type"].startswith(("text/css", "text/javascript", "image/svg"))
+    assert not re.search(rb"style=|\son\w+=|<script(?! type=\"module\"| src)|https?:", page)
+    assert asked(OverTcp(app), "GET", "/dashboard/page/__init__.py", host="x")[0] == 404
+    assert asked(OverTcp(app), "GET", "/dashboard/page/..%2fsign_in.py", host="x")[0] == 404
+
+
+def test_what_steers_a_page_or_a_terminal_is_escaped_and_names_stay_names() -> None:
+    assert printable("한국어 <b>") == "한국어 <b>"
+    assert printable("a\x1b[2J\u202e\ud800\n") == "a\\x1b[2J\\u202e\\ud800\\n"
+    assert (
+        log_text(b"10%\r50%\r100%\r\n\x1b[32mdone\x1b[0m\tok\x07\xff\x1b]0;title\x07")
+        == "100%\ndone\tok\\x07�\\x1b]0;title\\x07"
+    )
+
+
+def test_a_quantile_is_interpolated_in_its_bucket() -> None:
+    buckets = {0.1: 50.0, 1.0: 100.0, float("inf"): 100.0}
+    assert quantile(buckets, 0.5) == pytest.approx(0.1)
+    assert quantile(buckets, 0.75) == pytest.approx(0.55)
+    assert quantile({0.1: 0.0, float("inf"): 2.0}, 0.5) == pytest.approx(0.1)
+    assert quantile({}, 0.5) is None
+
+
+# The feed
+
+
+def read_events(text: bytes) -> list[tuple[str, Any]]:
+    found = []
+    for event in text.split(b"\n\n"):
+        fields = dict(line.split(b": ", 1) for line in event.split(b"\n") if b": " in line)
+        if b"data" in fields:
+            found.append((fields.get(b"event", b"").decode(), json.loads(fields[b"data"])))
+    return found
+
+
+async def first_of(stream: AsyncIterator[bytes], count: int) -> list[bytes]:
+    found = []
+    async for message in stream:
+        if b"data: " in message:
+            found.append(message)
+            if len(found) == count:
+                break
+    return found
+
+
+def test_five_users_see_their_own_jobs_and_of_others_memory_gpu_and_state_alone(tmp_path: Path) -> None:
+    engine = make_machine(tmp_path, [10 * GIB])
+    engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
+    users = (1001, 1002, 1003, 1004)
+    for uid in users:
+        spec = JobSpec(("python", f"secret-of-{uid}", HOSTILE), "process", name=f"name-of-{uid}")
+        submitter = Submitter(uid, (), '{"umask": 18, "limits": {}}')
+        engine.submit_all([Submission(spec, Request(uid * 1_000_000))], submitter)
+    root = Identity(0, 0, frozenset())
+    reader = PictureReader(JobService(EnginePool(engine, is_server=True), Caller(0, is_admin=True, identity=root)))
+    feed = Feed(reader.read, 0.01)
+
+    async def watch() -> dict[int | None, bytes]:
+        streams = {uid: feed.stream(uid) for uid in (*users, None)}
+        found = await asyncio.gather(*(first_of(stream, 1) for stream in streams.values()))
+        feed.close()
+        return {uid: messages[0] for uid, messages in zip(streams, found, strict=True)}
+
+    seen = asyncio.run(watch())
+    for uid in users:
+        events = read_events(seen[uid])
+        everything, own = events[0][1], events[1][1]
+        assert events[0][0] == "all"
+        assert len(everything["jobs"]) == len(users)
+        assert [row[1:] for row in everything["jobs"]] == [["starting", each * 1_000_000, 1, ["0"]] for each in users]
+        [row] = own["own"]
+        assert row[2:4] == [f"name-of-{uid}", str(uid)]
+        assert "\\x1b[31m\\u202e" in row[4]
+        assert "<img" in row[4]
+        for other in set(users) - {uid}:
+            assert f"-of-{other}".encode() not in seen[uid]
+            assert str(other).encode() + b'"' not in seen[uid]
+    assert [row[3] for row in read_events(seen[None])[1][1]["own"]] == [str(uid) for uid in users]
+
+
+def picture(*numbers: int, state: str = "running", owner_uid: int = 7) -> Picture:
+    return Picture(
+        {"GPU-0": ("GPU-0", state)},
+        {number: (number, state) for number in numbers},
+        {number: (owner_uid, (number, "own", state)) for number in numbers},
+    )
+
+
+def test_a_viewer_gets_everything_once_and_then_changes_alone() -> None:
+    pictures = iter([picture(1, 2), picture(1, 2), picture(2, 3), picture(2, 3, state="ended")])
+    feed = Feed(lambda: next(pictures), 0.0)
+    [first, second, third] = asyncio.run(first_of(feed.stream(7), 3))
+    assert [kind for kind, _ in read_events(first)] == ["all", ""]
+    assert read_events(second) == [
+        ("", {"jobs": [[3, "running"]], "gone_jobs": [1]}),
+        ("", {"own": [[3, "own", "running"]], "gone_own": [1]}),
+    ]
+    assert read_events(third)[0][1] == {"gpus": [["GPU-0", "ended"]], "jobs": [[2, "ended"], [3, "ended"]]}
+
+
+def test_the_public_part_is_encoded_once_for_all_viewers_and_the_rest_once_for_each_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[Any] = []
+
+    def encode(value: Any) -> bytes:
+        encoded.append(value)
+        return encode_json(value)
+
+    monkeypatch.setattr("pgpu.server.dashboard.feed.encode_json", encode)
+    states = iter(["a", "b", "c"])
+    feed = Feed(lambda: picture(1, state=next(states, "end")), 0.02)
+
+    async def watch() -> None:
+        streams = [feed.stream(uid) for uid in (None, 7, 8) for _ in range(7)]
+        await asyncio.gather(*(first_of(stream, 2) for stream in streams))
+        feed.close()
+
+    asyncio.run(watch())
+    assert len([each for each in encoded if "gpus" in each and each["gpus"][0][1] == "a"]) == 1
+    assert len([each for each in encoded if "gpus" in each and each["gpus"][0][1] == "b"]) == 1
+    # User 8 has no job, so nothing changes for it.
+    assert len([each for each in encoded if each.get("own", [[0, 0, ""]])[0][2] == "b"]) == 2
+
+
+def test_a_viewer_that_does_not_read_is_ended_and_gets_everything_when_it_is_back() -> None:
+    count = [0]
+
+    def read() -> Picture:
+        count[0] += 1
+        return picture(count[0])
+
+    feed = Feed(read, 0.0)
+
+    async def watch() -> tuple[list[bytes], list[bytes]]:
+        slow = feed.stream(None)
+        await anext(slow)
+        while count[0] < MOST_QUEUED + 5:  # noqa: ASYNC110 - each round lets the feed read once more
+            await asyncio.sleep(0)
+        rest = [message async for message in slow]
+        again = await first_of(feed.stream(None), 1)
+        feed.close()
+        return rest, again
+
+    rest, again = asyncio.run(watch())
+    assert not any(b"data" in message for message in rest)
+    assert read_events(again[0])[0][0] == "all"
