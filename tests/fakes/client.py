@@ -123,7 +123,11 @@ class FakeClient(Client):
         finally:
             self.stored = before
         return [
-            QueueReport(at, replace(job, expected_start_seconds=NOW_SECONDS, expected_gpu_uuids=(GPU.uuid,)))
+            QueueReport(
+                at,
+                replace(job, expected_start_seconds=NOW_SECONDS, expected_gpu_uuids=(GPU.uuid,)),
+                "memory",
+            )
             for at, job in enumerate(jobs, 1)
         ]
 
@@ -139,7 +143,9 @@ class FakeClient(Client):
         waiting = [job for job in self.stored.values() if job.state is JobState.WAITING]
         held = [job for job in waiting if any(not self.stored[name].state.is_final for name in job.place.after)]
         line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job not in held]
-        return [*itertools.starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
+        reports = itertools.starmap(QueueReport, enumerate(line, 1))
+        known = [replace(each, rule="memory", is_start_known=True) for each in reports]
+        return [*known, *(QueueReport(None, job, "held") for job in held)]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         ids = [report.job.id for name in jobs for report in self.members(name)]

@@ -15,9 +15,12 @@ from tests.unit.test_cli import validate
 
 from pgpu.cli.output import tables
 from pgpu.cli.output.plain_table import Column, FittedTable
+from pgpu.cli.output.waits import RULES
 from pgpu.client import JobReport, QueueReport
 from pgpu.enforcement import SliceUse
+from pgpu.engine.admission.rounds import FITS, HELD
 from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
+from pgpu.scheduling import Cause
 from pgpu.structs import replace
 from pgpu.units import GIB, format_use
 
@@ -276,6 +279,46 @@ def test_a_notice_is_printed_once_for_each_state_directory(run: Run, capsys: pyt
     assert "does not cover" in capsys.readouterr().err
     assert run("gpus") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_starts_are_shown_only_where_they_rest_on_runs() -> None:
+    job = replace(JOBS[20].job, expected_start_seconds=NOW_SECONDS + 300)
+    for report_, start in (
+        (QueueReport(1, job, "memory", is_start_known=True), "in about 5m"),
+        (QueueReport(1, job, "memory"), "unknown"),
+        (QueueReport(1, replace(job, expected_start_seconds=NOW_SECONDS), "fits"), "soon"),
+    ):
+        assert tables.start_text(report_, NOW_SECONDS) == start
+        assert f" {start} " in list(tables.of_queue([report_], is_uncut=True, now_seconds=NOW_SECONDS).lines())[1]
+
+
+def test_the_queue_explains_one_job_and_lists_those_of_an_array(
+    filled: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(filled, capsys, "queue", "waits").splitlines()
+    assert lines[0] == "simulated GPUs (rtx-3090): kernels compute nothing"
+    facts = dict(line.strip().split(maxsplit=1) for line in lines[1:7])
+    assert list(facts) == ["job", "waits", "needs", "rule", "figures", "starts"]
+    assert facts["job"].endswith(" waits")
+    assert "place 1 of 1, priority 0" in facts["waits"]
+    assert facts["needs"] == "23 GiB on one GPU, time-slice"
+    assert facts["rule"] == "memory: a slice is granted only where its memory is really free"
+    assert facts["figures"] == "no room"
+    assert lines[7].split() == ["GPU", "GRANTABLE", "GRANTED", "NAME"]
+    found = validate("queue", shown(filled, capsys, "queue", "waits", "--json"))["queue"]
+    assert [(each["rule"], each["is_start_known"]) for each in found] == [("memory", True)]
+    filled("submit", "--memory", "23GiB", "--array", "0-1", "--name", "many", "true")
+    array_id = capsys.readouterr().out.strip()
+    assert len(shown(filled, capsys, "queue", array_id, "-q").split()) == 2
+    assert filled("queue", "one") == 125
+    assert "does not wait: it is running" in capsys.readouterr().err
+
+
+def test_every_rule_of_the_scheduler_is_explained() -> None:
+    assert set(RULES) == {*(cause.value for cause in Cause), HELD, FITS}
+    guide = (Path(__file__).parent.parent.parent / "docs" / "guide" / "queue.md").read_text("utf-8")
+    for rule in RULES:
+        assert f"| `{rule}` |" in guide
 
 
 def test_a_place_in_an_array_changes_nothing_of_a_row() -> None:

@@ -16,7 +16,7 @@ from pgpu.model import Job, JobSpec, JobState, Request, Submission
 from pgpu.structs import replace
 
 if TYPE_CHECKING:
-    from pgpu.engine.admission.rounds import Admissions
+    from pgpu.engine.admission.rounds import Admissions, Forecast
     from pgpu.engine.admission.situation import SituationReader
 
 
@@ -58,10 +58,8 @@ class Engine(EngineContext):
                 raise  # the job is final in the ledger, so nothing starts it again
         return jobs
 
-    def rehearse(
-        self, submissions: Sequence[Submission], submitter: Submitter | None = None
-    ) -> list[tuple[int | None, Job]]:
-        """Return the jobs that a submission would store, with their places in the queue; see `job_submission.rehearse`."""
+    def rehearse(self, submissions: Sequence[Submission], submitter: Submitter | None = None) -> "list[Forecast]":
+        """Return the jobs that a submission would store, with their outlook; see `job_submission.rehearse`."""
         from pgpu.engine.job_submission import new_job_id, rehearse  # noqa: PLC0415 - likewise
 
         return rehearse(self, lambda: self.admissions, submissions, submitter, new_job_id)

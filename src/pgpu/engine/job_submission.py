@@ -28,7 +28,7 @@ from pgpu.structs import replace
 from pgpu.units import format_memory
 
 if TYPE_CHECKING:
-    from pgpu.engine.admission.rounds import Admissions
+    from pgpu.engine.admission.rounds import Admissions, Forecast
 
 RESERVED_FACT = "shared-out-by"
 """Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
@@ -73,16 +73,15 @@ def rehearse(
     submissions: Sequence[Submission],
     submitter: Submitter | None,
     new_id: Callable[[], str],
-) -> list[tuple[int | None, Job]]:
-    """Return the jobs that `accept` would store, each with its place in the queue (None: held); stores nothing.
+) -> "list[Forecast]":
+    """Return the jobs that `accept` would store, with their outlook; stores nothing.
 
     Arguments and errors are those of `accept`. The jobs have ids that no job has afterwards, and as forecast when they would
     start, on which GPUs, and why they would wait.
     """
     gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
-    line, held = admissions().read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
-    places = [*enumerate(line, 1), *((None, job) for job in held)]
-    by_id = {job.id: (place, job) for place, job in places}
+    found = admissions().read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
+    by_id = {each.job.id: each for each in found}
     return [by_id[entry.job.id] for entry in entries]
 
 

@@ -201,6 +201,8 @@ class ExpectedStart(Struct, frozen=True):
     """Seconds since the epoch."""
 
     gpu_uuids: tuple[str, ...]
+    is_known: bool = True
+    """Whether all ends before it are predicted from earlier runs, none by the default duration or past its prediction."""
 
 
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
@@ -291,6 +293,13 @@ class _Future:
         self._rules = rules
         self._now_seconds = now_seconds
         self._holds_back = False
+        self._is_known = True
+        # Jobs whose ends are assumed: without history, or past their prediction.
+        self._assumed = {
+            each.job_id
+            for each in held
+            if each.duration_seconds is None or each.granted_at_seconds + each.duration_seconds <= now_seconds
+        }
 
     def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
         """Simulate one round."""
@@ -325,9 +334,11 @@ class _Future:
                 usual_demand=candidate.usual_demand,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
-            self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids)
+            self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids, self._is_known)
             self.ends.append((self._now_seconds + lasts_seconds, started))
             self._change(started, 1)
+            if not candidate.duration_seconds:
+                self._assumed.add(grant.job_id)
         self.waiting = list(known.values())
 
     def advance(self) -> None:
@@ -337,6 +348,7 @@ class _Future:
         self._now_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
+            self._is_known = self._is_known and ended.job_id not in self._assumed
             self._change(ended, -1)
             for _, awaited in self.later:
                 awaited.discard(ended.job_id)

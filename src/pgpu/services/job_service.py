@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count, islice
+from typing import TYPE_CHECKING
 
 from pgpu.advising.advice import Advice
 from pgpu.digests import sha256
@@ -28,6 +29,9 @@ from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
 from pgpu.structs import replace
+
+if TYPE_CHECKING:
+    from pgpu.engine.admission.rounds import Forecast
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
@@ -83,7 +87,7 @@ class JobService:
         The ids are of no job. Errors are those of the submission.
         """
         engine, submitter = self._accepting(ask)
-        return [QueueReport(place, job) for place, job in engine.rehearse(ask.submissions, submitter)]
+        return [_queue_report(each) for each in engine.rehearse(ask.submissions, submitter)]
 
     def _accepting(self, ask: Ask) -> tuple[Engine, Submitter | None]:
         """Check a submission, and return the engine and the user of its jobs."""
@@ -218,9 +222,8 @@ class JobService:
         with engine.ledger.view() as view:
             if view.first_waiting(engine.settings.gpu_model) is None:
                 return []  # without a forecast, which needs the scheduler and the driver
-        line, held = engine.admissions.read_queue()
-        places = [*enumerate(line, 1), *((None, job) for job in held)]
-        return [QueueReport(place, job) for place, job in places if self.caller.sees(job.owner_uid)]
+        found = engine.admissions.read_queue()
+        return [_queue_report(each) for each in found if self.caller.sees(each.job.owner_uid)]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
@@ -426,6 +429,10 @@ class JobService:
         # A server's maintenance thread recovers every second; a local client has no other process to rely on.
         if self.caller.is_local:
             recover(self.engines.own)
+
+
+def _queue_report(each: "Forecast") -> QueueReport:
+    return QueueReport(each.position, each.job, each.rule, is_start_known=each.is_start_known)
 
 
 def report_job(engine: EngineContext, entry: Entry) -> JobReport:

@@ -224,3 +224,9 @@ class QueueReport(Struct, frozen=True):
 
     job: Job
     """With its current reason and expected start."""
+
+    rule: str = ""
+    """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, crowd, held or fits."""
+
+    is_start_known: bool = False
+    """Whether the expected start rests on earlier runs alone, and on no assumed duration."""

@@ -53,7 +53,17 @@ def of_queue(reports: "Iterable[QueueReport]") -> Document:
     """Describe the waiting jobs, in the order given."""
     from pgpu.client import JobReport
 
-    return document(queue=[{"position": each.position, "job": _job(JobReport(each.job, ()))} for each in reports])
+    return document(
+        queue=[
+            {
+                "position": each.position,
+                "job": _job(JobReport(each.job, ())),
+                "rule": each.rule,
+                "is_start_known": each.is_start_known,
+            }
+            for each in reports
+        ]
+    )
 
 
 def of_gpus(reports: "Iterable[GpuReport]") -> Document:

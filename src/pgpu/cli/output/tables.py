@@ -215,7 +215,7 @@ def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: flo
             _slice(job),
             "" if job.request.compute_share is None else format_share(job.request.compute_share),
             format_duration(now - job.created_at_seconds),
-            _start(job, now),
+            start_text(report, now),
             _reason(job),
         )
     return table
@@ -231,18 +231,22 @@ def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None)
             job.spec.name or str(number if job.place.array_index is None else job.place.array_index),
             _slice(job),
             "held" if report.position is None else str(report.position),
-            _start(job, now),
+            start_text(report, now),
             ", ".join(uuid[:12] for uuid in job.expected_gpu_uuids),
             _reason(job),
         )
     return table
 
 
-def _start(job: Job, now_seconds: float) -> str:
-    if job.expected_start_seconds is None:  # no known event would let it start
+def start_text(report: QueueReport, now_seconds: float) -> str:
+    """Return when a waiting job starts: `soon`, `in about 5m`, or `unknown` where that would rest on an assumed duration."""
+    expected_seconds = report.job.expected_start_seconds
+    if expected_seconds is None:  # no known event would let it start
         return "unknown"
-    left_seconds = job.expected_start_seconds - now_seconds
-    return "soon" if left_seconds < 1 else f"in about {format_duration(left_seconds)}"
+    left_seconds = expected_seconds - now_seconds
+    if left_seconds < 1:
+        return "soon"
+    return f"in about {format_duration(left_seconds)}" if report.is_start_known else "unknown"
 
 
 def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTable:

@@ -271,15 +271,41 @@ def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_j
     )
 
 
-@takes(*LIST_OPTIONS, JSON)
-def queue(invocation: Invocation, **given: Any) -> None:
+@takes(replace(ONE_JOB, kind=OptionKind.OPTIONAL_WORD, metavar="[JOB]"), *LIST_OPTIONS, JSON)
+def queue(invocation: Invocation, *, job: str | None, **given: Any) -> None:
     """List waiting jobs: order, reason, expected start.
 
-    A job that waits for others (--after) has no place in the order until they ended.
+    A job that waits for others (--after) has no place in the order until they ended. With a JOB, explain why it waits: the
+    rule that decides, its figures, and what is free on each GPU.
     """
     kind = Kind(_table_of_queue, documents.of_queue, lambda report: _identity(report.job), is_newest_first=True)
     options = ListOptions(**given)
-    print_listing(options, kind, invocation.client().queue)
+    if job is None:
+        print_listing(options, kind, invocation.client().queue)
+        return
+    settings = invocation.settings()
+    members = invocation.make_client(settings).members(job)
+    # The queue of the job counts, whether --simulate was given or not.
+    client = invocation.make_client(replace(settings, simulate=members[0].job.gpu_model))
+    ids = {report.job.id for report in members}
+
+    def read() -> list[QueueReport]:
+        return [report for report in client.queue() if report.job.id in ids]
+
+    if len(ids) > 1 or not options.wants_table or options.watches:
+        print_listing(options, kind, read)
+        return
+    line = client.queue()
+    report = next((each for each in line if each.job.id in ids), None)
+    if report is None:
+        raise RequestError(
+            f"job {members[0].job.id} does not wait: it is {members[0].job.state.value}", hint="pgpu ps --all lists it"
+        )
+    from pgpu.cli.output.waits import explain
+
+    count = sum(each.position is not None for each in line)
+    for table in explain(report, count, client.gpus()):
+        console.print_table(table)
 
 
 @takes(JOBS, GRACE, JSON)

@@ -4,6 +4,7 @@
 """
 
 import sys
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from pgpu.cli.job_arguments import read_submission
 from pgpu.cli.job_options import AUTO, RUN, SUBMIT, JobOptions, rows_of
 from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
-from pgpu.client import JobReport
-from pgpu.errors import CancelledError, RequestError
+from pgpu.client import Client, JobReport
+from pgpu.errors import CancelledError, PgpuError, RequestError, WaitTimeoutError
 from pgpu.model import Job, Objective, SharingWish, Submission
 from pgpu.structs import replace
 
@@ -56,7 +57,10 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
             else:
                 print(submitted.id)
             return None
-        ended = attach(client, submitted, signals, as_json=as_json)
+        try:
+            ended = attach(client, submitted, signals, as_json=as_json)
+        except WaitTimeoutError as exc:
+            raise (_with_missing(exc, client, submission) if job.no_wait else exc) from None
     sys.stdout.flush()
     if not as_json:
         print_advisory(ended)
@@ -112,6 +116,24 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
             client.cancel([each.id for each in jobs], grace_seconds=0)
             raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
     _print_submitted(jobs, settings.state_dir, as_json=as_json)
+
+
+def _with_missing(error: WaitTimeoutError, client: Client, submission: Submission) -> WaitTimeoutError:
+    """Return the error of a job that could not start at once, with what is missing and how long that may take."""
+    try:
+        [report] = client.dry_run([replace(submission, wait_timeout_seconds=None)])
+    except PgpuError:  # the forecast explains the error, and must not replace it
+        return error
+    from pgpu.cli.output.tables import start_text
+    from pgpu.cli.output.waits import start_basis
+
+    start = start_text(report, time.time())
+    if start == "soon":
+        return WaitTimeoutError(str(error), hint="it would fit by now: try again")
+    start = "when it would start is unknown" if start == "unknown" else f"it would start {start}"
+    return WaitTimeoutError(
+        f"{error}: it {report.job.reason}", hint=f"without --no-wait {start}: {start_basis(report)}"
+    )
 
 
 def _refuse_options_beside_file(typed: Collection[str]) -> None:

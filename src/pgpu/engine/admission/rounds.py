@@ -26,6 +26,26 @@ from pgpu.structs import Struct, field, replace
 NO_CHANGE = Admission((), (), ())
 
 
+HELD, FITS = "held", "fits"
+"""Rules of `Forecast` beside the causes of waits: it waits for other jobs, or starts now."""
+
+
+class Forecast(Struct, frozen=True):
+    """One waiting job with its outlook."""
+
+    position: int | None
+    """From 1 on, in the order of the next round; None if it is held."""
+
+    job: Job
+    """With its present reason and its expected start."""
+
+    rule: str
+    """The rule that decides: a `Cause`, `HELD` or `FITS`."""
+
+    is_start_known: bool
+    """Whether its expected start rests on earlier runs alone."""
+
+
 class RoundOutcome(Struct, frozen=True, dict=True):
     """The outcome of one round.
 
@@ -211,8 +231,8 @@ class Admissions:
         with self._context.ledger.view() as view:
             return self._round(view, snapshot, ())
 
-    def read_queue(self, add: Callable[[Decision], None] | None = None) -> tuple[list[Job], list[Job]]:
-        """Return the waiting jobs in the order of the next round, and those that are held; changes nothing.
+    def read_queue(self, add: Callable[[Decision], None] | None = None) -> list[Forecast]:
+        """Return the waiting jobs in the order of the next round, and behind them those that are held; changes nothing.
 
         Args:
             add: Stores further jobs, in a copy of the ledger.
@@ -231,6 +251,7 @@ class Admissions:
         idle_count = len(situation.offers) - len(admission.reclaimed)
         idle = f"; {idle_count} lease{'s are' if idle_count > 1 else ' is'} idle (offered) and would not help"
         reasons = {wait.job_id: wait.reason + (idle if idle_count else "") for wait in admission.waits}
+        rules = {wait.job_id: wait.cause.value for wait in admission.waits}
         order = [*(grant.job_id for grant in admission.grants), *reasons]
         starts = expected_starts(
             situation.rooms,
@@ -244,17 +265,21 @@ class Admissions:
             most_without_gpu=situation.most_without_gpu,
         )
 
-        def with_forecast(job: Job, reasons: Mapping[str, str]) -> Job:
-            reason = reasons.get(job.id, "it fits and starts now")
+        def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:
             if (start := starts.get(job.id)) is None:
-                return replace(job, reason=reason)
-            return replace(
+                return Forecast(position, replace(job, reason=reason), rule, is_start_known=False)
+            job = replace(
                 job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
             )
+            return Forecast(position, job, rule, is_start_known=start.is_known)
 
-        queue = [with_forecast(waiting[job_id], reasons) for job_id in order if job_id in waiting]
+        queue = [waiting[job_id] for job_id in order if job_id in waiting]
+        line = [
+            forecast(place, job, reasons.get(job.id, "it fits and starts now"), rules.get(job.id, FITS))
+            for place, job in enumerate(queue, 1)
+        ]
         held = [job for job in waiting.values() if job.id in situation.hindered]
-        return queue, [with_forecast(job, situation.hindered) for job in held]
+        return [*line, *(forecast(None, job, situation.hindered[job.id], HELD) for job in held)]
 
     def plan(self) -> None:
         """Plan the queue for the rounds to come, where `objective = makespan`; outside of any transaction, for it takes long.
