@@ -97,12 +97,15 @@ test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU
 test-kubernetes: build ## Run the tests on the cluster of KUBECONFIG, whose nodes run pgpu's driver
 	PGPU_TEST_KUBECONFIG="$$KUBECONFIG" PGPU_REQUIRED_MARKERS=kubernetes $(BIN)/pytest tests/kubernetes $(TEST_OPTIONS)
 
-wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/
+wheel: $(STAMP) ## Build the source archive and, out of it, portable wheels for x86-64 and aarch64 (ziglang, glibc 2.17) into dist/
 	@rm -rf dist && mkdir dist
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
-	@PATH="$$(realpath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/gpuslice-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	@for machine in x86_64 aarch64; do \
+	    PATH="$$(realpath $(BIN)):$$PATH" _PYTHON_HOST_PLATFORM=linux-$$machine $(BIN)/pip wheel --no-deps --no-build-isolation \
+	        --config-settings cmake.define.PGPU_TARGET=$$machine --wheel-dir dist dist/gpuslice-*.tar.gz >>dist/build.log 2>&1 && \
+	    $(BIN)/python tools/wheel_requirements.py dist/gpuslice-*-linux_$$machine.whl --retag || { cat dist/build.log; exit 1; }; \
+	done
 	@rm dist/build.log
-	$(BIN)/python tools/wheel_requirements.py dist/gpuslice-*.whl --retag
 
 metrics: $(STAMP) ## Print figures about the form of the code; nothing fails on them
 	@$(BIN)/python tools/metrics.py
