@@ -168,6 +168,15 @@ def is_text(word: str) -> bool:
     return True
 
 
+def composed(name: str) -> str:
+    """Return a name in Unicode's composed form: keyboards and file systems write one letter in several ways."""
+    if name.isascii():
+        return name
+    from unicodedata import normalize  # noqa: PLC0415 - most names are of ASCII
+
+    return normalize("NFC", name)
+
+
 def is_bytes(word: str) -> bool:
     """Whether a string can be passed to the kernel: any bytes without a zero byte."""
     try:

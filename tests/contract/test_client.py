@@ -3,6 +3,7 @@
 import io
 import tempfile
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,20 @@ def test_a_name_belongs_to_one_live_job(client: Client) -> None:
     submit(client, name="one")
     with pytest.raises(RequestError):
         submit(client, name="one")
+
+
+@pytest.mark.parametrize("name", ["김민준-학습", "обучение_1", "训练.v2", "प्रशिक्षण", "Ärger"])
+def test_a_name_may_be_in_any_script_and_is_found_however_it_is_written(client: Client, name: str) -> None:
+    job = submit(client, name=name)
+    for word in (name, unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)):
+        assert client.job(word).job.id == job.id
+        assert [report.job.id for report in client.members(word)] == [job.id]
+
+
+@pytest.mark.parametrize("name", ["김 민준", "\u0301a", "a\u202eb", "a\u200db", "漢/字", "A\u0308rger", "é\n"])
+def test_a_name_has_no_spaces_and_nothing_that_steers_a_terminal(client: Client, name: str) -> None:
+    with pytest.raises(RequestError):
+        submit(client, name=name)
 
 
 def test_a_dry_run_forecasts_start_and_gpu_and_stores_nothing(client: Client) -> None:

@@ -40,7 +40,7 @@ from pgpu.model import (
 )
 from pgpu.model.validation import check_request, check_submission
 from pgpu.structs import replace
-from pgpu.units import MIB
+from pgpu.units import MIB, composed
 
 GPU = Gpu(
     uuid="GPU-00000000-0000-0000-0000-000000000000",
@@ -326,6 +326,7 @@ class FakeClient(Client):
         return replace(job, state=JobState.RUNNING, lease=lease, started_at_seconds=NOW_SECONDS)
 
     def _find(self, id_or_name: str) -> Job:
+        id_or_name = composed(id_or_name)
         found = [job for job in self.stored.values() if job.id.startswith(id_or_name) or job.spec.name == id_or_name]
         if len(found) != 1:
             raise JobNotFoundError(f"{len(found)} jobs are called {id_or_name}", hint="see pgpu ps --all")

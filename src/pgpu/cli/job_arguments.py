@@ -31,7 +31,7 @@ from pgpu.model import Array, JobSpec, Mount, Objective, Request, Resize, Sharin
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request, check_submission
 from pgpu.structs import replace
-from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
+from pgpu.units import composed, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 NO_SHARE = "none"
 """The value of `--compute` that removes a job's share."""
@@ -81,14 +81,14 @@ def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sha
         volumes=tuple(_read_mount(word) for word in options.volumes),
         working_directory=_read_working_directory(options.working_directory, options.image),
         user=options.user,
-        name=options.name,
+        name=None if options.name is None else composed(options.name),
         wants_tty=options.tty,
         wants_stdin=options.interactive,
         remove=options.remove,
         wait_for_memory_seconds=parse_duration_seconds(options.wait_for_memory),
     )
     indices = None if options.array is None else read_array(options.array)
-    return Submission(spec, request, options.after, indices, wait_timeout_seconds)
+    return Submission(spec, request, tuple(map(composed, options.after)), indices, wait_timeout_seconds)
 
 
 def _read_request(options: JobOptions, sharing: SharingWish) -> Request:

@@ -17,7 +17,7 @@ from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
 from pgpu.model import Job
-from pgpu.units import is_text
+from pgpu.units import composed, is_text
 
 T = TypeVar("T")
 
@@ -151,6 +151,7 @@ class Ledger:
             JobNotFoundError: None or several match.
         """
         missing = JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+        id_or_name = composed(id_or_name)
         # A string that is not UTF-8 cannot be bound as a parameter, and nothing has it as its name.
         if not is_text(id_or_name):
             raise missing
@@ -178,6 +179,7 @@ class Ledger:
         Raises:
             JobNotFoundError: None or several match.
         """
+        word = composed(word)
         with self.view() as view:
             elements = view.elements(word, owner_uid)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec, Submission
 from pgpu.model.lease import Request, SharingWish
-from pgpu.units import SMALLEST_COMPUTE_SHARE, is_bytes, is_text, quoted
+from pgpu.units import SMALLEST_COMPUTE_SHARE, composed, is_bytes, is_text, quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128
@@ -124,10 +124,12 @@ def _check_name(submission: Submission) -> None:
     name, array = submission.spec.name, submission.array
     if name is None:
         return
-    if not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise RequestError(
-            f"{quoted(name)} is not a valid name", hint="letters and digits of ASCII, and _ . - after the first"
+            f"{quoted(name)} is not a valid name", hint="letters and digits of any script, and _ . - after the first"
         )
+    if name != composed(name):
+        raise RequestError(f"{quoted(name)} is not in Unicode's composed form", hint="normalise it to NFC")
     longest = len(name) if array is None else len(f"{name}-{max(array.indices, default=0)}")
     if longest > _LONGEST_NAME:
         raise RequestError(
@@ -135,6 +137,17 @@ def _check_name(submission: Submission) -> None:
         )
     if len(name) == 1 and array is None and submission.spec.runtime == "docker":
         raise RequestError(f"{name!r} is not a valid container name", hint="Docker requires at least two characters")
+
+
+def _is_name(name: str) -> bool:
+    """Whether a name has letters, digits and marks of any script, and `_ . -` after the first; never what steers a terminal."""
+    if name.isascii():
+        return bool(_NAME.fullmatch(name))
+    from unicodedata import category  # noqa: PLC0415 - most names are of ASCII
+
+    return name[0].isalnum() and all(
+        each.isalnum() or each in "_.-" or category(each).startswith("M") for each in name[1:]
+    )
 
 
 def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:

@@ -21,8 +21,9 @@ _LOG_CONFIGURATION = {"Type": "json-file", "Config": {"max-size": "10m", "max-fi
 
 
 def container_name(job: Job) -> str:
-    """Return the requested name of a job's container, or one derived from the job's ID, so that it can be found again."""
-    return job.spec.name or f"pgpu-{job.id}"
+    """Return the job's name if engines accept it, else one derived from its ID, so that the container can be found again."""
+    name = job.spec.name
+    return name if name is not None and name.isascii() else f"pgpu-{job.id}"
 
 
 def container_configuration(

@@ -94,7 +94,7 @@ class DockerRuntime:
         engine = self._engine()
         image = engine.image(spec.image or "")
         refuse_bad_image(spec, image)
-        taken = engine.container(spec.name) if spec.name else None
+        taken = engine.container(spec.name) if spec.name and spec.name.isascii() else None
         if taken is not None:
             raise RequestError(
                 f"the name {spec.name} is taken by the container {taken['Id'][:12]}",

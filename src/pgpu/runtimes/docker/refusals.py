@@ -46,7 +46,8 @@ def refuse_bad_words(spec: JobSpec) -> None:
         raise RequestError("a container needs an image", hint="name it with --image")
     refuse_bad_reference(spec.image)
     _refuse_bad_text(spec)
-    if spec.name is not None and not _NAME.fullmatch(spec.name):
+    # A name of another script is the job's alone; engines accept only ASCII.
+    if spec.name is not None and spec.name.isascii() and not _NAME.fullmatch(spec.name):
         raise RequestError(
             f"{spec.name!r} is not a container's name", hint="use letters, digits, _ . and -, at least two characters"
         )
