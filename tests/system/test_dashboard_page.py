@@ -1,0 +1,281 @@
+"""The dashboard in Chromium, from a real server with real jobs: what it loads, shows and keeps, and who may see it.
+
+With PGPU_SCREENSHOTS the pictures of docs/images are taken.
+"""
+
+import grp
+import http.client
+import json
+import pwd
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import CHROMIUM
+from tests.served import ServerProcess, serving
+from tests.system.conftest import Place, opened_place
+from tests.waiting import DEADLINE_SECONDS, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+PRINTS = f"echo \"{HOSTILE}\"; printf '\\033[2J\\033[31mred\\033[0m\\n'; exec sleep 600"
+SUBMITTERS = grp.getgrgid(65534)
+"""`nogroup`, which is the group of some users of every machine."""
+
+TIMEOUT_MS = DEADLINE_SECONDS * 1000.0
+WATCH = """
+window.violations = [];
+addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
+"""
+AXE = """async () => (await axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}))
+    .violations.map(({id, nodes}) => id + ": " + nodes.map((node) => node.target.join(" ")).join(", "))"""
+
+
+@dataclass
+class World:
+    """A server with jobs, and a browser."""
+
+    place: Place
+    server: ServerProcess
+    browser: "Browser"
+    url: str
+    requests: set[str] = field(default_factory=set)
+
+    def ask(self, method: str, route: str) -> str:
+        """Ask the server as its administrator."""
+        connection = http.client.HTTPConnection("pgpu")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with closing(connection):
+            connection.sock.connect(str(self.server.socket))
+            connection.request(method, route)
+            return connection.getresponse().read().decode()
+
+    def token_of(self, user: str) -> str:
+        """Make a token for a user of this machine."""
+        text: str = json.loads(self.ask("POST", f"/v1/admin/tokens?uid={pwd.getpwnam(user).pw_uid}"))["text"]
+        return text
+
+    def context(self, **options: Any) -> "BrowserContext":
+        """Return a browser without cookies, whose requests are noted."""
+        made = self.browser.new_context(viewport={"width": 1440, "height": 900}, **options)
+        made.set_default_timeout(TIMEOUT_MS)
+        made.add_init_script(WATCH)
+        made.on("request", lambda request: self.requests.add(request.url))
+        return made
+
+    def signed_in(self, user: str = "root", **options: Any) -> "Page":
+        """Return the page of a new browser that a user signed in by hand, once it shows jobs."""
+        page = self.context(**options).new_page()
+        page.goto(self.url)
+        page.get_by_label("Token").fill(self.token_of(user))
+        page.keyboard.press("Enter")
+        shows(page)
+        return page
+
+
+def shows(page: "Page") -> None:
+    """Wait until a page has its rows and what it loads beside them."""
+    page.wait_for_function("() => window.pgpu?.isLoaded && window.pgpu.rows() > 0")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - skipped without it
+
+    with ExitStack() as stack:
+        place = stack.enter_context(opened_place())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        server = stack.enter_context(
+            serving(
+                place.path / "run",
+                "--tcp",
+                f"127.0.0.1:{port}",
+                state_dir=place.path / "state",
+                simulate="RTX 3090x2",
+                environment={"PGPU_SUBMITTERS": SUBMITTERS.gr_name},
+            )
+        )
+        place.environment["PGPU_HOST"] = server.host
+        stack.callback(place.close)
+        place.detach("first", "4GiB", ("sh", "-c", PRINTS))
+        place.detach("second", "6GiB", ("sh", "-c", "exec sleep 600"))
+        for number in range(3):
+            done = place.run("submit", "--name", f"waits-{number}", "--memory", "20GiB", "--", "sleep", "600")
+            assert done.returncode == 0, done.stderr
+        until(lambda: place.job("first")["state"] == "running" and place.job("second")["state"] == "running")
+        playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        stack.callback(browser.close)
+        yield World(place, server, browser, f"http://127.0.0.1:{port}/dashboard/")
+
+
+def test_the_page_is_clean_in_both_themes_and_on_a_phone(world: World) -> None:
+    page = world.signed_in(color_scheme="light")
+    page.add_init_script(files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+    page.reload()
+    shows(page)
+    page.get_by_text("The same as a table").click()
+    found = {"light": page.evaluate(AXE)}
+    page.emulate_media(color_scheme="dark")
+    found["dark"] = page.evaluate(AXE)
+    page.set_viewport_size({"width": 390, "height": 844})
+    found["phone"] = page.evaluate(AXE)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.get_by_role("row", name=re.compile("first")).click()
+    page.get_by_role("dialog").wait_for()
+    found["dialog"] = page.evaluate(AXE)
+    assert not any(found.values()), found
+    assert page.evaluate("() => window.violations") == []
+    assert {url for url in world.requests if not url.startswith(world.url)} == set()
+    page.context.close()
+
+
+def test_the_keyboard_reaches_everything_in_the_order_of_the_page(world: World) -> None:
+    page = world.signed_in()
+    page.reload()
+    shows(page)
+    order = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        order.append(page.evaluate("() => document.activeElement.id || document.activeElement.textContent.trim()"))
+    assert order[:9] == [
+        "Skip to content",
+        "GPUs",
+        "History",
+        "Queue",
+        "Jobs",
+        "Usage",
+        "theme",
+        "gpu-choice",
+        "The same as a table",
+    ]
+    table = page.get_by_role("grid")
+    table.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => document.activeElement.getAttribute('role')") == "grid"
+    page.context.close()
+
+
+def test_markup_and_terminal_sequences_in_commands_and_output_stay_text(world: World) -> None:
+    page = world.signed_in()
+    page.get_by_role("row", name=re.compile("first")).click()
+    log = page.get_by_label("Output of the job")
+    page.wait_for_function("() => document.getElementById('log').textContent.includes('red')")
+    assert log.text_content() == f"{HOSTILE}\nred\n"
+    assert page.get_by_role("dialog").locator("dd", has_text="onerror").count() == 1
+    assert page.evaluate("() => [document.title, document.images.length]") == ["pgpu", 0]
+    page.context.close()
+
+
+def test_five_users_see_of_others_jobs_their_memory_gpu_and_state_alone(world: World) -> None:
+    job_of = {"root": "first", "daemon": None}
+    for user in [entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == SUBMITTERS.gr_gid][:3]:
+        variables = {"PGPU_HOST": world.url.removesuffix("/dashboard/"), "PGPU_TOKEN": world.token_of(user)}
+        done = world.place.run("submit", "--name", f"of-{user}", "--memory", "21GiB", "--", "sleep", "600", **variables)
+        assert done.returncode == 0, done.stderr
+        job_of[user] = f"of-{user}"
+    names = {name for name in job_of.values() if name is not None}
+    for user, own_name in job_of.items():
+        page = world.signed_in(user)
+        shown = page.evaluate("() => [...window.pgpu.state.own.values()].map((row) => row[2])")
+        public = page.evaluate("() => [...window.pgpu.state.jobs.values()]")
+        assert len(public) == 5 + len(names) - 1
+        assert all(len(row) == 5 for row in public)
+        content = page.content()
+        if user == "root":
+            assert names < set(shown)
+        else:
+            assert shown == [name for name in [own_name] if name is not None]
+            assert not [name for name in names - {own_name} if name in content]
+            assert world.place.job("first")["id"] not in content
+            assert "another user's" in content
+        page.context.close()
+    world.place.run("cancel", *(names - {"first"}))
+
+
+def test_ten_tabs_of_one_browser_share_a_stream_which_ends_while_none_is_visible(world: World) -> None:
+    pages = [world.signed_in()]
+    for _ in range(9):
+        pages.append(pages[0].context.new_page())
+        pages[-1].goto(world.url)
+    for page in pages:
+        shows(page)
+    world.place.detach("eleventh", "1GiB", ("sh", "-c", "exec sleep 600"))
+    for page in pages:
+        page.wait_for_function("() => [...window.pgpu.state.own.values()].some((row) => row[2] === 'eleventh')")
+
+    def streams() -> int:
+        """Count the streams that have ended."""
+        text = world.ask("GET", "/metrics")
+        return int(
+            float((re.findall(r'pgpu_http_requests_total\{[^}]*/dashboard/events"[^}]*\} (\S+)', text) or ["0"])[0])
+        )
+
+    before = streams()
+    for page in pages:
+        page.evaluate(_HIDDEN, True)
+    until(lambda: streams() == before + 1)
+    world.place.run("stop", "--time", "0", "eleventh")
+    pages[3].evaluate(_HIDDEN, False)
+    pages[3].wait_for_function(
+        "() => [...window.pgpu.state.own.values()].every((row) => row[2] !== 'eleventh' || row[7] !== null)"
+    )
+    pages[0].context.close()
+
+
+_HIDDEN = """(isHidden) => {
+    Object.defineProperty(document, "hidden", {value: isHidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange", {bubbles: true}));
+}"""
+
+
+def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
+    job_id = world.place.detach("short", "1GiB", ("sh", "-c", "exec sleep 600"))
+    page = world.signed_in()
+    has_job = "(id) => [...window.pgpu.state.own.values()].some((row) => row[1] === id && row[7] === null)"
+    page.wait_for_function(has_job, arg=job_id)
+    world.server.end(signal.SIGKILL)
+    page.get_by_text("reconnecting").wait_for()
+    # Without the server, the ledger itself is asked: the job ends while no process serves the page.
+    assert (
+        world.place.run("stop", "--time", "0", "short", PGPU_HOST="embedded", PGPU_SIMULATE="RTX 3090x2").returncode
+        == 0
+    )
+    world.server.start()
+    page.get_by_text("live", exact=True).wait_for()
+    page.wait_for_function(f"(id) => !({has_job})(id)", arg=job_id)
+    assert page.evaluate("() => window.pgpu.rows()") >= 5
+    page.context.close()
+
+
+def test_a_link_signs_one_browser_in_once(world: World) -> None:
+    environment = {"PGPU_HOST": "embedded", "PGPU_SIMULATE": "RTX 3090x2"}
+    world.place.environment.update(environment)
+    process = world.place.start("dashboard", "--port", "0")
+    world.place.environment["PGPU_HOST"] = world.server.host
+    assert process.stdout is not None
+    link = process.stdout.readline().strip()
+    for expected in ("live", "waiting to sign in"):
+        context = world.context()
+        page = context.new_page()
+        page.goto(link)
+        page.locator("#live", has_text=expected).wait_for()
+        assert page.url.endswith("/dashboard/")
+        context.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_SECONDS) == 0
