@@ -98,7 +98,7 @@ test-kubernetes: build ## Run the tests on the cluster of KUBECONFIG, whose node
 	PGPU_TEST_KUBECONFIG="$$KUBECONFIG" PGPU_REQUIRED_MARKERS=kubernetes $(BIN)/pytest tests/kubernetes $(TEST_OPTIONS)
 
 wheel: $(STAMP) ## Build the source archive and, out of it, portable wheels for x86-64 and aarch64 (ziglang, glibc 2.17) into dist/
-	@rm -rf dist && mkdir dist
+	@rm -rf dist build/man && mkdir dist && $(BIN)/python -m tools.generate_man build/man
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
 	@for machine in x86_64 aarch64; do \
 	    PATH="$$(realpath $(BIN)):$$PATH" _PYTHON_HOST_PLATFORM=linux-$$machine $(BIN)/pip wheel --no-deps --no-build-isolation \

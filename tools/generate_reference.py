@@ -18,6 +18,17 @@ from pgpu.cli import exits
 from pgpu.cli.typer_app import make_app
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+EXIT_CODES = (
+    (exits.OK, "success; for `run`: the command's own code, here 0"),
+    (exits.CHECK_FAILED, "`doctor` found a fault; `function invoke`: the function failed"),
+    (exits.CALL_REFUSED, "`function invoke`: the function refused the request"),
+    (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
+    (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
+    (exits.NOT_EXECUTABLE, "the command cannot be executed"),
+    (exits.NOT_FOUND, "the command does not exist"),
+    (exits.CANCELLED, "Ctrl-C ended the wait"),
+    (exits.READER_GONE, "the reader of pgpu's output closed it"),
+)
 BANNER = "<!-- Written by tools/generate_reference.py: change the program and run it again. -->\n"
 
 
@@ -30,57 +41,62 @@ def cli_page() -> str:
     """Describe every verb, argument, option and exit code."""
     root: Any = typer.main.get_command(make_app())
     parts = [f"# The command line\n\n{BANNER}\n{inspect.cleandoc(root.help)}\n", *_verb_lines("pgpu", root)]
-    for path, command in _verbs("pgpu", root):
-        parts += [f"\n## `{path}`\n", f"{_help(command)}\n", *_verb_lines(path, command)]
+    for path, command in verbs("pgpu", root):
+        parts += [f"\n## `{path}`\n", f"{help_text(command)}\n", *_verb_lines(path, command)]
     return "\n".join([*parts, "", aliases(root), exit_codes()])
 
 
-def _verbs(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+def verbs(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path of words and the command of each verb and group that help lists."""
     for name, command in group.commands.items():
         if command.hidden:
             continue
         yield f"{path} {name}", command
         if hasattr(command, "commands"):
-            yield from _verbs(f"{path} {name}", command)
+            yield from verbs(f"{path} {name}", command)
 
 
-def _help(command: Any) -> str:
+def help_text(command: Any) -> str:
+    """Return the help of a command without its indentation."""
     return "\n".join(line.strip() for line in inspect.cleandoc(command.help or "").splitlines())
 
 
 def _verb_lines(path: str, command: Any) -> Iterator[str]:
-    words = [f"{path} [OPTIONS]", *(_argument(parameter) for parameter in command.params if _is_argument(parameter))]
+    words = [f"{path} [OPTIONS]", *(argument(parameter) for parameter in command.params if is_argument(parameter))]
     yield f"```text\n{' '.join(words)}{' COMMAND' if hasattr(command, 'commands') else ''}\n```\n"
     rows = [row for parameter in command.params if (row := _row(parameter))]
     if rows:
         yield "\n".join(["| | |", "|---|---|", *rows])
 
 
-def _is_argument(parameter: Any) -> bool:
+def is_argument(parameter: Any) -> bool:
+    """Whether a parameter has no name on the command line."""
     return bool(parameter.param_type_name == "argument")
 
 
-def _argument(parameter: Any) -> str:
+def argument(parameter: Any) -> str:
+    """Return how help calls a value, such as `AMOUNT`."""
     return str(parameter.metavar or parameter.name.upper())
 
 
 def _row(parameter: Any) -> str | None:
     if getattr(parameter, "hidden", False) or "completion" in (parameter.name or ""):
         return None
-    return f"| {_spelling(parameter)} | {_escaped(parameter.help or '')}{_default(parameter)} |"
+    return f"| {_spelling(parameter)} | {_escaped(parameter.help or '')}{default(parameter)} |"
 
 
 def _spelling(parameter: Any) -> str:
-    if _is_argument(parameter):
-        return f"`{_escaped(_argument(parameter))}`"
-    value = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or _argument(parameter)}"
+    if is_argument(parameter):
+        return f"`{_escaped(argument(parameter))}`"
+    value = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or argument(parameter)}"
     names = sorted(parameter.opts, key=len) + list(parameter.secondary_opts)
     return ", ".join(f"`{_escaped(name + value)}`" for name in names)
 
 
-def _default(parameter: Any) -> str:
-    default = parameter.default
-    return f" Default: `{default}`." if isinstance(default, str | int) and not isinstance(default, bool) else ""
+def default(parameter: Any) -> str:
+    """Return the sentence on the value of an option that is left out, or nothing."""
+    value = parameter.default
+    return f" Default: `{value}`." if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _escaped(text: str) -> str:
@@ -95,18 +111,7 @@ def aliases(root: Any) -> str:
 
 def exit_codes() -> str:
     """Describe exit codes."""
-    rows = [
-        (exits.OK, "success; for `run`: the command's own code, here 0"),
-        (exits.CHECK_FAILED, "`doctor` found a fault; `function invoke`: the function failed"),
-        (exits.CALL_REFUSED, "`function invoke`: the function refused the request"),
-        (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
-        (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
-        (exits.NOT_EXECUTABLE, "the command cannot be executed"),
-        (exits.NOT_FOUND, "the command does not exist"),
-        (exits.CANCELLED, "Ctrl-C ended the wait"),
-        (exits.READER_GONE, "the reader of pgpu's output closed it"),
-    ]
-    lines = [f"| {code} | {meaning} |" for code, meaning in rows]
+    lines = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES]
     intro = "`pgpu run` exits with its command's own code, 128 + n where signal n ended it. Else:"
     return "\n".join([f"## Exit codes\n\n{intro}\n", "| code | means |", "|---|---|", *lines, ""])
 

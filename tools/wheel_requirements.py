@@ -2,7 +2,7 @@
 
     python tools/wheel_requirements.py dist/gpuslice-*.whl [--retag]
 
-The wheel promises glibc 2.17 and carries every C library. With `--retag` a wheel that keeps the promise is renamed from
+The wheel promises glibc 2.17 and carries every C library and the man pages. With `--retag` a wheel that keeps the promise is renamed from
 `linux_*` to `manylinux_2_17_*`, which is what installers match. It never changes a wheel's content.
 """
 
@@ -53,6 +53,8 @@ def complaints(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.removeprefix(_NATIVE) for name in archive.namelist() if name.startswith(_NATIVE)}
         found += [f"{name} is missing" for name in _EXPECTED if name not in names]
+        if not any(name.endswith("/share/man/man1/pgpu-run.1") for name in archive.namelist()):
+            found.append("the man pages are missing")
         for name in sorted(names):
             content = archive.read(_NATIVE + name)
             needed = newest_glibc(content)
