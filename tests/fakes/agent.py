@@ -71,7 +71,7 @@ def die_at_a_commit(order: Path, engine: "Engine") -> None:
 
 def attend_container(
     engine: "Engine", job_id: str, turn: "SubmissionTurn", _make_loop: "Callable[[], EventLoop]"
-) -> None:
+) -> "Iterator[EventLoop]":
     """Write which process attends the container, and attend it until the test removes its first process's PID file."""
     home = engine.settings.runtime_directory / "slices" / job_id
     with turn, (engine.settings.state_directory / "order").open("a", encoding="ascii") as order:
@@ -79,6 +79,7 @@ def attend_container(
     (home / "attended").write_text(str(os.getpid()))
     while (home / "pid").exists():
         select.select([], [], [], 0.01)
+    yield from ()
     (home / "container.json").unlink()
 
 

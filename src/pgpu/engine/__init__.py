@@ -12,7 +12,7 @@ containers. `app` builds it:
         {"process": ..., "docker": ...},
         agent_command,        # argv of the agent of a queue
     )
-    supervise(engine, job_id)  # pgpu.engine.supervisor; what each thread of the agent runs
+    supervise(engine, job_id)  # pgpu.engine.supervisor; an agent takes the steps of `supervision`
 
 A job is supervised with the settings in the environment of the process that submitted the job, in the directory `/`. The model of its GPUs is
 in the ledger: `ledger.job(job_id).gpu_model`.

@@ -1,16 +1,17 @@
-"""The periodic work of an agent's jobs: its main thread does it once a second for all of them, while their threads sleep.
+"""The periodic work of an agent's jobs: its main thread does it once a second for all of them, while they have no thread or it sleeps.
 
-Each job has a thread with an event loop, which would wake each second to measure the job. Instead the main thread *strikes*
-these loops one after the other. A lock of each loop is held by its thread except while it waits; the main thread takes it and
-makes the calls that are due, so no two threads ever run calls of one loop. Where the thread is at work, it makes them itself
-before it waits again. A call that may block, on a container engine or an MPS daemon, is left to the thread, which is woken.
+Each job has an event loop, which would wake a thread each second to measure the job. Instead the main thread *strikes* these
+loops one after the other. A lock of each loop is held by the thread that runs it except while that waits; the main thread takes
+it and makes the calls that are due, so no two threads ever run calls of one loop. Where a thread is at work, it makes them itself
+before it waits again. A call that may block, on a container engine or an MPS daemon, is left to a thread: the loop becomes ready,
+which wakes the one that waits, or has the agent start one (`agent.attendants`).
 """
 
 import contextvars
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from pgpu.engine.event_loop import READABLE, EventLoop, Ready, Timer
@@ -20,7 +21,7 @@ LONGEST_PART_SECONDS = 0.01
 
 
 class JobLoop(EventLoop):
-    """The event loop of a job's thread; made, run and closed there."""
+    """The event loop of a job; run in one thread at a time."""
 
     def __init__(self, on_close: Callable[["JobLoop"], None]) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class JobLoop(EventLoop):
 
         self._at_work = threading.Lock()
         self._at_work.acquire()
-        self._context = contextvars.copy_context()  # has the file of the thread's log
+        self._context = contextvars.copy_context()  # has the file of the job's log
         self._is_due = False
         self._error: Exception | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -61,6 +62,14 @@ class JobLoop(EventLoop):
         if self._is_due or self._error is not None or len(self._timers) != timers:
             os.eventfd_write(self._event, 1)  # The thread waits for another time, or must do something itself.
         self._at_work.release()
+
+    def calm_until(self, is_done: Callable[[], bool]) -> Iterator[EventLoop]:
+        for _ in super().calm_until(is_done):
+            self._at_work.release()
+            try:
+                yield self
+            finally:
+                self._at_work.acquire()
 
     def close(self) -> None:
         # The lock stays held: from now on a strike calls nothing and writes to no descriptor.

@@ -1,4 +1,4 @@
-"""A single-threaded event loop over descriptors, timers and the ends of processes; agents and the threads of their jobs run in its callbacks."""
+"""An event loop over descriptors, timers and the ends of processes; agents and the supervision of their jobs run in its callbacks."""
 
 import heapq
 import itertools
@@ -6,7 +6,7 @@ import math
 import os
 import selectors
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pgpu.host.process_identity import open_pidfd
 from pgpu.host.thread_turns import pause
@@ -14,6 +14,9 @@ from pgpu.model import ProcessHolder
 
 READABLE = selectors.EVENT_READ
 WRITABLE = selectors.EVENT_WRITE
+
+CALM_SECONDS = 2.0
+"""See `EventLoop.calm_until`. Longer than the period of what is done each second: a thread that has that to do is not given up."""
 
 Ready = Sequence[tuple[selectors.SelectorKey, int]]
 """Descriptors and what happened to them."""
@@ -37,7 +40,7 @@ class EventLoop:
     def __init__(
         self,
         now_seconds: Callable[[], float] = time.monotonic,
-        selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,
+        selector: Callable[[], selectors.EpollSelector] = selectors.EpollSelector,
     ) -> None:
         """Wait with `selector`, on the monotonic clock `now_seconds`."""
         self.now_seconds = now_seconds
@@ -86,8 +89,26 @@ class EventLoop:
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Wait and call until `is_done()`, which is checked after each round of calls."""
         while not is_done():
-            self._call_ready(self._timeout_seconds())
+            self._call_ready(self.timeout_seconds())
             self._call_due()
+
+    def calm_until(self, is_done: Callable[[], bool]) -> Iterator["EventLoop"]:
+        """Wait and call as `run_until` does, and yield this loop each time that nothing was ready or due for `CALM_SECONDS`.
+
+        The calling thread may end there: another one goes on with the iteration, at the latest when `fileno` is readable or
+        `timeout_seconds` have passed.
+        """
+        while not is_done():
+            began_seconds, timeout_seconds = self.now_seconds(), self.timeout_seconds()
+            may_be_calm = timeout_seconds is None or timeout_seconds > CALM_SECONDS
+            is_calm = not self._call_ready(CALM_SECONDS if may_be_calm else timeout_seconds) and may_be_calm
+            if is_calm and self.now_seconds() - began_seconds >= CALM_SECONDS:
+                yield self
+            self._call_due()
+
+    def fileno(self) -> int:
+        """Return a descriptor that polls readable while a watched one is ready."""
+        return self._selector.fileno()
 
     def turn(self) -> None:
         """Call what is ready now, without waiting."""
@@ -98,22 +119,26 @@ class EventLoop:
         """Close the selector; watched descriptors stay open."""
         self._selector.close()
 
-    def _call_ready(self, timeout_seconds: float | None) -> None:
-        # A callback of the same round may have stopped watching a descriptor that is ready, or closed it.
-        for seen, events in self._wait(timeout_seconds):
-            key = self._selector.get_map().get(seen.fd)
-            if key is not None and events & key.events:
-                key.data(events & key.events)
-
-    def _wait(self, timeout_seconds: float | None) -> Ready:
-        with pause():
-            return self._selector.select(timeout_seconds)
-
-    def _timeout_seconds(self) -> float | None:
+    def timeout_seconds(self) -> float | None:
+        """Return how long it is to the next timer; None if there is none."""
         # A cancelled timer stays in the heap until it is the first; finding it earlier would cost a search.
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
+
+    def _call_ready(self, timeout_seconds: float | None) -> bool:
+        """Call what is ready within a time; return whether anything was."""
+        ready = self._wait(timeout_seconds)
+        # A callback of the same round may have stopped watching a descriptor that is ready, or closed it.
+        for seen, events in ready:
+            key = self._selector.get_map().get(seen.fd)
+            if key is not None and events & key.events:
+                key.data(events & key.events)
+        return bool(ready)
+
+    def _wait(self, timeout_seconds: float | None) -> Ready:
+        with pause():
+            return self._selector.select(timeout_seconds)
 
     def _call_due(self) -> None:
         # A timer that is set meanwhile waits for the next round, after the descriptors that are ready by then.

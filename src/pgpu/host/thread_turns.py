@@ -81,10 +81,14 @@ def limit_turns(count: int | None, longest_wait_seconds: float = LONGEST_WAIT_SE
 
 
 @contextmanager
-def turn() -> Iterator[None]:
-    """Wait for a turn and have it for the block; the main thread, and a thread outside of any such block, need none."""
+def turn(*, has_begun: bool = False) -> Iterator[None]:
+    """Wait for a turn and have it for the block; the main thread, and a thread outside of any such block, need none.
+
+    Args:
+        has_begun: Whether the block goes on with what another thread began.
+    """
     _own.needs_turn = True
-    _own.has_turn = _turns is not None and _turns.take(_turns.beginning)
+    _own.has_turn = _turns is not None and _turns.take(_turns.returning if has_begun else _turns.beginning)
     try:
         yield
     finally:

@@ -1,14 +1,15 @@
-"""Attends one container of `docker run --runtime=pgpu`, in a thread of the queue's agent.
+"""Attends one container of `docker run --runtime=pgpu`, in threads of the queue's agent.
 
 It submits the request in the container's name, reports the reason of the wait to the container's log, withdraws the
 request if the container ends, and supervises the job once the memory is granted. Errors go to the container's log as well:
-its user reads them there. A thread of another agent goes on from the container's record and the ledger.
+its user reads them there. Another agent goes on from the container's record and the ledger. While the container waits, with its
+reason in its log, or runs, and nothing happens, it has no thread.
 """
 
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 from pgpu.app.oci.runc_call import clean_environment
@@ -18,14 +19,13 @@ from pgpu.engine.admission.rounds import Admissions
 from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.engine import Engine
-from pgpu.engine.event_loop import EventLoop
+from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.job_submission import accept
 from pgpu.engine.submitter import Submitter
-from pgpu.engine.supervisor import supervise
+from pgpu.engine.supervisor import supervision
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
-from pgpu.host import thread_turns
 from pgpu.host.process_identity import has_ended, open_pidfd
-from pgpu.host.stderr_log import log_to_file, say
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Objective, Request, SharingWish, Submission
 from pgpu.runtimes.container_record import CONTAINER_VARIABLE, Container, Gate, container_of
@@ -44,14 +44,16 @@ _END_SECONDS = 5.0
 _EXIT_CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
-def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn, make_loop: Callable[[], EventLoop]) -> None:
-    """Attend one container to its end.
+def attend_container(
+    engine: Engine, job_id: str, turn: SubmissionTurn, make_loop: Callable[[], EventLoop]
+) -> Iterator[EventLoop]:
+    """Attend one container to its end, and yield a loop of it while nothing happens (`EventLoop.calm_until`).
 
     Args:
         engine: With the settings of the machine.
         job_id: The slice that was laid out for the container, and its job.
         turn: In which its request is submitted.
-        make_loop: As for `supervise`.
+        make_loop: As for `supervision`.
 
     Raises:
         PgpuError: The container's slice is gone.
@@ -62,14 +64,14 @@ def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn, make_loo
     container = container_of(home)
     with closing(Gate(container.gate)) as gate:
         try:
-            entry = _follow(engine, container, gate, turn, make_loop)
+            entry = yield from _follow(engine, container, gate, turn, make_loop)
             if entry.is_live:
                 return  # Its lease is another process's, or its release failed: the agent begins another thread.
             _end_held(entry.job, container, gate)
         except PgpuError as exc:
             _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
             say(f"container {container.container_id[:12]}: {exc}")
-        except BaseException as exc:  # A bug of pgpu must not leave the container waiting.
+        except Exception as exc:  # A bug of pgpu must not leave the container waiting.
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise
     # Only now: until its end the container has the files mounted.
@@ -78,7 +80,7 @@ def attend_container(engine: Engine, job_id: str, turn: SubmissionTurn, make_loo
 
 def _follow(
     engine: Engine, container: Container, gate: Gate, turn: SubmissionTurn, make_loop: Callable[[], EventLoop]
-) -> Entry:
+) -> Generator[EventLoop, None, Entry]:
     """Submit a container's request unless that was done, and supervise its job; return how the job is left."""
     job_id = container.home.name
     with turn:
@@ -89,10 +91,9 @@ def _follow(
             # id, and the next agent submits it.
             _submit(engine, container, job_id)
     while True:
-        _wait_for_grant(engine, container, gate, job_id)
-        places = engine.places(job_id)
-        with log_to_file(places.supervisor_log), thread_turns.turn():
-            supervise(engine, job_id, make_loop=make_loop)
+        with closing(make_loop()) as loop:
+            yield from _wait_for_grant(engine, container, gate, job_id, loop)
+        yield from supervision(engine, job_id, make_loop=make_loop)
         entry = engine.ledger.entry(job_id)
         if entry.job.state is not JobState.WAITING:  # else it was refused the place that it was granted
             return entry
@@ -147,7 +148,9 @@ def _submit(engine: Engine, container: Container, job_id: str) -> None:
             return
 
 
-def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: str) -> None:
+def _wait_for_grant(
+    engine: Engine, container: Container, gate: Gate, job_id: str, loop: EventLoop
+) -> Iterator[EventLoop]:
     """Wait until the memory is granted; a container that ends during the wait withdraws its request."""
     with (
         closing(_GrantWait(container, gate, job_id)) as wait,
@@ -161,12 +164,27 @@ def _wait_for_grant(engine: Engine, container: Container, gate: Gate, job_id: st
             doorstep.wake_descriptor = wait.first_process_descriptor
             wait.report(doorstep.reason)
             # Until the first process is known, its end has no descriptor and must be polled.
-            is_settled = wait.first_process_descriptor is not None and wait.has_reported
-            doorstep.rest(REPEAT_SECONDS if is_settled else POLL_SECONDS)
+            if wait.first_process_descriptor is not None and wait.has_reported and doorstep.is_connected:
+                yield from _rest(loop, doorstep.descriptors)
+                doorstep.rest(0.0)
+            else:
+                doorstep.rest(POLL_SECONDS)
     if engine.ledger.job(job_id).holder is not None:
         return  # Another agent started it.
     while container.is_being_created:  # Granted at once: the engine is still creating the container.
         select.select([], [], [], CREATION_POLL_SECONDS)
+
+
+def _rest(loop: EventLoop, descriptors: Sequence[int]) -> Iterator[EventLoop]:
+    """Wait until one is readable, for `REPEAT_SECONDS` at most."""
+    woken: list[int] = []
+    for each in descriptors:
+        loop.watch(each, READABLE, woken.append)
+    timer = loop.call_later(REPEAT_SECONDS, lambda: woken.append(0))
+    yield from loop.calm_until(lambda: bool(woken))
+    timer.cancel()
+    for each in descriptors:
+        loop.forget(each)
 
 
 class _GrantWait:

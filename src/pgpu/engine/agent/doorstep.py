@@ -6,7 +6,7 @@ Where there is no agent one is started. Whether the job still waits is read from
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -68,6 +68,17 @@ class Doorstep:
         elif self._poll(self._connection, timeout_seconds):
             self._read(self._connection)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the agent reports to it."""
+        return self._connection is not None
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Those that end a rest when they are readable; `rest` then handles it."""
+        connection = None if self._connection is None else self._connection.fileno()
+        return [each for each in (connection, self.wake_descriptor) if each is not None]
+
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
@@ -84,12 +95,11 @@ class Doorstep:
         return connection
 
     def _poll(self, connection: socket.socket | None, timeout_seconds: float | None) -> bool:
-        watched = [each for each in (connection, self.wake_descriptor) if each is not None]
-        if not watched:
+        if not self.descriptors:
             threading.Event().wait(timeout_seconds)
             return False
         poll = select.poll()
-        for each in watched:
+        for each in self.descriptors:
             poll.register(each, select.POLLIN)
         ready = dict(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
         if self.wake_descriptor in ready:

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
@@ -40,8 +40,8 @@ from pgpu.errors import (
     PgpuError,
 )
 from pgpu.host.process_identity import is_alive
-from pgpu.host.stderr_log import Complaints, say, say_traceback
-from pgpu.host.thread_turns import pause
+from pgpu.host.stderr_log import Complaints, log_to_file, say, say_traceback
+from pgpu.host.thread_turns import pause, turn
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState, ProcessHolder
 from pgpu.runtimes import RunningJob
@@ -63,32 +63,62 @@ RETRY_SECONDS = 1.0
 _MOST_WORD_BYTES = 64
 
 
-def supervise(
+def supervise(engine: Engine, job_id: str) -> None:
+    """Supervise one job in the calling thread until its lease is released; does nothing if another process supervises it.
+
+    Raises:
+        PgpuError: The ledger cannot be used.
+    """
+    for _ in supervision(engine, job_id):
+        pass  # Nothing has happened for a time; it goes on to wait.
+
+
+def supervision(
     engine: Engine,
     job_id: str,
     take_monitor: TakeMonitor = lambda _job_id, _starter: None,
     make_loop: Callable[[], EventLoop] = EventLoop,
-) -> None:
-    """Supervise one job until its lease is released; does nothing if another process supervises it.
+) -> Iterator[EventLoop]:
+    """Supervise one job as `supervise` does, and yield its loop while the job runs and nothing happens (`EventLoop.calm_until`).
+
+    Each step between two yields runs in any one thread, with a turn of it, and logs to the job's file.
 
     Args:
         engine: With the settings of the job's submitter.
         job_id: The job.
         take_monitor: Returns the monitor that a process offers for its job, called before each start of such a job.
-        make_loop: Returns the event loop of the calling thread.
+        make_loop: Returns a new event loop.
 
     Raises:
         PgpuError: The ledger cannot be used.
     """
+    steps = _supervision(engine, job_id, take_monitor, make_loop)
+    loop = None
+    while True:
+        with log_to_file(engine.places(job_id).supervisor_log), turn(has_begun=loop is not None):
+            loop = next(steps, None)
+        if loop is None:
+            return
+        yield loop
+
+
+def _supervision(
+    engine: Engine, job_id: str, take_monitor: TakeMonitor, make_loop: Callable[[], EventLoop]
+) -> Iterator[EventLoop]:
     entry = claim(engine, job_id)
-    if entry is not None:
-        with contextlib.closing(make_loop()) as loop:
-            supervisor = _Supervisor(engine, entry, take_monitor, loop)
-            try:
-                supervisor.run()
-            finally:
-                supervisor.close()
-        supervisor.try_again()
+    if entry is None:
+        return
+    with contextlib.closing(make_loop()) as loop:
+        supervisor = _Supervisor(engine, entry, take_monitor, loop)
+        try:
+            yield from supervisor.run()
+        except GeneratorExit:
+            raise  # This process ends, and the job runs on under the next agent: its monitor and its files stay.
+        except BaseException:
+            supervisor.close()
+            raise
+        supervisor.close()
+    supervisor.try_again()
 
 
 class _NeverRanError(PgpuError):
@@ -96,7 +126,7 @@ class _NeverRanError(PgpuError):
 
 
 class _Supervisor:
-    """The supervision of one job, on an event loop of its own thread."""
+    """The supervision of one job, on an event loop of its own."""
 
     def __init__(self, engine: Engine, entry: Entry, take_monitor: TakeMonitor, loop: EventLoop) -> None:
         self._engine = engine
@@ -138,22 +168,22 @@ class _Supervisor:
             lambda: self._engine.gpu_locks,
         )
 
-    def run(self) -> None:
+    def run(self) -> Iterator[EventLoop]:
         """Continue from the job's state in the ledger until the job is final and its memory is free.
 
         A job that is in no ledger any more is killed: no command could list or stop it, and no round would count its memory.
         """
         try:
-            self._run()
+            yield from self._run()
         except LedgerGoneError as exc:
             say(f"{exc}: job {self._job.id} and its supervision end")
             self._kill_running()
             self._places.remove_records()
             self._next_try, self._is_given_back = None, False
 
-    def _run(self) -> None:
+    def _run(self) -> Iterator[EventLoop]:
         try:
-            self._supervise()
+            yield from self._supervise()
         except LedgerGoneError:
             raise
         except (PlaceRefusedError, _NeverRanError) as exc:
@@ -210,13 +240,13 @@ class _Supervisor:
         self._wake.close()
         self._places.remove_live()
 
-    def _supervise(self) -> None:
+    def _supervise(self) -> Iterator[EventLoop]:
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = self._start()
         if self._running is None and not self._job.state.is_final:
             self._adopt()
         if self._running is not None:
-            self._watch(self._running)
+            yield from self._watch(self._running)
 
     def _start(self) -> RunningJob | None:
         """Start the job, and again after a temporary error of the ledger or the container engine.
@@ -305,13 +335,13 @@ class _Supervisor:
                 is_logged = True
                 self._pause(RETRY_SECONDS)
 
-    def _watch(self, running: RunningJob) -> None:
+    def _watch(self, running: RunningJob) -> Iterator[EventLoop]:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
         life = Running(self._engine, self._loop, self._job, running, self._signals)
         self._on_wake = life.on_wake
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension
-        final = life.until_ended()
+        final = yield from life.until_ended()
         self._refuse_if_never_run()
         self._job = life.job
         self._carrier.drain()

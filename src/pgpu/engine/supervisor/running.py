@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 from pgpu.advising.memory_demand import Basis
@@ -41,14 +41,14 @@ _LEAVING_PAUSE_SECONDS = 0.01
 
 
 class Running:
-    """The supervision of one running job; called in the job's thread, or by `beats` while that sleeps."""
+    """The supervision of one running job; called in a thread of the job, or by `beats` while none is at work."""
 
     def __init__(self, engine: Engine, loop: EventLoop, job: Job, running: RunningJob, signals: list[int]) -> None:
         """Watch nothing yet.
 
         Args:
             engine: With the settings of the job's submitter.
-            loop: Of the job's thread.
+            loop: Of the job.
             job: As it was started.
             running: The job in its runtime.
             signals: Signal numbers that are to be sent to the job, oldest first; emptied here.
@@ -88,8 +88,8 @@ class Running:
         self._has_ended = False
         self._is_stopping = False
 
-    def until_ended(self) -> Callable[[Job], Job]:
-        """Wait for the job's end.
+    def until_ended(self) -> Generator[EventLoop, None, Callable[[Job], Job]]:
+        """Wait for the job's end, and yield as `EventLoop.calm_until` does.
 
         Returns:
             A function that takes the job as it is in the ledger and returns it with its end.
@@ -101,7 +101,7 @@ class Running:
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._check_clients_now)
         self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
-        self._run_until_ended()
+        yield from self._run_until_ended()
         self._loop.forget(descriptor)
         self._arbiter.close()
         self._leaving.close()
@@ -111,10 +111,10 @@ class Running:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
 
-    def _run_until_ended(self) -> None:
+    def _run_until_ended(self) -> Iterator[EventLoop]:
         while not self._has_ended:
             try:
-                self._loop.run_until(lambda: self._has_ended)
+                yield from self._loop.calm_until(lambda: self._has_ended)
             except PgpuError:
                 raise  # the ledger is gone, or the job's streams cannot be carried any more
             except Exception as exc:  # noqa: BLE001 - a bug in a policy (turns, trials, MPS) must not end the job; ticks repeat it
@@ -155,7 +155,7 @@ class Running:
             self._stop(entry.stop_grace_seconds)
 
     def _wake_soon(self) -> None:
-        """Have the job's thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
+        """Have a thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
         if self._wake_timer is not None:
             self._wake_timer.cancel()
         self._wake_timer = self._loop.call_later(0.0, self.on_wake)
