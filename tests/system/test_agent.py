@@ -21,7 +21,7 @@ from pgpu.engine.agent.agents import TAKE_LOCK
 from pgpu.engine.settings import agent_paths
 from pgpu.host.process_identity import is_alive, read_status
 from pgpu.libraries import MONITOR, library_path
-from pgpu.model import JobState
+from pgpu.model import JobState, ProcessHolder
 from pgpu.units import GIB
 
 
@@ -219,21 +219,39 @@ def test_while_agents_and_guards_are_killed_another_ledger_never_gets_the_gpu() 
         assert storm.refused > 10
 
 
-def test_the_threads_of_jobs_that_need_nothing_sleep_while_the_main_thread_measures_them(machine: World) -> None:
+def test_jobs_that_need_nothing_have_no_thread_and_the_main_one_measures_them(machine: World) -> None:
     jobs = [machine.submit(("sleep", "600"), gib=1) for _ in range(5)]
     for job in jobs:
         machine.until_running(job)
-    tasks = Path(f"/proc/{machine.until_supervised(jobs[0]).pid}/task")
+    keeper = machine.until_supervised(jobs[0])
 
-    def waits() -> tuple[int, list[int]]:
-        """Return how often the main thread has waited, and how often each other one has."""
-        found = {int(path.parent.name): path.read_text() for path in tasks.glob("*/status")}
-        counts = {pid: int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for pid, text in found.items()}
-        return counts.pop(int(tasks.parent.name)), list(counts.values())
+    def waits() -> int:
+        """Return how often the main thread has waited."""
+        text = Path(f"/proc/{keeper.pid}/status").read_text()
+        return int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
-    def have_slept_for_three_looks() -> bool:
-        main_before, before = waits()
-        until(lambda: waits()[0] >= main_before + 3)
-        return len(before) >= len(jobs) and waits()[1] == before
+    def has_measured_alone_three_times() -> bool:
+        before = waits()
+        until(lambda: waits() >= before + 3)
+        return has_one_thread(keeper)
 
-    until(have_slept_for_three_looks)
+    until(has_measured_alone_three_times)
+    machine.engine.ask_to_stop(jobs[0].id, 0.0)
+    machine.until_free(jobs[0])
+    assert all(machine.until_running(job) for job in jobs[1:])
+    assert machine.until_kept() == keeper
+
+
+def test_a_job_without_a_thread_is_taken_over_by_the_next_agent(machine: World) -> None:
+    job = machine.submit(("sleep", "600"), gib=1)
+    machine.until_running(job)
+    until(lambda: has_one_thread(machine.until_supervised(job)))
+    old = machine.kill_agent()
+    machine.until_supervised_by_another(job, old)
+    until(lambda: has_one_thread(machine.until_supervised(job)))
+    machine.engine.ask_to_stop(job.id, 0.0)
+    machine.until_free(job)
+
+
+def has_one_thread(process: ProcessHolder) -> bool:
+    return len(os.listdir(f"/proc/{process.pid}/task")) == 1  # noqa: PTH208 - names, not paths

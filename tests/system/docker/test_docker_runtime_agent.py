@@ -138,3 +138,4 @@ def test_no_container_has_a_process_of_pgpu(place: OciPlace, eventually: Eventua
     ours = {pid for pid, words in processes.items() if f"{place.path}/".encode() in words}
     assert ours == {found.pid, status.parent_pid}
     assert not children(found.pid)
+    until(lambda: len(os.listdir(f"/proc/{found.pid}/task")) == 1)  # noqa: PTH208 - names, not paths
