@@ -7,6 +7,7 @@ although one is missing.
 import fcntl
 import os
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,7 +25,7 @@ from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import _finish, recover
 from pgpu.engine.settings import agent_paths
-from pgpu.engine.supervisor import supervise
+from pgpu.engine.supervisor import supervise, supervision
 from pgpu.engine.supervisor.starting import _announce, _bind_resize, _mark_running
 from pgpu.engine.unix_sockets import bind
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
@@ -93,6 +94,23 @@ def test_an_error_after_the_end_of_a_job_does_not_keep_its_lease(engine: Engine)
     supervise(engine, job_id)
     after = engine.ledger.entry(job_id)
     assert (after.job.state, after.is_live) == (JobState.FAILED, False)
+
+
+def test_supervision_that_a_process_gives_up_at_its_end_ends_nothing_of_the_job(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.engine.event_loop.CALM_SECONDS", 0.01)
+    with subprocess.Popen(["sleep", "600"]) as job:
+        entry = running(engine, holder=identify_running(job.pid), supervisor=None)
+        steps = supervision(engine, entry.job.id)
+        next(steps)
+        steps.close()
+        assert engine.places(entry.job.id).wake_socket.exists()
+        assert job.poll() is None
+        assert engine.ledger.entry(entry.job.id).job.state is JobState.RUNNING
+        job.kill()
+    supervise(engine, entry.job.id)
+    assert not engine.ledger.entry(entry.job.id).is_live
 
 
 def test_a_job_without_any_process_is_ended_by_the_next_recovery(engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import selectors
 import threading
 from collections.abc import Callable, Iterator
 
@@ -135,6 +136,34 @@ def test_no_work_is_done_for_a_loop_that_was_closed(beats: Beats) -> None:
     worker.loop.strike()
     beats.strike()
     assert done == []
+
+
+def test_a_calm_loop_is_struck_without_a_thread_and_goes_on_in_another(
+    beats: Beats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.engine.event_loop.CALM_SECONDS", 0.0)
+    loop, done = beats.make_loop(), list[threading.Thread]()
+
+    def work() -> None:
+        done.append(threading.current_thread())
+
+    loop.call_on_beat(work)
+    steps = loop.calm_until(lambda: len(done) == 2)
+    first = threading.Thread(target=next, args=(steps,))
+    first.start()
+    first.join(DEADLINE_SECONDS)
+    beats.strike()
+    assert done == [threading.main_thread()]
+    loop.call_on_beat(work, is_light=lambda: False)
+    beats.strike()
+    with selectors.EpollSelector() as around:
+        around.register(loop, READABLE)
+        assert around.select(DEADLINE_SECONDS)
+    second = threading.Thread(target=list, args=(steps,))
+    second.start()
+    second.join(DEADLINE_SECONDS)
+    assert done == [threading.main_thread(), second]
+    loop.close()
 
 
 def test_many_jobs_do_not_keep_the_main_thread_from_its_messages() -> None:

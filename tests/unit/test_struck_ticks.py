@@ -47,7 +47,8 @@ class World:
         job = Job(_ID, JobSpec(("true",), "process"), Request(2 * GIB), JobState.RUNNING, 0.0, lease=lease)
         with self.engine.ledger.decision() as decision:
             decision.put(replace(decision.add(Entry(job), ()), job=job))
-        self.running = Running(self.engine, self.loop, job, cast("RunningJob", self.process), [])
+        entry = self.engine.ledger.cached(lambda: self.engine.ledger.entry(_ID))
+        self.running = Running(self.engine, self.loop, job, entry, cast("RunningJob", self.process), [])
 
 
 @pytest.fixture

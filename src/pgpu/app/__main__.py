@@ -84,7 +84,7 @@ def run(settings: "Settings", gpu_model: str | None, lock: int, guard: int | Non
     again = (*agent_command(own), gpu_model or "")
     if lock == TAKE_LOCK:
         become_guard(held, places.spool, again)
-    # Of a thread for each job: glibc would give each sixteen of them a heap of its own, and an interpreter that is handed over
+    # Of many threads at once: glibc would give each sixteen of them a heap of its own, and an interpreter that is handed over
     # each 5 ms (Python's default) wakes all threads that wait for it as often.
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -101,7 +101,7 @@ def read_limit(path: Path) -> LimitFile:
 def _limit_of(path: Path, data: bytes) -> LimitFile:
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
-    limit = _parse_limit(data)
+    limit = _parse_limit(data.rstrip(b"\0"))  # most of it is unused, and the cache keeps it
     if limit is None:
         raise EnforcementError(f"{path} is no limit file of this version")
     return limit
@@ -118,8 +118,9 @@ def _read(path: Path) -> bytes:
 
 
 @lru_cache(maxsize=512)
-def _parse_limit(data: bytes) -> LimitFile | None:
+def _parse_limit(used: bytes) -> LimitFile | None:
     # Cached by the content, since each round reads the files of all jobs, and a file seldom changes.
+    data = used.ljust(LIMIT_BYTES, b"\0")
     magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
     # The header is written once, before the file has its name; a mismatch is another version, never a write in progress.
     if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
@@ -78,7 +78,7 @@ def supervision(
     job_id: str,
     take_monitor: TakeMonitor = lambda _job_id, _starter: None,
     make_loop: Callable[[], EventLoop] = EventLoop,
-) -> Iterator[EventLoop]:
+) -> Generator[EventLoop, None, None]:
     """Supervise one job as `supervise` does, and yield its loop while the job runs and nothing happens (`EventLoop.calm_until`).
 
     Each step between two yields runs in any one thread, with a turn of it, and logs to the job's file.
@@ -337,7 +337,7 @@ class _Supervisor:
 
     def _watch(self, running: RunningJob) -> Iterator[EventLoop]:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
-        life = Running(self._engine, self._loop, self._job, running, self._signals)
+        life = Running(self._engine, self._loop, self._job, self._standing.entry, running, self._signals)
         self._on_wake = life.on_wake
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension

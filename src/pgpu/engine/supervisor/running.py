@@ -27,6 +27,7 @@ from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
+from pgpu.ledger.change_watch import CachedRead
 from pgpu.model import Job, JobState, SharingMode
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
@@ -43,13 +44,22 @@ _LEAVING_PAUSE_SECONDS = 0.01
 class Running:
     """The supervision of one running job; called in a thread of the job, or by `beats` while none is at work."""
 
-    def __init__(self, engine: Engine, loop: EventLoop, job: Job, running: RunningJob, signals: list[int]) -> None:
+    def __init__(  # noqa: PLR0917 - the parts of one job
+        self,
+        engine: Engine,
+        loop: EventLoop,
+        job: Job,
+        entry: CachedRead[Entry],
+        running: RunningJob,
+        signals: list[int],
+    ) -> None:
         """Watch nothing yet.
 
         Args:
             engine: With the settings of the job's submitter.
             loop: Of the job.
             job: As it was started.
+            entry: Reads its entry in the ledger.
             running: The job in its runtime.
             signals: Signal numbers that are to be sent to the job, oldest first; emptied here.
         """
@@ -63,7 +73,7 @@ class Running:
 
         self._id = job.id
         self._running = running
-        self._entry = engine.ledger.cached(lambda: engine.ledger.entry(job.id))
+        self._entry = entry
         self._signals = signals
         self._watch = Watch(engine)
         self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)

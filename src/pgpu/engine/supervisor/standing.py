@@ -19,7 +19,9 @@ class Standing:
         self._engine = engine
         self._loop = loop
         self._id = job_id
-        self._entry = engine.ledger.cached(lambda: engine.ledger.entry(job_id))
+        self.entry = engine.ledger.cached(lambda: engine.ledger.entry(job_id))
+        """Reads the job's entry; one for all that look at it each second."""
+
         self._timer: Timer = loop.call_on_beat(self._look)
 
     def close(self) -> None:
@@ -32,6 +34,6 @@ class Standing:
         ledger.refuse_if_gone()
         try:
             with suppress(LedgerError):
-                self._entry.get()
+                self.entry.get()
         except JobNotFoundError as exc:
             raise LedgerGoneError(f"the ledger {ledger.path} was replaced, and has no job {self._id}") from exc
