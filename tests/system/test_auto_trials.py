@@ -38,7 +38,7 @@ class Gpus:
         return [GPU]
 
 
-class MadeTime(selectors.DefaultSelector):
+class MadeTime(selectors.EpollSelector):
     """Time that passes only while a loop waits."""
 
     seconds = 1000.0
