@@ -12,6 +12,7 @@ from pgpu.app.settings import Settings
 from pgpu.model.finding import Result
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 BARE_NAME = re.compile(
     r"(?:pip3?|pipx|uv(?: pip| tool)?)\s+(?:install|add|run|download|wheel)\b(?:\s+-{1,2}[\w-]+)*"
     r"\s+['\"]?(?:pgpu|gpuslice)(?![\w./-])"
@@ -26,9 +27,8 @@ def test_no_requirement_names_a_distribution_of_another_project() -> None:
 
 
 def test_the_core_requires_no_cuda_binding() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    holders = {name for name, needed in project["optional-dependencies"].items() if "cuda-bindings" in " ".join(needed)}
-    assert not any(each.startswith("cuda-bindings") for each in project["dependencies"])
+    holders = {name for name, needed in PROJECT["optional-dependencies"].items() if "cuda-bindings" in " ".join(needed)}
+    assert not any(each.startswith("cuda-bindings") for each in PROJECT["dependencies"])
     assert holders == {"workloads"}
 
 
@@ -74,6 +74,28 @@ def test_docs_and_hints_install_a_file_or_a_checkout_and_never_a_bare_name() -> 
         text = path.read_bytes().decode("utf-8", "replace")
         found += [f"{name}: {match.group(0)}" for match in BARE_NAME.finditer(text)]
     assert not found
+
+
+def test_the_readme_installs_by_six_lines_each_with_the_path_of_a_file_or_a_checkout() -> None:
+    section = (ROOT / "README.md").read_text("utf-8").partition("## Install\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    lines = block.splitlines()
+    starts = ("uv tool install .", "pipx install .", "pip install .", "pgpu doctor", "pgpu --install-completion")
+    assert len(lines) == 6
+    for line, start in zip(lines, (*starts, f"uv tool uninstall {distribution.NAME}"), strict=True):
+        assert re.match(rf"{re.escape(start)}(?: |$)", line)
+    assert f"dist/{distribution.NAME}-{PROJECT['version']}-py3-none-" in lines[0]
+
+
+def test_the_version_of_the_project_heads_the_changelog_with_a_date() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    released = [heading for heading in headings if heading != "[Unreleased]"]
+    assert re.fullmatch(rf"\[{re.escape(PROJECT['version'])}\] - \d{{4}}-\d\d-\d\d", released[0])
+
+
+def test_a_tag_of_a_checkout_is_the_version_that_it_had() -> None:
+    tags = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert {tag for tag in tags.stdout.split() if tag.startswith("v")} <= {f"v{PROJECT['version']}"}
 
 
 def test_a_hint_names_the_extra_and_no_distribution() -> None:
