@@ -1,15 +1,25 @@
 """Which job that fits waits for a less busy GPU: the rule for one GPU, and in one round of admission."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.model import Batch, Gpu, Objective, Request, Slice
-from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit
+from pgpu.model import Batch, Gpu, Objective, Request, SharingMode, SharingWish, Slice
+from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Held, admit, expected_starts
+from pgpu.scheduling.admission_round import PredictSlowdowns, ProfiledCall
 from pgpu.scheduling.even_waves import HALF
-from pgpu.scheduling.start_rule import HOLD_SECONDS, LEAST_SECONDS, MOST_KINDS, START_UP_SECONDS, Load, may_start_beside
+from pgpu.scheduling.start_rule import (
+    HOLD_SECONDS,
+    INTERFERENCE,
+    LEAST_SECONDS,
+    MOST_KINDS,
+    START_UP_SECONDS,
+    Load,
+    may_start_beside,
+)
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -175,3 +185,105 @@ def test_a_gpu_that_has_time_always_takes_one_more(there: list[Load], new: Load)
 @given(st.floats(0.5, 1), st.floats(0.5, 1), st.floats(1_000, 1e5))
 def test_a_short_job_starts_beside_a_long_one(long_demand: float, demand: float, left_seconds: float) -> None:
     assert may_start_beside([Load(long_demand, left_seconds)], Load(demand, left_seconds / 10))
+
+
+# Programs with profiles: "new" waits, "old" runs.
+
+NEW, OLD = ("new", 0), ("old", 0)
+PROFILED = replace(BUSY, profiled=NEW)
+UNDER_MPS = replace(PROFILED, usual_demand=None, request=replace(BUSY.request, sharing=SharingWish.MPS))
+
+
+def predicting(pairs: Mapping[ProfiledCall, tuple[float, float]]) -> PredictSlowdowns:
+    """Predict slowdowns of each of these programs and of "new" together, and none of anything else but one program alone."""
+
+    def predict(_gpu_uuid: str, _mode: SharingMode, calls: Sequence[ProfiledCall]) -> Sequence[float] | None:
+        if len(calls) < 2:
+            return (1.0,) * len(calls)
+        return pairs.get(calls[0]) if len(calls) == 2 and calls[1] == NEW else None
+
+    return predict
+
+
+def admitted(candidate: Candidate, there: Held, slowdowns: tuple[float, float], now: float = 70.0) -> Admission:
+    return admit([room()], [candidate], now, held=[there], predict=predicting({OLD: slowdowns}))
+
+
+def test_a_pair_that_is_predicted_to_lose_waits_although_its_demands_fit_and_the_reason_names_the_profiles() -> None:
+    light, there = replace(PROFILED, usual_demand=0.1), replace(running(None, 0.1), profiled=OLD)
+    [wait] = admitted(light, there, (2.5, 3.14)).waits
+    assert wait.cause is Cause.BUSY
+    assert wait.reason == (
+        "waits up to 4 min for a less busy GPU: by their profiles, one of the jobs would take 3.1 times as long there"
+    )
+    assert admit([room()], [light], 70.0, held=[there]).grants
+
+
+def test_a_pair_that_is_predicted_not_to_interfere_starts_although_its_demands_do_not_fit() -> None:
+    there = replace(running(0.9), profiled=OLD)
+    assert not admit([room()], [PROFILED], 70.0, held=[there]).grants
+    assert admitted(PROFILED, there, (1.02, INTERFERENCE)).grants
+
+
+def test_demands_decide_beside_a_job_without_a_profile_and_for_sets_that_are_not_predicted() -> None:
+    unknown = replace(running(0.9), job_id="other")
+    for beside in ([running(0.9)], [unknown, replace(running(0.9), profiled=OLD)]):
+        [wait] = admit([room()], [PROFILED], 70.0, held=beside, predict=predicting({OLD: (1.0, 1.0)})).waits
+        assert "of its time" in wait.reason
+    assert admit([room()], [PROFILED], 70.0, held=[running(0.05)], predict=predicting({OLD: (9.0, 9.0)})).grants
+
+
+def test_a_job_starts_beside_one_that_is_measured_to_pause_whatever_is_predicted() -> None:
+    assert admitted(PROFILED, replace(running(0.1), profiled=OLD), (3.0, 3.0)).grants
+
+
+def test_a_job_under_mps_waits_only_if_a_prediction_is_known() -> None:
+    there = replace(running(None), mode=SharingMode.MPS, profiled=OLD)
+    assert not admitted(UNDER_MPS, there, (2.0, 2.0)).grants
+    assert admitted(UNDER_MPS, there, (1.0, 1.1)).grants
+    assert admitted(UNDER_MPS, replace(there, profiled=("unknown", 0)), (2.0, 2.0)).grants
+    assert admitted(replace(UNDER_MPS, profiled=None, usual_demand=0.9), replace(there, demand=0.9), (2.0, 2.0)).grants
+
+
+def test_a_job_starts_beside_the_program_that_it_is_predicted_to_slow_down_least() -> None:
+    there = [
+        replace(running(0.6, gpu=gpu, duration=3000.0), profiled=(name, 0)) for gpu, name in enumerate(("bad", "good"))
+    ]
+    predict = predicting({("bad", 0): (1.5, 1.5), ("good", 0): (1.0, 1.4)})
+    admission = admit([room(0, 18), room(1)], [PROFILED], 0.0, held=there, predict=predict)
+    assert [part.gpu_uuid for grant in admission.grants for part in grant.slices] == ["GPU-1"]
+
+
+def test_the_forecast_of_a_job_that_is_predicted_to_lose_is_the_end_of_the_other() -> None:
+    there = replace(running(0.9), profiled=OLD)
+    words = {"held": [there], "predict": predicting({OLD: (2.0, 2.0)})}
+    starts = expected_starts([room()], [replace(PROFILED, usual_demand=None)], 70.0, **words)  # type: ignore[arg-type]
+    assert starts["new"].at_seconds == 300.0
+
+
+slight, strong = st.floats(1, INTERFERENCE), st.floats(2, 20)
+
+
+@given(st.tuples(slight, slight), st.floats(0, 1), st.floats(0, 1) | st.none(), st.floats(1, 1e5), st.floats(1, 1e5))
+def test_no_job_waits_for_a_pair_that_is_predicted_not_to_interfere(
+    slowdowns: tuple[float, float], usual: float, measured: float | None, duration: float, left: float
+) -> None:
+    candidate = replace(PROFILED, usual_demand=usual, duration_seconds=duration)
+    there = replace(running(measured, 0.9, duration=left), profiled=OLD)
+    assert admitted(candidate, there, slowdowns, now=0.0).grants
+
+
+@given(
+    slowdowns=st.tuples(strong, strong),
+    measured=st.floats(HALF, 1) | st.none(),
+    duration=st.floats(60, 1e4),
+    waited=st.floats(0, 1.2),
+)
+def test_a_pair_that_is_predicted_to_lose_waits_for_no_longer_than_the_job_runs(
+    slowdowns: tuple[float, float], measured: float | None, duration: float, waited: float
+) -> None:
+    since = -waited * duration
+    candidate = replace(PROFILED, usual_demand=None, duration_seconds=duration, eligible_at_seconds=since)
+    there = replace(running(measured, duration=duration), profiled=OLD)
+    is_over = since + min(duration, HOLD_SECONDS) <= 0
+    assert bool(admitted(candidate, there, slowdowns, now=0.0).grants) is is_over

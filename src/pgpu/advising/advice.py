@@ -154,7 +154,7 @@ def advise(
     sliced = predict(profiles, SharingMode.TIME_SLICE, chosen)
     mps = predict(profiles, SharingMode.MPS, chosen)
     jobs = tuple(
-        JobAdvice(profile.signature, slow, fast, found.evidence, _confidence(found), found.unknown)
+        JobAdvice(profile.signature, slow, fast, found.evidence, confidence_in(found), found.unknown)
         for profile, slow, fast, found in zip(profiles, sliced, mps, map(estimate_needs, profiles), strict=True)
     )
     obstacles = gates(profiles, gpu, gpu_counts=gpu_counts)
@@ -240,7 +240,7 @@ def _reasons(
     return against_mps
 
 
-def _confidence(reading: NeedsEstimate) -> Confidence:
+def confidence_in(reading: NeedsEstimate) -> Confidence:
     evidence = reading.evidence
     is_counted = Evidence.COUNTERS in evidence or Evidence.GPM in evidence
     if MEMORY_BANDWIDTH in reading.unknown or (L2_CACHE in reading.unknown and not is_counted):

@@ -301,13 +301,11 @@ def _store(
     submitter: Submitter,
 ) -> list[Job]:
     # A job without any wait time is cancelled in the transaction that stores it, unless it is granted there.
-    jobs = [entry.job for entry in entries]
     impatient = [
         entry.job.id
         for entry in entries
         if entry.wait_deadline_seconds is not None and entry.wait_deadline_seconds <= entry.job.created_at_seconds
     ]
-    undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
     forgotten: list[str] = []
 
     def add(decision: Decision) -> None:
@@ -319,7 +317,7 @@ def _store(
         with context.deciding() as decision:
             add(decision)
     else:
-        stored = admissions().submit(entries, add, impatient, undecided)
+        stored = admissions().submit(entries, add, impatient)
     # Files go after the commit: a crash in between leaves files without a job, and never a job without its files.
     for job_id in forgotten:
         context.places(job_id).remove()

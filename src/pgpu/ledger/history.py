@@ -258,6 +258,10 @@ class Profiles:
         self._connection.execute(_PUT_PROFILES, (*call, job_id, profile.measured_at_seconds, text))
         self._connection.execute(_FORGET, (KEPT_PROFILES,))
 
+    def newest_number(self) -> int:
+        """Return the number of the newest profile; 0 if there is none. It rises with each one."""
+        return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM profiles").fetchone()[0])
+
     def newest(self, signature: str, gpu_name: str, owner_uid: int) -> Profile | None:
         """Return the newest profile of a call on one model of GPU, with its last measurements beside antagonists.
 

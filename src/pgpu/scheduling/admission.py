@@ -19,9 +19,11 @@ from pgpu.scheduling.admission_round import (
     Held,
     OverdueReservation,
     Precedence,
+    PredictSlowdowns,
     Quota,
     Waits,
     by_priority,
+    predict_nothing,
 )
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.free_capacity import (
@@ -62,6 +64,7 @@ def admit(
     precedence: Precedence = NO_PRECEDENCE,
     closed_gpus: int = 0,
     most_without_gpu: int = MOST_AT_ONCE,
+    predict: PredictSlowdowns = predict_nothing,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
@@ -80,13 +83,14 @@ def admit(
         precedence: State of overdue jobs that the round before returned.
         closed_gpus: Number of further GPUs that are closed to new jobs; only for the reasons.
         most_without_gpu: Limit on running jobs without a GPU, which have a queue of their own.
+        predict: Slowdowns of profiled programs together.
     """
     quotas, rules = quotas or {}, rules or OrderRules()
     allowances = QuotaUsage(held, quotas, rules, now_seconds)
     round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
     round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
-    round_.start_rule = StartRule(rooms, () if round_.planned else line, held, now_seconds)
+    round_.start_rule = StartRule(rooms, () if round_.planned else line, held, now_seconds, predict)
     for part in round_.in_turn(round_.consider_overdue(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
@@ -448,4 +452,5 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.batch,
         uses_headroom=candidate.uses_headroom,
         usual_demand=candidate.usual_demand,
+        profiled=candidate.profiled,
     )

@@ -12,6 +12,17 @@ from pgpu.model import Batch, Gpu, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
 from pgpu.structs import Struct, replace
 
+# Signature and user of a program that was profiled.
+ProfiledCall = tuple[str, int]
+
+# Predicts how many times longer each of these programs runs with the others on a GPU, by its UUID, than alone; at least 1.
+# None if the prediction is unknown. The same arguments give the same result all through a round.
+PredictSlowdowns = Callable[[str, SharingMode, Sequence[ProfiledCall]], Sequence[float] | None]
+
+
+def predict_nothing(_gpu_uuid: str, _mode: SharingMode, _calls: Sequence[ProfiledCall]) -> None:
+    """Predict nothing; for rounds without profiles."""
+
 
 class Candidate(Struct, frozen=True):
     """One waiting job."""
@@ -42,6 +53,9 @@ class Candidate(Struct, frozen=True):
 
     usual_demand: float | None = None
     """Share of a GPU's time that its program needed in earlier runs, 0 to 1; None without history."""
+
+    profiled: ProfiledCall | None = None
+    """Its program, if slowdowns beside others may be predicted from a profile; else None."""
 
     @property
     def mode(self) -> SharingMode:
@@ -102,6 +116,9 @@ class Held(Struct, frozen=True):
     """As in a candidate; only of jobs that were granted in the same round."""
 
     usual_demand: float | None = None
+    """As in a candidate."""
+
+    profiled: ProfiledCall | None = None
     """As in a candidate."""
 
 

@@ -22,8 +22,10 @@ from pgpu.scheduling.admission_round import (
     Candidate,
     Held,
     Precedence,
+    PredictSlowdowns,
     Quota,
     ServedJob,
+    predict_nothing,
 )
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
@@ -224,6 +226,7 @@ def expected_starts(
     precedence: Precedence = NO_PRECEDENCE,
     later: Sequence[Later] = (),
     most_without_gpu: int = MOST_AT_ONCE,
+    predict: PredictSlowdowns = predict_nothing,
 ) -> dict[str, ExpectedStart]:
     """Return when waiting jobs are expected to start, and on which GPUs, by job id.
 
@@ -242,6 +245,7 @@ def expected_starts(
         later: Jobs that join the queue once others have ended, which are assumed to succeed. One that awaits no job is kept
             back by something unpredictable, such as the limit of its array, and does not join.
         most_without_gpu: Limit on running jobs without a GPU.
+        predict: Slowdowns of profiled programs together.
     """
     rules = rules or OrderRules()
     today = admit(
@@ -254,10 +258,11 @@ def expected_starts(
         plan=plan,
         precedence=precedence,
         most_without_gpu=most_without_gpu,
+        predict=predict,
     )
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
-    future.precedence, future.most_without_gpu = precedence, most_without_gpu
+    future.precedence, future.most_without_gpu, future.predict = precedence, most_without_gpu, predict
     future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
     while future.waiting or future.later:
         # Each round is the real `admit`; only time is simulated.
@@ -282,6 +287,7 @@ class _Future:
         self.starts: dict[str, ExpectedStart] = {}
         self.precedence = NO_PRECEDENCE
         self.most_without_gpu = MOST_AT_ONCE
+        self.predict: PredictSlowdowns = predict_nothing
         self.later: list[tuple[Candidate, set[str]]] = []
         # No simulated wait expires, but a job whose wait is limited is still never held back.
         self.waiting = [
@@ -313,6 +319,7 @@ class _Future:
             plan=plan,
             precedence=self.precedence,
             most_without_gpu=self.most_without_gpu,
+            predict=self.predict,
         )
         self._holds_back = admission.holds_back
         known = {candidate.job_id: candidate for candidate in self.waiting}
@@ -332,6 +339,7 @@ class _Future:
                 candidate.batch,
                 uses_headroom=candidate.uses_headroom,
                 usual_demand=candidate.usual_demand,
+                profiled=candidate.profiled,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
             self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids, self._is_known)

@@ -6,19 +6,30 @@ all that fits starts. Beyond that, two plans are compared by the time that they 
 and the jobs there run slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
 than `MARGIN` leaves. Jobs of a batch start in even waves instead (`even_waves`), whatever other jobs need.
 
-A GPU on which no job runs always takes one, only demands that are known count, and no job is held back for longer than it
-runs or than `HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
+Where the programs of all these jobs were profiled, what is predicted for just them together decides in place of their demands:
+all that fits starts while none of them is slowed down by more than `INTERFERENCE`, and the plans are compared by the predicted
+slowdown of each. Only so does the rule apply to jobs under MPS, whose demands do not add up.
+
+A GPU on which no job runs always takes one, only what is known counts, and no job is held back for longer than it runs or than
+`HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
 
 Source: processor sharing serves jobs of equal length later on average than one after the other (Kleinrock 1976, section 4.4).
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pgpu.errors import PgpuBug
 from pgpu.model import Batch, Gpu, Objective, SharingMode
-from pgpu.scheduling.admission_round import Candidate, Cause, Held
+from pgpu.scheduling.admission_round import (
+    Candidate,
+    Cause,
+    Held,
+    PredictSlowdowns,
+    ProfiledCall,
+    predict_nothing,
+)
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.even_waves import HALF, Waves, may_join
 from pgpu.scheduling.free_capacity import FreeCapacity
@@ -44,6 +55,9 @@ LEAST_SECONDS = 30.0
 # tried in a round beyond those that start. The others are held back untried, until there are fewer before them.
 MOST_KINDS = 64
 
+# A smaller predicted slowdown counts as none: predictions are off by up to 10 % on average (as `advice.SLACK`).
+INTERFERENCE = 1.10
+
 
 class Load(Struct, frozen=True):
     """One job on a GPU, as the rule weighs it."""
@@ -57,28 +71,52 @@ class Load(Struct, frozen=True):
     is_starting: bool = False
     """Whether its use of the GPU is not measured yet."""
 
+    profiled: ProfiledCall | None = None
+    """As in a candidate."""
 
-def stretch(demand: float) -> float:
-    """Return how many times longer jobs run whose demands sum to this."""
-    return max(1.0, demand)
+
+# How many times longer each job runs together with the others than alone.
+Slowdowns = Callable[[Sequence[Load]], Sequence[float]]
+
+
+def stretches(loads: Sequence[Load]) -> list[float]:
+    """Return the slowdowns of jobs by their demands: all alike."""
+    return [max(1.0, sum(each.demand for each in loads))] * len(loads)
 
 
 def may_start_beside(there: Sequence[Load], new: Load) -> bool:
-    """Whether a job that fits on a GPU starts now beside those that are there, rather than after the first of them to end."""
+    """Whether a job that fits on a GPU starts now beside those that are there, by what all of them need."""
     total = sum(each.demand for each in there)
-    if total < HALF or total + new.demand <= 1:
-        return True
     busy = [each for each in there if each.demand]
-    if new.left_seconds < LEAST_SECONDS or any(math.isinf(each.left_seconds) for each in (new, *busy)):
+    return total < HALF or total + new.demand <= 1 or costs_less_now(busy, new, stretches)
+
+
+def may_start_as_predicted(there: Sequence[Load], new: Load, slowdowns: Slowdowns) -> bool:
+    """The same by predicted slowdowns, unless the jobs there are measured to leave half of the GPU's time."""
+    is_measured = not any(each.is_starting for each in there)
+    if max(slowdowns([*there, new])) <= INTERFERENCE or (is_measured and sum(each.demand for each in there) < HALF):
         return True
-    before, beside = stretch(total), stretch(total + new.demand)
-    first = min(busy, key=lambda each: each.left_seconds)
-    wait_seconds = first.left_seconds * before
+    return costs_less_now(there, new, slowdowns)
+
+
+def costs_less_now(there: Sequence[Load], new: Load, slowdowns: Slowdowns) -> bool:
+    """Whether all jobs together lose no more time if one more starts now than after the first of those there to end."""
+    if new.left_seconds < LEAST_SECONDS or any(math.isinf(each.left_seconds) for each in (new, *there)):
+        return True
+    before, beside = slowdowns(there), slowdowns([*there, new])
+    first = min(range(len(there)), key=lambda at: there[at].left_seconds * before[at])
+    wait_seconds = there[first].left_seconds * before[first]
     if wait_seconds <= START_UP_SECONDS and not any(each.is_starting for each in there):
         return True
-    after = stretch(total - first.demand + new.demand)
-    delays_seconds = sum(min(each.left_seconds, new.left_seconds) for each in busy) * (beside - before)
-    return delays_seconds + new.left_seconds * beside <= MARGIN * (wait_seconds + new.left_seconds * after)
+    after = slowdowns([*there[:first], *there[first + 1 :], new])[-1]
+    delays_seconds = sum(
+        min(each.left_seconds, new.left_seconds) * (longer - now)
+        for each, now, longer in zip(there, before, beside[:-1], strict=True)
+    )
+    # What the new job has done of its work by the end of that first one.
+    done_seconds = min(new.left_seconds, there[first].left_seconds * beside[first] / beside[-1])
+    run_seconds = done_seconds * beside[-1] + (new.left_seconds - done_seconds) * after
+    return delays_seconds + run_seconds <= MARGIN * (wait_seconds + new.left_seconds * after)
 
 
 def hold_end_seconds(candidate: Candidate) -> float:
@@ -98,29 +136,38 @@ def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
 
     Not with the objective `soonest`; if it has waited for long enough; if its wait is limited, since its memory may be gone at
     the end of it; if it returns to its GPU or may suspend others; if it shares its GPU in another way than in equal time slices,
-    of memory that stays; nor if it belongs to no batch and is urgent or short, or its length or demand is not known.
+    of memory that stays, or under MPS outside of batches with a profile; nor if it belongs to no batch and is urgent or short,
+    or its length is not known, or neither its demand nor a profile.
     """
     request, is_bound = candidate.request, candidate.takes_free or candidate.gpu_uuid is not None
     if candidate.deadline_seconds is not None or request.objective is Objective.SOONEST:
         return False
-    is_known = bool(candidate.usual_demand) and (candidate.duration_seconds or 0.0) >= LEAST_SECONDS
+    is_known = bool(candidate.usual_demand or candidate.profiled)
+    is_long = (candidate.duration_seconds or 0.0) >= LEAST_SECONDS
     is_urgent = request.priority > 0
     is_over = now_seconds >= hold_end_seconds(candidate)
-    if is_over or (candidate.batch is None and (is_urgent or not is_known)):
+    if is_over or (candidate.batch is None and (is_urgent or not (is_known and is_long))):
         return False
     is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
-    return not (is_bound or is_special) and candidate.mode is SharingMode.TIME_SLICE
+    is_foreseen = candidate.mode is SharingMode.MPS and candidate.profiled is not None and candidate.batch is None
+    return not (is_bound or is_special) and (candidate.mode is SharingMode.TIME_SLICE or is_foreseen)
 
 
 class StartRule:
     """The rule in one round: what is known of the jobs on each GPU. False if no job of the queue may be held back."""
 
     def __init__(
-        self, rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held], now_seconds: float
+        self,
+        rooms: Sequence[GpuRoom],
+        queue: Sequence[Candidate],
+        held: Sequence[Held],
+        now_seconds: float,
+        predict: PredictSlowdowns = predict_nothing,
     ) -> None:
         """Start a round; arguments as for `admit`."""
         self._rooms = rooms
         self._now_seconds = now_seconds
+        self._predict = predict
         self._applies = any(may_be_held(candidate, now_seconds) for candidate in queue)
         self._there: defaultdict[str, list[Held]] = defaultdict(list)
         self._loads: dict[str, list[Load]] = {}  # of `_there`, made when they are first needed
@@ -160,16 +207,19 @@ class StartRule:
             waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, space)
             running = sum(each.batch == candidate.batch for each in there)
             return waves.count == 1 or may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there])
-        new = Load(candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True)
-        return not new.demand or may_start_beside(self._loads_on(gpu_uuid), new)
+        *beside, new = self._loads_with(gpu_uuid, candidate)
+        if self._predicted(gpu_uuid, candidate.mode, [*beside, new]) is not None:
+            return may_start_as_predicted(
+                beside, new, lambda loads: self._predicted(gpu_uuid, candidate.mode, loads) or stretches(loads)
+            )
+        return candidate.mode is SharingMode.MPS or not new.demand or may_start_beside(beside, new)
 
     def least_busy(self, gpus: list[Gpu], candidate: Candidate) -> list[Gpu]:
-        """Return those of the GPUs that have time for a job; if none has, the one with the least demand."""
+        """Return those of the GPUs that have time for a job; if none has, the one with the least demand or slowdown."""
         if not may_be_held(candidate, self._now_seconds) or len(gpus) < 2:  # noqa: PLR2004 - one leaves no choice
             return gpus
-        totals = {gpu.uuid: sum(each.demand for each in self._loads_on(gpu.uuid)) for gpu in gpus}
-        own = candidate.usual_demand or 0.0
-        return [gpu for gpu in gpus if totals[gpu.uuid] + own <= 1] or [min(gpus, key=lambda gpu: totals[gpu.uuid])]
+        costs = {gpu.uuid: self._cost(gpu.uuid, candidate) for gpu in gpus}
+        return [gpu for gpu in gpus if costs[gpu.uuid] <= 1] or [min(gpus, key=lambda gpu: costs[gpu.uuid])]
 
     def hold_back(self, candidate: Candidate, fitting: Sequence[str]) -> None:
         """Note that none of the GPUs where a job fits admits it: others like it are not tried again in this round."""
@@ -192,6 +242,7 @@ class StartRule:
 
         `waits for its batch's next wave: 25 jobs need 2 waves here, and 13 at once contend less for the GPU than 20`,
         `waits up to 9 min for a less busy GPU: the jobs there need 120% of its time, and would end later beside it`,
+        `waits up to 9 min for a less busy GPU: by their profiles, one of the jobs would take 2.1 times as long there`,
         `waits up to 9 min for a less busy GPU: 64 other kinds of jobs that wait for one are tried before it`
         """
         if self.cause(candidate) is Cause.BUSY:
@@ -200,6 +251,10 @@ class StartRule:
             fitting = self._closed.get(_kind(candidate))
             if fitting is None:
                 return f"{wait}: {MOST_KINDS} other kinds of jobs that wait for one are tried before it"
+            together = [self._predicted(uuid, candidate.mode, self._loads_with(uuid, candidate)) for uuid in fitting]
+            if predicted := [max(slowdowns) for slowdowns in together if slowdowns is not None]:
+                slowest = f"one of the jobs would take {min(predicted):.1f} times as long there"
+                return f"{wait}: by their profiles, {slowest}"
             least = min(sum(each.demand for each in self._loads_on(uuid)) for uuid in fitting)
             return f"{wait}: the jobs there need {least:.0%} of its time, and would end later beside it"
         known = self._waves.get(candidate.batch) if candidate.batch else None
@@ -216,6 +271,26 @@ class StartRule:
         if known is None:
             known = self._loads[gpu_uuid] = [_load(each, self._now_seconds) for each in self._there[gpu_uuid]]
         return known
+
+    def _loads_with(self, gpu_uuid: str, candidate: Candidate) -> list[Load]:
+        """Return the jobs on a GPU of which anything is known, and a candidate as the last."""
+        new = Load(
+            candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True, profiled=candidate.profiled
+        )
+        return [*(each for each in self._loads_on(gpu_uuid) if each.demand or each.profiled), new]
+
+    def _predicted(self, gpu_uuid: str, mode: SharingMode, loads: Sequence[Load]) -> Sequence[float] | None:
+        """Return the predicted slowdowns of jobs together; None if one of them has none."""
+        calls = [each.profiled for each in loads if each.profiled is not None]
+        return self._predict(gpu_uuid, mode, calls) if len(calls) == len(loads) else None
+
+    def _cost(self, gpu_uuid: str, candidate: Candidate) -> float:
+        """Return the total demand, or the mean predicted slowdown, with one more job; at most 1 if the GPU has time for it."""
+        loads = self._loads_with(gpu_uuid, candidate)
+        predicted = self._predicted(gpu_uuid, candidate.mode, loads)
+        if predicted is not None:
+            return 1.0 if max(predicted) <= INTERFERENCE else sum(predicted) / len(predicted)
+        return 1.0 if candidate.mode is SharingMode.MPS else sum(each.demand for each in loads)
 
     def _waves_of(self, batch: Batch, candidate: Candidate, space: FreeCapacity) -> tuple[Waves, Mapping[str, int]]:
         # Once a round, at the first job of the batch: grants of the batch itself change nothing of it.
@@ -238,8 +313,13 @@ def _load(held: Held, now_seconds: float) -> Load:
     # Both have to show that the GPU is busy: an average over earlier runs contains their pauses, and may be outdated.
     known = [demand for demand in (held.demand, held.usual_demand) if demand is not None]
     left_seconds = expected_end_seconds(held, math.inf, now_seconds) - now_seconds
-    return Load(min(known, default=0.0), left_seconds, held.demand is None)
+    return Load(min(known, default=0.0), left_seconds, held.demand is None, held.profiled)
 
 
 def _kind(candidate: Candidate) -> object:
-    return candidate.batch or (candidate.request, candidate.duration_seconds, candidate.usual_demand)
+    return candidate.batch or (
+        candidate.request,
+        candidate.duration_seconds,
+        candidate.usual_demand,
+        candidate.profiled,
+    )

@@ -111,7 +111,7 @@ class ProfileReadings(Struct):
             LedgerError: The ledger cannot be used.
         """
         with ledger.view() as view:
-            for signature, owner_uid in calls:
+            for signature, owner_uid in calls if view.profiles.newest_number() else ():
                 for name in {history_name(gpu) for gpu in gpus} if signature else ():
                     profile = view.profiles.newest(signature, name, owner_uid)
                     if profile is not None:

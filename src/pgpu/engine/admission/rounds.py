@@ -13,12 +13,13 @@ from pgpu.engine.admission.dependencies import DependencyVerdicts, judge
 from pgpu.engine.admission.idle_leases import mark_evicted, mark_restarting, regrant
 from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
 from pgpu.engine.admission.situation import Situation, SituationReader
+from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
-from pgpu.ledger import Call, Decision, Entry, JobPeer, LedgerView
-from pgpu.model import Job, JobState, Lease, ProcessHolder
+from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
+from pgpu.model import Job, JobState, Lease, Objective, ProcessHolder, SharingWish
 from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.capacity import with_host_part
 from pgpu.structs import Struct, field, replace
@@ -135,6 +136,7 @@ class Admissions:
             context.headroom,
             context.learning,
             self._auto_sharing,
+            SlowdownPredictor(self._auto_sharing.readings),
             planned=lambda: read_plan(plan_path),
             can_leave=context.can_leave,
             limits_bind=context.limits_bind,
@@ -181,7 +183,6 @@ class Admissions:
         entries: Sequence[Entry],
         add: Callable[[Decision], None],
         gives_up: Collection[str] = (),
-        undecided: Collection[Call] = (),
     ) -> Sequence[Entry]:
         """Store new jobs in one transaction; a single job in front of an empty queue is granted in it, if it fits.
 
@@ -189,7 +190,6 @@ class Admissions:
             entries: The jobs.
             add: Stores them; an error stores none.
             gives_up: Those of them that are cancelled unless they start at once.
-            undecided: Calls with `--sharing auto`; their profiles are read before the transaction begins.
 
         Returns:
             The jobs as the transaction left them.
@@ -206,8 +206,11 @@ class Admissions:
         # Read before the transaction, which no driver call may delay, and only where the new job might start at once.
         snapshot = context.snapshot_or_blind(holding) if may_go_first else BLIND
         # Reading a profile takes tenths of a second, so it is done before the write lock is taken.
-        if context.settings.has_mps and undecided:
-            self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, undecided)
+        requests = [entry.job.request for entry in entries] if may_go_first else []
+        has_company = bool(holding) and any(request.objective is Objective.RESPONSE for request in requests)
+        if has_company or any(request.sharing is SharingWish.AUTO for request in requests):
+            calls = {(entry.job.signature, entry.job.owner_uid) for entry in (*entries, *holding)}
+            self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, calls)
         moved: Sequence[str] = ()
         with context.ledger.decision() as decision:
             # Under the write lock again: another process may have stored a job since.
@@ -263,6 +266,7 @@ class Admissions:
             precedence=situation.precedence,
             later=later,
             most_without_gpu=situation.most_without_gpu,
+            predict=situation.predict,
         )
 
         def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:

@@ -11,6 +11,7 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.auto_sharing import AutoSharing
 from pgpu.engine.admission.dependencies import judge
 from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
+from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.settings import EngineSettings
@@ -28,6 +29,7 @@ from pgpu.scheduling import (
     admit,
     has_compute,
 )
+from pgpu.scheduling.admission_round import PredictSlowdowns, predict_nothing
 from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
@@ -74,6 +76,8 @@ class Situation(Struct, frozen=True):
     most_without_gpu: int = MOST_AT_ONCE
     """How many jobs without a GPU of this queue may run at a time."""
 
+    predict: PredictSlowdowns = predict_nothing
+
     def with_expired_waits(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
         """Return the same situation with the wait of these jobs run out."""
         if not job_ids:
@@ -117,6 +121,7 @@ class Situation(Struct, frozen=True):
                 precedence=self.precedence,
                 closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
                 most_without_gpu=self.most_without_gpu,
+                predict=self.predict,
             )
 
         found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, admit_with)
@@ -135,6 +140,7 @@ class SituationReader(Struct):
     headroom: Headroom
     learning: RunHistory
     auto_sharing: AutoSharing
+    predictor: SlowdownPredictor
     planned: Callable[[], BatchPlan]
     """Reads the plan of a queue with `objective = makespan`."""
 
@@ -153,8 +159,8 @@ class SituationReader(Struct):
     _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict)
     """Of the last round, by job id: most of them still wait, and ten thousand take long to make."""
 
-    _lasting: Mapping[Call, float] = field(default_factory=dict)
-    """Durations of calls as of the last round; the same mapping as long as no run has ended."""
+    _made_with: tuple[Mapping[Call, float], Collection[Call]] = ({}, ())
+    """Durations of calls, and those with a profile, as of the last round; the same objects as long as no run has ended."""
 
     def situation(self, view: LedgerView, snapshot: Snapshot) -> Situation:
         """Read the situation.
@@ -180,6 +186,7 @@ class SituationReader(Struct):
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
         lasting = self.learning.durations(view, calls, snapshot.gpus)
+        self.predictor.read(view, calls, snapshot.gpus)
         open_rooms = self._with_headroom(open_rooms, waiting)
         waiting = self.auto_sharing.choose_modes(view, open_rooms, waiting, holding, lasting)
         hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
@@ -196,8 +203,7 @@ class SituationReader(Struct):
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
             queue=queue,
             held=tuple(
-                _make_held(entry, lasting, self.learning.demands, self.demand(entry.job.id) if is_decisive else None)
-                for entry in holding
+                self._make_held(entry, lasting, self.demand(entry.job.id) if is_decisive else None) for entry in holding
             ),
             quotas=quotas,
             hindered=hindered,
@@ -205,6 +211,7 @@ class SituationReader(Struct):
             precedence=view.precedence(gpu_model),
             offers=evictable_leases(holding),
             most_without_gpu=max(0, self.settings.jobs_without_gpu - without_gpu_elsewhere),
+            predict=self.predictor.slowdowns,
             victims=self._victims(holding, snapshot) if has_preempting else (),
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
@@ -235,7 +242,9 @@ class SituationReader(Struct):
     def _queue(
         self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
     ) -> tuple[Candidate, ...]:
-        before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if lasting is self._lasting else {}
+        made_with = (lasting, self.predictor.calls)
+        is_same = all(now is before for now, before in zip(made_with, self._made_with, strict=True))
+        before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if is_same else {}
         now = {}
         for each in waiting:
             if each.job_id not in hindered:
@@ -244,7 +253,7 @@ class SituationReader(Struct):
                 if known is None or known[0] is not each:
                     known = (each, self._candidate(each, lasting))
                 now[each.job_id] = known
-        self._candidates, self._lasting = now, lasting
+        self._candidates, self._made_with = now, made_with
         return tuple([candidate for _, candidate in now.values()])
 
     def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
@@ -265,6 +274,24 @@ class SituationReader(Struct):
             # A parked job returns to a place that it lent.
             uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
             usual_demand=demand,
+            profiled=None if is_limited else self.predictor.call_of(waiting),
+        )
+
+    def _make_held(self, entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
+        job, lease = entry.job, entry.job.lease
+        call, is_suspended = (job.signature, job.owner_uid), job.suspended_by is not None
+        return Held(
+            job.id,
+            job.owner_uid,
+            () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
+            0.0 if lease is None else lease.granted_at_seconds,
+            compute_of(job),
+            lasting.get(call),
+            SharingMode.TIME_SLICE if lease is None else lease.sharing,
+            job.place.batch,
+            demand,
+            usual_demand=None if is_suspended else self.learning.demands.get(call),
+            profiled=None if is_suspended else self.predictor.call_of(job),
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
@@ -338,22 +365,3 @@ class SituationReader(Struct):
 def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:
     # The driver moves the whole process where it can, else only the pages of managed memory.
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
-
-
-def _make_held(
-    entry: Entry, lasting: Mapping[Call, float], demands: Mapping[Call, float], demand: float | None
-) -> Held:
-    job = entry.job
-    lease = job.lease
-    return Held(
-        job.id,
-        job.owner_uid,
-        () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
-        0.0 if lease is None else lease.granted_at_seconds,
-        compute_of(job),
-        lasting.get((job.signature, job.owner_uid)),
-        SharingMode.TIME_SLICE if lease is None else lease.sharing,
-        job.place.batch,
-        demand,
-        usual_demand=demands.get((job.signature, job.owner_uid)) if job.suspended_by is None else None,
-    )
