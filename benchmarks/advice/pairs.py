@@ -71,7 +71,7 @@ def measured_pairs(models: list[str], kernels: int, pairs: int, seed: int) -> It
     for word in models:
         model, _count = parse_model(word)
         with staged(model) as stage:
-            known = list(_known(stage, kernels, seed))
+            known = list(known_programs(stage, kernels, seed))
             chosen = list(itertools.combinations(known, 2))
             random.Random(f"{seed}/{model.slug}").shuffle(chosen)
             for first, second in chosen[:pairs]:
@@ -105,7 +105,8 @@ def _together(stage: Stage, jobs: tuple[Known, ...], *, under_mps: bool) -> tupl
     return tuple(now.iteration_seconds / job.alone.iteration_seconds for now, job in zip(found, jobs, strict=True))
 
 
-def _known(stage: Stage, count: int, seed: int) -> Iterator[Known]:
+def known_programs(stage: Stage, count: int, seed: int) -> Iterator[Known]:
+    """Draw programs and measure each alone."""
     against = probes(stage)
     made = 0
     for number in itertools.count():
