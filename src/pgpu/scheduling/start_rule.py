@@ -79,44 +79,63 @@ class Load(Struct, frozen=True):
 Slowdowns = Callable[[Sequence[Load]], Sequence[float]]
 
 
-def stretches(loads: Sequence[Load]) -> list[float]:
-    """Return the slowdowns of jobs by their demands: all alike."""
-    return [max(1.0, sum(each.demand for each in loads))] * len(loads)
+def stretch(demand: float) -> float:
+    """Return how many times longer jobs run whose demands sum to this."""
+    return max(1.0, demand)
 
 
 def may_start_beside(there: Sequence[Load], new: Load) -> bool:
     """Whether a job that fits on a GPU starts now beside those that are there, by what all of them need."""
-    total = sum(each.demand for each in there)
+    total = sum([each.demand for each in there])
+    if total < HALF or total + new.demand <= 1:
+        return True
     busy = [each for each in there if each.demand]
-    return total < HALF or total + new.demand <= 1 or costs_less_now(busy, new, stretches)
+    before, beside = [stretch(total)] * len(busy), [stretch(total + new.demand)] * (len(busy) + 1)
+    return costs_less_now(busy, new, before, beside, lambda first: stretch(total - busy[first].demand + new.demand))
 
 
 def may_start_as_predicted(there: Sequence[Load], new: Load, slowdowns: Slowdowns) -> bool:
     """The same by predicted slowdowns, unless the jobs there are measured to leave half of the GPU's time."""
+    beside = slowdowns([*there, new])
     is_measured = not any(each.is_starting for each in there)
-    if max(slowdowns([*there, new])) <= INTERFERENCE or (is_measured and sum(each.demand for each in there) < HALF):
+    if max(beside) <= INTERFERENCE or (is_measured and sum(each.demand for each in there) < HALF):
         return True
-    return costs_less_now(there, new, slowdowns)
+    return costs_less_now(
+        there, new, slowdowns(there), beside, lambda first: slowdowns([*there[:first], *there[first + 1 :], new])[-1]
+    )
 
 
-def costs_less_now(there: Sequence[Load], new: Load, slowdowns: Slowdowns) -> bool:
-    """Whether all jobs together lose no more time if one more starts now than after the first of those there to end."""
-    if new.left_seconds < LEAST_SECONDS or any(math.isinf(each.left_seconds) for each in (new, *there)):
+def costs_less_now(
+    there: Sequence[Load], new: Load, before: Sequence[float], beside: Sequence[float], after: Callable[[int], float]
+) -> bool:
+    """Whether all jobs together lose no more time if one more starts now than after the first of those there to end.
+
+    Args:
+        there: At least one.
+        new: The one more.
+        before: Slowdowns of the jobs there.
+        beside: The same with the new one, which is the last.
+        after: Returns the slowdown of the new job once the one with this index has ended.
+    """
+    lefts_seconds = [each.left_seconds for each in there]
+    if new.left_seconds < LEAST_SECONDS or math.inf in lefts_seconds or math.isinf(new.left_seconds):
         return True
-    before, beside = slowdowns(there), slowdowns([*there, new])
-    first = min(range(len(there)), key=lambda at: there[at].left_seconds * before[at])
-    wait_seconds = there[first].left_seconds * before[first]
+    ends_seconds = [left * longer for left, longer in zip(lefts_seconds, before, strict=True)]
+    wait_seconds = min(ends_seconds)
     if wait_seconds <= START_UP_SECONDS and not any(each.is_starting for each in there):
         return True
-    after = slowdowns([*there[:first], *there[first + 1 :], new])[-1]
+    first = ends_seconds.index(wait_seconds)
+    slower = after(first)
     delays_seconds = sum(
-        min(each.left_seconds, new.left_seconds) * (longer - now)
-        for each, now, longer in zip(there, before, beside[:-1], strict=True)
+        [
+            min(left, new.left_seconds) * (longer - now)
+            for left, now, longer in zip(lefts_seconds, before, beside[:-1], strict=True)
+        ]
     )
     # What the new job has done of its work by the end of that first one.
-    done_seconds = min(new.left_seconds, there[first].left_seconds * beside[first] / beside[-1])
-    run_seconds = done_seconds * beside[-1] + (new.left_seconds - done_seconds) * after
-    return delays_seconds + run_seconds <= MARGIN * (wait_seconds + new.left_seconds * after)
+    done_seconds = min(new.left_seconds, lefts_seconds[first] * beside[first] / beside[-1])
+    run_seconds = done_seconds * beside[-1] + (new.left_seconds - done_seconds) * slower
+    return delays_seconds + run_seconds <= MARGIN * (wait_seconds + new.left_seconds * slower)
 
 
 def hold_end_seconds(candidate: Candidate) -> float:
@@ -149,8 +168,11 @@ def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
     if is_over or (candidate.batch is None and (is_urgent or not (is_known and is_long))):
         return False
     is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
-    is_foreseen = candidate.mode is SharingMode.MPS and candidate.profiled is not None and candidate.batch is None
-    return not (is_bound or is_special) and (candidate.mode is SharingMode.TIME_SLICE or is_foreseen)
+    if is_bound or is_special:
+        return False
+    mode = candidate.mode
+    is_foreseen = mode is SharingMode.MPS and candidate.profiled is not None and candidate.batch is None
+    return mode is SharingMode.TIME_SLICE or is_foreseen
 
 
 class StartRule:
@@ -207,12 +229,16 @@ class StartRule:
             waves, wave_by_gpu = self._waves_of(candidate.batch, candidate, space)
             running = sum(each.batch == candidate.batch for each in there)
             return waves.count == 1 or may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there])
-        *beside, new = self._loads_with(gpu_uuid, candidate)
-        if self._predicted(gpu_uuid, candidate.mode, [*beside, new]) is not None:
-            return may_start_as_predicted(
-                beside, new, lambda loads: self._predicted(gpu_uuid, candidate.mode, loads) or stretches(loads)
-            )
-        return candidate.mode is SharingMode.MPS or not new.demand or may_start_beside(beside, new)
+        new, loads = _new_load(candidate), self._loads_on(gpu_uuid)
+        if candidate.profiled is not None:
+            mode, known = candidate.mode, [each for each in loads if each.demand or each.profiled]
+            if self._predicted(gpu_uuid, mode, [*known, new]) is not None:
+                return may_start_as_predicted(
+                    known, new, lambda loads: self._predicted(gpu_uuid, mode, loads) or [1.0] * len(loads)
+                )
+            if mode is SharingMode.MPS:
+                return True
+        return not new.demand or may_start_beside(loads, new)
 
     def least_busy(self, gpus: list[Gpu], candidate: Candidate) -> list[Gpu]:
         """Return those of the GPUs that have time for a job; if none has, the one with the least demand or slowdown."""
@@ -251,10 +277,9 @@ class StartRule:
             fitting = self._closed.get(_kind(candidate))
             if fitting is None:
                 return f"{wait}: {MOST_KINDS} other kinds of jobs that wait for one are tried before it"
-            together = [self._predicted(uuid, candidate.mode, self._loads_with(uuid, candidate)) for uuid in fitting]
-            if predicted := [max(slowdowns) for slowdowns in together if slowdowns is not None]:
-                slowest = f"one of the jobs would take {min(predicted):.1f} times as long there"
-                return f"{wait}: by their profiles, {slowest}"
+            predicted = [self._predicted_with(uuid, candidate) for uuid in fitting]
+            if slowest := [max(slowdowns) for slowdowns in predicted if slowdowns is not None]:
+                return f"{wait}: by their profiles, one of the jobs would take {min(slowest):.1f} times as long there"
             least = min(sum(each.demand for each in self._loads_on(uuid)) for uuid in fitting)
             return f"{wait}: the jobs there need {least:.0%} of its time, and would end later beside it"
         known = self._waves.get(candidate.batch) if candidate.batch else None
@@ -272,12 +297,12 @@ class StartRule:
             known = self._loads[gpu_uuid] = [_load(each, self._now_seconds) for each in self._there[gpu_uuid]]
         return known
 
-    def _loads_with(self, gpu_uuid: str, candidate: Candidate) -> list[Load]:
-        """Return the jobs on a GPU of which anything is known, and a candidate as the last."""
-        new = Load(
-            candidate.usual_demand or 0.0, candidate.end_seconds(0.0), is_starting=True, profiled=candidate.profiled
-        )
-        return [*(each for each in self._loads_on(gpu_uuid) if each.demand or each.profiled), new]
+    def _predicted_with(self, gpu_uuid: str, candidate: Candidate) -> Sequence[float] | None:
+        """Return the predicted slowdowns of the jobs on a GPU of which anything is known, and of a candidate as the last."""
+        if candidate.profiled is None:
+            return None
+        known = [each for each in self._loads_on(gpu_uuid) if each.demand or each.profiled]
+        return self._predicted(gpu_uuid, candidate.mode, [*known, _new_load(candidate)])
 
     def _predicted(self, gpu_uuid: str, mode: SharingMode, loads: Sequence[Load]) -> Sequence[float] | None:
         """Return the predicted slowdowns of jobs together; None if one of them has none."""
@@ -286,11 +311,12 @@ class StartRule:
 
     def _cost(self, gpu_uuid: str, candidate: Candidate) -> float:
         """Return the total demand, or the mean predicted slowdown, with one more job; at most 1 if the GPU has time for it."""
-        loads = self._loads_with(gpu_uuid, candidate)
-        predicted = self._predicted(gpu_uuid, candidate.mode, loads)
+        predicted = self._predicted_with(gpu_uuid, candidate)
         if predicted is not None:
             return 1.0 if max(predicted) <= INTERFERENCE else sum(predicted) / len(predicted)
-        return 1.0 if candidate.mode is SharingMode.MPS else sum(each.demand for each in loads)
+        if candidate.mode is SharingMode.MPS:
+            return 1.0
+        return sum(each.demand for each in self._loads_on(gpu_uuid)) + (candidate.usual_demand or 0.0)
 
     def _waves_of(self, batch: Batch, candidate: Candidate, space: FreeCapacity) -> tuple[Waves, Mapping[str, int]]:
         # Once a round, at the first job of the batch: grants of the batch itself change nothing of it.
@@ -314,6 +340,11 @@ def _load(held: Held, now_seconds: float) -> Load:
     known = [demand for demand in (held.demand, held.usual_demand) if demand is not None]
     left_seconds = expected_end_seconds(held, math.inf, now_seconds) - now_seconds
     return Load(min(known, default=0.0), left_seconds, held.demand is None, held.profiled)
+
+
+def _new_load(candidate: Candidate) -> Load:
+    demand, seconds = candidate.usual_demand or 0.0, candidate.end_seconds(0.0)
+    return Load(demand, seconds, is_starting=True, profiled=candidate.profiled)
 
 
 def _kind(candidate: Candidate) -> object:
