@@ -1,18 +1,24 @@
-"""Writes docs/reference/cli.md from the Typer app and docs/reference/settings.md from the settings' own docstrings.
+"""Writes docs/reference: cli.md from the Typer app, settings.md from the settings' own docstrings, errors.md from all messages.
 
 `--check` writes nothing and fails where a page is not current. The pages are never edited by hand.
 """
 
 import ast
+import html
 import inspect
 import itertools
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from pgpu import errors
 from pgpu.app import settings
 from pgpu.cli import exits
 from pgpu.cli.typer_app import make_app
@@ -21,7 +27,10 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 EXIT_CODES = (
     (exits.OK, "success; for `run`: the command's own code, here 0"),
     (exits.CHECK_FAILED, "`doctor` found a fault; `function invoke`: the function failed"),
-    (exits.CALL_REFUSED, "`function invoke`: the function refused the request"),
+    (
+        exits.WRONG_USAGE,
+        "`ps`, `queue`, `gpus`, `history`: wrong options; `function invoke`: the function refused the request",
+    ),
     (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
     (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
     (exits.NOT_EXECUTABLE, "the command cannot be executed"),
@@ -29,12 +38,43 @@ EXIT_CODES = (
     (exits.CANCELLED, "Ctrl-C ended the wait"),
     (exits.READER_GONE, "the reader of pgpu's output closed it"),
 )
+CODES = Path(__file__).parent.parent / "src" / "pgpu" / "cli" / "output" / "error_codes.json"
 BANNER = "<!-- Written by tools/generate_reference.py: change the program and run it again. -->\n"
+
+SOURCE = Path(errors.__file__).parent
+_VARIABLE = "…"
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message with the class of its error."""
+
+    kind: str
+    parts: tuple[str, ...]
+    """Texts between the variable parts; the first and the last may be empty."""
+
+    hint: str | None
+
+    @property
+    def code(self) -> str:
+        """`E` and five digits of a digest of its text; it changes only with the text."""
+        return "E" + sha256("\0".join(self.parts).encode()).hexdigest()[:_DIGITS]
+
+    @property
+    def text(self) -> str:
+        return _VARIABLE.join(self.parts)
 
 
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
-    return {REFERENCE / "cli.md": cli_page(), REFERENCE / "settings.md": settings_page()}
+    codes = json.dumps({each.code: each.parts for each in messages()}, ensure_ascii=False, indent=0)
+    return {
+        REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "settings.md": settings_page(),
+        REFERENCE / "errors.md": errors_page(),
+        CODES: f"{codes}\n",
+    }
 
 
 def cli_page() -> str:
@@ -147,6 +187,101 @@ def explanations() -> dict[str, str]:
     }
     names = settings.NAMES
     return {name: " ".join(texts[name].split()) for name in names}
+
+
+def messages() -> list[Message]:
+    """Return every message once, by class in the order of `pgpu.errors`, then by text.
+
+    A message is the first argument of a call of a subclass of `PgpuError`, if it is a text, an f-string, or a variable that is
+    one in the same function. Others are messages of another program, or are made of parts elsewhere.
+    """
+    lines = inspect.getsource(errors).splitlines()
+    classes = [name for name, _ in inspect.getmembers(errors, inspect.isclass)]
+    kinds = sorted(
+        classes, key=lambda name: next(at for at, line in enumerate(lines) if line.startswith(f"class {name}("))
+    )
+    found: dict[tuple[str, ...], Message] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        scopes = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        constants = _assigned(tree.body)
+        for scope in (*scopes, tree):
+            names = constants | _assigned(ast.walk(scope) if scope is not tree else ())
+            for node in ast.walk(scope):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Name)
+                    and node.func.id in kinds
+                    and node.args
+                ):
+                    hints = [each.value for each in node.keywords if each.arg == "hint"]
+                    hint = next((_VARIABLE.join(parts) for each in hints for parts in _texts(each, names)), None)
+                    for parts in _texts(node.args[0], names):
+                        is_better = parts not in found or (hint and not found[parts].hint)
+                        if is_better and any(part.strip(" :;'\"") for part in parts):
+                            found[parts] = Message(node.func.id, parts, hint)
+    return sorted(found.values(), key=lambda each: (kinds.index(each.kind), each.text))
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return what each variable is assigned."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return found
+
+
+def _texts(node: ast.expr, names: Mapping[str, Sequence[ast.expr]]) -> Iterator[tuple[str, ...]]:
+    """Yield the parts of a text between its variable ones; of a choice between several texts those of each."""
+    choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
+    if isinstance(node, ast.Name):
+        choices = [each for each in names.get(node.id, ()) if not isinstance(each, ast.Name)]
+    for each in choices:
+        yield from _texts(each, names)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield (_plain(node.value),)
+    elif isinstance(node, ast.JoinedStr):
+        texts = (each.value if isinstance(each, ast.Constant) else "\0" for each in node.values)
+        yield tuple(map(_plain, "".join(map(str, texts)).split("\0")))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        variable = [("", "")]
+        for left in list(_texts(node.left, names)) or variable:
+            for right in list(_texts(node.right, names)) or variable:
+                yield (*left[:-1], left[-1] + right[0], *right[1:])
+
+
+def _plain(text: str) -> str:
+    # As `print_error` does with line ends; a space at an end belongs to the text.
+    return re.sub(r"\s+", " ", text)
+
+
+def errors_page() -> str:
+    """Describe every error message with its code."""
+    found = messages()
+    intro = (
+        "Behind a message stands its code, which is also `code` in JSON: `errors.md#e4f2a1` is the line of E4f2a1. `…` stands"
+        " for what differs from call to call. A message without a code is another program's."
+    )
+    parts = [f"# Error messages\n\n{BANNER}\n{intro}"]
+    for kind in dict.fromkeys(each.kind for each in found):
+        cls = getattr(errors, kind)
+        meaning = (inspect.getdoc(cls) or "").splitlines()[0]
+        parts.append(
+            f"\n## {kind}\n\n{meaning} Exit code {exits.of_error(cls(''))}.\n\n| | message | remedy |\n|---|---|---|"
+        )
+        parts += [_message_row(each) for each in found if each.kind == kind]
+    return "\n".join([*parts, ""])
+
+
+def _message_row(each: Message) -> str:
+    return (
+        f'| <a id="{each.code.lower()}"></a>{each.code} | {_as_markdown(each.text)} | {_as_markdown(each.hint or "")} |'
+    )
+
+
+def _as_markdown(text: str) -> str:
+    return re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False)).replace("|", "&#124;").strip()
 
 
 def main(words: list[str]) -> int:

@@ -36,14 +36,14 @@ def test_a_full_disk_behind_the_output_is_one_line(place: Place) -> None:
         done = _in_shell(place, f'"$0" {verb} >/dev/full')
         assert done.returncode == 125
         assert [line for line in done.stderr.splitlines() if "runs on a simulated" not in line] == [
-            "pgpu: the output cannot be written: No space left on device"
+            "pgpu: the output cannot be written: No space left on device [E0df74]"
         ]
 
 
 def test_a_directory_that_is_gone_is_one_line(place: Place) -> None:
     done = _in_shell(place, 'mkdir gone; cd gone; rmdir ../gone; "$0" run --memory 2GiB -- true')
     assert done.returncode == 125
-    assert done.stderr.splitlines()[0] == "pgpu: the current directory is gone"
+    assert done.stderr.splitlines()[0] == "pgpu: the current directory is gone [Ef6db0]"
 
 
 @pytest.mark.parametrize("stdout_encoding", ["utf-8:strict", "utf-8:surrogateescape"])

@@ -79,7 +79,7 @@ def test_an_objective_is_of_the_command_line_or_of_the_file(
     capsys.readouterr()
     assert run(*SUBMIT, "--objective", "makespan", "--", "true") == 125
     assert capsys.readouterr().err == (
-        "pgpu: --objective 'makespan' is no objective\npgpu: hint: write response or soonest\n"
+        "pgpu: --objective 'makespan' is no objective [Ec1ff8]\npgpu: hint: write response or soonest\n"
     )
 
 

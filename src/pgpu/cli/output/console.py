@@ -93,8 +93,12 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
 
         print_json_line(documents.of_error(error), to_stderr=True)
         return
+    from pgpu.cli.output.error_codes import code_of
+
     # Messages of libraries may have several lines; a caller that reads lines gets one for each error.
-    print_note(" ".join(str(error).split()) or type(error).__name__)
+    line = " ".join(str(error).split()) or type(error).__name__
+    code = code_of(line)
+    print_note(line if code is None else f"{line} [{code}]")
     if error.hint:
         print_note(f"hint: {error.hint}")
 

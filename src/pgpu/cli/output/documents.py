@@ -28,11 +28,14 @@ def document(**content: Any) -> Document:
 
 def of_error(error: PgpuError) -> Document:
     """Describe an error, with its exit code."""
+    from pgpu.cli.output.error_codes import code_of
+
     nearest_bytes = error.nearest_bytes if isinstance(error, RequestError) else None
     return document(
         error={
             "kind": type(error).__name__,
             "message": str(error),
+            "code": code_of(" ".join(str(error).split())),
             "hint": error.hint,
             "nearest_bytes": nearest_bytes,
             "exit_code": exits.of_error(error),
