@@ -33,7 +33,7 @@ from pgpu.errors import LedgerGoneError, NodeError, PgpuError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import myself
-from pgpu.host.stderr_log import Complaints, log_to_stderr, say
+from pgpu.host.stderr_log import Complaints, log_to_stderr, log_to_stderr_on_demand, say
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, ProcessHolder
 from pgpu.runtimes.job_monitor import become_guard, reap_ended_monitors, remove_old_reaped
@@ -63,6 +63,9 @@ RETRY_SECONDS = 1.0
 LINGER_SECONDS = 10.0
 """Time that an agent runs after its last job: a job that is submitted meanwhile starts in a tenth of the time."""
 
+LOGGING_SECONDS = 0.5
+"""Time until an agent imports `logging`, unless it has a message before: the jobs for which it was started go first."""
+
 _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 """A job makes some thousands of objects, few of them in cycles; Python's 700 would collect several times for each."""
 
@@ -88,7 +91,7 @@ def run_agent(
         again: argv of another agent, for a job that came at the last moment or a guard that was killed; the descriptors of
             the lock and of a socket to the guard are appended.
     """
-    log_to_stderr()
+    log_to_stderr_on_demand()
     # The command that started this process may ignore or block signals; a job would inherit that.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -193,6 +196,9 @@ class _Agent:
         self._recover_and_admit()
         self._log_errors(self._attend_containers)
         self._look_timer = self._loop.call_on_beat(self._look_around, PAUSES_SECONDS[-1])
+        # `logging` is imported beside the first jobs' start, and not with the first message, which may report that no descriptor
+        # is left.
+        self._loop.call_later(LOGGING_SECONDS, log_to_stderr)
         self._loop.run_until(lambda: self._is_over)
 
     def close(self) -> None:

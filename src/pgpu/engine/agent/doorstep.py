@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Self
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.leases.recovery import recover
 
 _AGAIN_SECONDS = 0.02
 """Between two attempts to reach an agent that is starting."""
@@ -63,7 +62,7 @@ class Doorstep:
             if self._connection is not None:
                 self.on_connected()
         if self._connection is None:
-            recover(self._engine)
+            self._engine.agents.ensure(self._gpu_model)  # which recovers before it admits
             self._poll(None, _AGAIN_SECONDS)
         elif self._poll(self._connection, timeout_seconds):
             self._read(self._connection)
