@@ -88,6 +88,17 @@ def holder_in(node: Node, held: HeldClaim) -> Iterator[RunningJob]:
         running.close()
 
 
+def test_a_held_claim_has_no_process_and_no_thread_and_is_freed_by_a_new_one(node: Node) -> None:
+    held = node.hold()
+    keeper = node.supervisor(held)
+    until(lambda: len(os.listdir(f"/proc/{keeper.pid}/task")) == 1)  # noqa: PTH208 - names, not paths
+    assert not psutil.Process(keeper.pid).children()
+    with holder_in(node, held) as running:
+        node.claims.free("one")
+        assert not running.is_alive()
+    assert not node.engine.ledger.entry(held.job_id).is_live
+
+
 def test_a_program_in_a_claims_slice_is_refused_more_than_it(node: Node) -> None:
     held = node.hold(gib=30)
     assert node.ask(held, "allocate", str(30 * GIB))["allocate"] == "2"
