@@ -9,8 +9,7 @@ from tests.fakes.machine import FileEnforcer
 from tests.system.engine_worlds import LONG, World, world
 
 from pgpu.enforcement.compute_word import ComputeWord
-from pgpu.engine.leases.lease_resize import resize
-from pgpu.engine.supervisor.time_share import TimeShare
+from pgpu.engine.leases.lease_resize import follow_compute, resize
 from pgpu.errors import EnforcementError, LedgerError
 from pgpu.ledger import Decision, Ledger
 from pgpu.model import Job, JobSpec, Lease, Request, Resize
@@ -130,8 +129,7 @@ def test_a_word_that_another_process_wrote_is_corrected_at_the_next_check(machin
     now = machine.entry(job).job
     assert now.lease is not None
     enforcer = FileEnforcer(machine.root)
-    follower = TimeShare(enforcer)
-    follower.follow(now, [])
+    follow_compute(enforcer, now, [])
     enforcer.set_compute(now.lease, [ComputeWord(0.1)])
-    follower.follow(now, [])
+    follow_compute(enforcer, now, [])
     assert bound(machine, job)[1] == 0.5

@@ -15,10 +15,10 @@ from pgpu.client import GpuTime, JobReport
 from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.watch.gpu_time import (
     MOST_SAMPLES,
     Sample,
+    TimeSamples,
     gpu_demand,
     mean_demand,
     read_samples,

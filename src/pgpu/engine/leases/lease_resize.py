@@ -59,6 +59,26 @@ def compute_words(job: Job, paced: Sequence[Entry]) -> tuple[ComputeWord, ...]:
     )
 
 
+def follow_compute(enforcer: Enforcer, job: Job, paced: Sequence[Entry]) -> None:
+    """Write a job's compute words again if they differ; read each time, since other processes write them as well.
+
+    Args:
+        enforcer: Of the job.
+        job: Its current entry in the ledger.
+        paced: As for `compute_words`.
+
+    Raises:
+        PgpuError: The limit cannot be written.
+    """
+    words = compute_words(job, paced)
+    if job.lease is not None and _without_holds(words) != _without_holds(enforcer.words(job.lease)):
+        enforcer.set_compute(job.lease, words)
+
+
+def _without_holds(words: Sequence[ComputeWord]) -> list[int]:
+    return [word.without_holds.packed for word in words]
+
+
 def neighbours(job: Job, holding: Sequence[Entry]) -> list[str]:
     """Return the ids of the other jobs that hold a slice on one of a job's GPUs."""
     uuids = [] if job.lease is None else [part.gpu_uuid for part in job.lease.slices]

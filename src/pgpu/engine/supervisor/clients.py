@@ -1,21 +1,35 @@
 """Checks once a second that the programs of a job under MPS are clients of its GPU's daemon, and that the daemon works.
 
+About one snapshot of the daemon a second serves all jobs on its GPU, in a file that all of them read. The job that gets a file
+lock takes it, in a thread of its own: a slow daemon answers after seconds, and must not block an event loop.
+
 A program can never use CUDA again after its server died, and a program that is no client uses the GPU without a limit. Either
 stops the job, with a warning that names the reason; so does a daemon that died, and one that has not answered for a minute. A
 daemon is not restarted here: the next job that joins starts it.
 """
 
-from pgpu.enforcement.mps import Health, MpsDaemons
-from pgpu.enforcement.mps.daemon import DaemonSnapshot, read_snapshot
+import os
+import threading
+import time
+from contextlib import suppress
+
+from pgpu.enforcement.mps import Health, MpsControl, MpsDaemons
+from pgpu.enforcement.mps.daemon import DaemonSnapshot, publish_snapshot, read_snapshot, take_snapshot
 from pgpu.enforcement.mps.daemon_process import children, is_ending
-from pgpu.engine.supervisor.mps_looks import Looks
 from pgpu.gpu import GpuSource
+from pgpu.host.file_lock import try_lock
 from pgpu.model import Job, SharingMode
 from pgpu.runtimes import RunningJob
 from pgpu.structs import Struct, field
 
 SILENT_SECONDS = 60.0
 """Time without an answer of the daemon after which its jobs are stopped; programs that start meanwhile block in CUDA."""
+
+_EVERY_SECONDS = 0.9
+"""Between two snapshots; less than a tick, so that each tick of one process alone finds it due."""
+
+_STUCK_SECONDS = 30.0
+"""If the last snapshot is older, the holder of the lock hangs: then the other jobs take snapshots without the lock."""
 
 
 class Judging(Struct):
@@ -83,7 +97,9 @@ class Clients(Struct):
 
     daemons: MpsDaemons
     gpus: GpuSource
-    _looks: Looks = field(default_factory=Looks)
+    _thread: threading.Thread | None = None
+    """Takes a snapshot."""
+
     _judging: Judging | None = None
     _servers: set[int] = field(default_factory=set)
     """PIDs of the daemon's servers that were found while the job ran."""
@@ -102,8 +118,20 @@ class Clients(Struct):
         control = self.daemons.of(gpu_uuid).control_of(job.id)
         if control is not None:
             self._servers.update(children(control.pipe_directory))
-        seen = DaemonSnapshot(now_seconds, Health.GONE) if control is None else self._looks.last(control)
+        seen = DaemonSnapshot(now_seconds, Health.GONE) if control is None else self._last_snapshot(control)
         return None if seen is None else self._judging.judged(seen, self._on_gpu(gpu_uuid, running), now_seconds)
+
+    def _last_snapshot(self, control: MpsControl) -> DaemonSnapshot | None:
+        """Return the last snapshot, and start a thread that takes a new one if it is old; never blocks."""
+        seen = read_snapshot(control)
+        age_seconds = _STUCK_SECONDS if seen is None else time.monotonic() - seen.began_seconds
+        if age_seconds >= _EVERY_SECONDS and (self._thread is None or not self._thread.is_alive()):
+            # Beside the generations' directories: opening a lock inside of one would create it again after its removal.
+            duty = try_lock(control.pipe_directory.parents[1] / "looking")
+            if duty is not None or (seen is not None and age_seconds >= _STUCK_SECONDS):
+                self._thread = threading.Thread(target=_look, args=(control, duty), name="mps-look", daemon=True)
+                self._thread.start()
+        return seen
 
     def loss(self, job: Job) -> str | None:
         """Return the failure of MPS under a job that ended with an error, in one line; None if daemon and servers work.
@@ -144,3 +172,12 @@ class Clients(Struct):
 
     def _on_gpu(self, gpu_uuid: str, running: RunningJob) -> set[int]:
         return {process.pid for process in self.gpus.processes(gpu_uuid) if running.owns(process.pid)}
+
+
+def _look(control: MpsControl, duty: int | None) -> None:
+    try:
+        with suppress(OSError):
+            publish_snapshot(control, take_snapshot(control))
+    finally:
+        if duty is not None:
+            os.close(duty)

@@ -12,7 +12,6 @@ from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.host.process_identity import identify_running
-from pgpu.model import Lease
 from pgpu.runtimes.process_owners import ProcessOwners
 from pgpu.structs import Struct, field
 
@@ -51,31 +50,20 @@ class Marked(Struct):
         self._belonging.close()
 
 
-class LeftBehind(Struct, frozen=True):
-    """The holds on what one ended job left behind."""
+def follow_holds(engine: Engine, suspension: Suspension, job_id: str) -> None:
+    """Clear an ended job's holds of turns and trials, and continue its suspension only while another job has the place.
 
-    engine: Engine
-    suspension: Suspension
-
-    def look(self, job_id: str) -> None:
-        """Clear the holds of turns and trials, and continue a suspension only while another job has the place.
-
-        Raises:
-            PgpuError: The ledger, the slice or the GPU cannot be read or written.
-        """
-        with self.engine.ledger.view() as view:
-            job, holding = view.entry(job_id).job, view.holding()
-        if job.lease is not None:
-            self._end_turns(job.lease)
-            self.suspension.follow(job, holding)
-
-    def close(self) -> None:
-        """Wait up to a second for a move that is under way."""
-        self.suspension.leaving.close()
-
-    def _end_turns(self, lease: Lease) -> None:
-        words = self.engine.enforcer.words(lease)
-        for part, word in zip(lease.slices, words, strict=False):  # none where the slice is gone
-            for hold in (Hold.TURNS, Hold.TRIAL):
-                if word.holds & hold:
-                    self.engine.enforcer.hold(lease, part.gpu_uuid, hold, is_held=False)
+    Raises:
+        PgpuError: The ledger, the slice or the GPU cannot be read or written.
+    """
+    with engine.ledger.view() as view:
+        job, holding = view.entry(job_id).job, view.holding()
+    if job.lease is None:
+        return
+    for part, word in zip(
+        job.lease.slices, engine.enforcer.words(job.lease), strict=False
+    ):  # none where the slice is gone
+        for hold in (Hold.TURNS, Hold.TRIAL):
+            if word.holds & hold:
+                engine.enforcer.hold(job.lease, part.gpu_uuid, hold, is_held=False)
+    suspension.follow(job, holding)

@@ -22,17 +22,15 @@ from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.streams.engines_streams import EnginesStreams
 from pgpu.engine.streams.no_streams import NoStreams
-from pgpu.engine.supervisor.claiming import claim
-from pgpu.engine.supervisor.endings import failed, warned
-from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
+from pgpu.engine.supervisor.left_behind import Marked, follow_holds
 from pgpu.engine.supervisor.running import Running
-from pgpu.engine.supervisor.standing import Standing
-from pgpu.engine.supervisor.starting import TakeMonitor, adopt, start
+from pgpu.engine.supervisor.starting import TakeMonitor, adopt, claim, failed, start
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.unix_sockets import bind
 from pgpu.errors import (
     CancelledError,
     EngineAwayError,
+    JobNotFoundError,
     LedgerError,
     LedgerGoneError,
     NotReadyError,
@@ -141,7 +139,7 @@ class _Supervisor:
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
-        self._complaints = Complaints()
+        self._log = Complaints().say
         self._ended_run: EndedRun | None = None
         self._next_try: NextTry | None = None
         self._marked = Marked(engine, entry.job.id)
@@ -152,7 +150,8 @@ class _Supervisor:
         self._is_released = False
         """Whether nothing holds its memory any more, and its lease, unless it is tried again, was given back."""
 
-        self._standing = Standing(engine, self._loop, entry.job.id)
+        self._entry = engine.ledger.cached(lambda: engine.ledger.entry(entry.job.id))
+        self._ledger_timer = loop.call_on_beat(self._check_ledger)
 
     def _make_carrier(self) -> Carrier | EnginesStreams | NoStreams:
         if not self._job.spec.has_program:
@@ -202,7 +201,21 @@ class _Supervisor:
         while not self._has_lingered():
             with pause():
                 threading.Event().wait(RETRY_SECONDS)
-        self._standing.close()
+        self._ledger_timer.cancel()
+
+    def _check_ledger(self) -> None:
+        """Raise `LedgerGoneError` if the ledger was removed or replaced by one without the job; called each second.
+
+        Not left to other accesses: they retry or log their errors, since a temporary one, as of a full disk, ends no job.
+        """
+        self._ledger_timer = self._loop.call_on_beat(self._check_ledger)
+        ledger = self._engine.ledger
+        ledger.refuse_if_gone()
+        try:
+            with contextlib.suppress(LedgerError):
+                self._entry.get()
+        except JobNotFoundError as exc:
+            raise LedgerGoneError(f"the ledger {ledger.path} was replaced, and has no job {self._job.id}") from exc
 
     def try_again(self) -> None:
         """Queue the job again for its next try or another place, once all of this run is released; retries until written."""
@@ -214,7 +227,10 @@ class _Supervisor:
         drop(self._job.id)
         while True:
             try:
-                self._queue_again()
+                if self._next_try is not None:
+                    queue_again(self._engine, self._next_try)
+                else:
+                    give_back(self._engine, self._job.id, self._job.holder)
             except LedgerGoneError as exc:
                 self._log(exc)
             except LedgerError as exc:
@@ -225,12 +241,6 @@ class _Supervisor:
             break
         for record in records:
             record.unlink(missing_ok=True)
-
-    def _queue_again(self) -> None:
-        if self._next_try is not None:
-            queue_again(self._engine, self._next_try)
-        else:
-            give_back(self._engine, self._job.id, self._job.holder)
 
     def close(self) -> None:
         """Release descriptors, sockets and the job's live files."""
@@ -337,7 +347,7 @@ class _Supervisor:
 
     def _watch(self, running: RunningJob) -> Iterator[EventLoop]:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
-        life = Running(self._engine, self._loop, self._job, self._standing.entry, running, self._signals)
+        life = Running(self._engine, self._loop, self._job, self._entry, running, self._signals)
         self._on_wake = life.on_wake
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension
@@ -346,12 +356,12 @@ class _Supervisor:
         self._job = life.job
         self._carrier.drain()
         measured = measure_trace(self._engine, self._job, metrics)
-        self._ended_run = observe_end(self._engine, life.observed, measured, life.last_sample)
+        self._ended_run = observe_end(self._engine, life.watch.observed, measured, life.time_samples.newest)
         what_follows = None if life.was_interrupted else self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # This run ends in the history alone: the job is queued again, not final.
         else:
-            self._end(warned(final, what_follows))
+            self._end(final if what_follows is None else lambda job: _with_warning(final(job), what_follows))
 
     def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
         """Return the next try of a job that was refused memory and may be retried, or the reason why there is none."""
@@ -416,13 +426,13 @@ class _Supervisor:
         self._on_wake = self._stop_leftovers
         if self._next_try is None:  # else clients stay connected and follow the next try
             self._loop.call_later(MOST_END_DELAY_SECONDS, self._carrier.finish)
-        checks, left = 0, LeftBehind(self._engine, self._suspension)
+        checks = 0
         while not (self._is_released or self._try_release()):
             if checks % CHECKS_PER_HOLD_UPDATE == CHECKS_PER_HOLD_UPDATE - 1:
-                self._log_errors(lambda: left.look(self._job.id))
+                self._log_errors(lambda: follow_holds(self._engine, self._suspension, self._job.id))
             self._pause(LINGER_PAUSES_SECONDS[min(checks, len(LINGER_PAUSES_SECONDS) - 1)])
             checks += 1
-        left.close()
+        self._suspension.leaving.close()
         # Before the end of the output: a container is removed, and its name free, when its caller's command returns.
         self._close_running()
         if self._next_try is None:
@@ -487,5 +497,6 @@ class _Supervisor:
         self._loop.call_later(seconds, lambda: is_over.append(True))
         self._loop.run_until(lambda: bool(is_over))
 
-    def _log(self, exc: PgpuError) -> None:
-        self._complaints.say(exc)
+
+def _with_warning(job: Job, warning: str) -> Job:
+    return replace(job, warning="; ".join(filter(None, (job.warning, warning))))

@@ -10,18 +10,15 @@ from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.history.retry_policy import ENDING_SIGNALS
-from pgpu.engine.history.run_history import MemoryObservation
 from pgpu.engine.leases.departure import Departure
-from pgpu.engine.leases.lease_resize import Autoshrink
+from pgpu.engine.leases.lease_resize import Autoshrink, follow_compute
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.suspension import Suspension
-from pgpu.engine.supervisor.time_samples import TimeSamples
-from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
-from pgpu.engine.watch.gpu_time import Sample
+from pgpu.engine.watch.gpu_time import TimeSamples
 from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
@@ -75,15 +72,16 @@ class Running:
         self._running = running
         self._entry = entry
         self._signals = signals
-        self._watch = Watch(engine)
+        self.watch = Watch(engine)
         self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
-        self._time_share = TimeShare(engine.enforcer)
-        self._time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
+        self.time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
         self._arbiter = Arbiter(engine, loop, job)
         self._verifier = MpsVerifier(engine, loop, job)
         self._leaving = Departure(engine, job.id, running.owns)
         aside = Aside(engine, self._leaving, self._signal, self._suspend_soon) if job.spec.parks else None
-        self._suspension = Suspension(engine, self._leaving, aside)
+        self.suspension = Suspension(engine, self._leaving, aside)
+        """Continues after the job's end if processes of it are left."""
+
         self._suspend_timer: Timer | None = None
         self._complaints = Complaints()
         self._reported_trouble: str | None = None
@@ -130,21 +128,6 @@ class Running:
             except Exception as exc:  # noqa: BLE001 - a bug in a policy (turns, trials, MPS) must not end the job; ticks repeat it
                 self._log(exc)
 
-    @property
-    def suspension(self) -> Suspension:
-        """The state of the job's suspension, which continues after the job's end if processes of it are left."""
-        return self._suspension
-
-    @property
-    def observed(self) -> MemoryObservation:
-        """What the job held until now."""
-        return self._watch.observed
-
-    @property
-    def last_sample(self) -> Sample | None:
-        """The newest sample of the job's GPU time; None before it used a GPU."""
-        return self._time_samples.newest
-
     def on_wake(self) -> None:
         """Send the queued signals, and apply the ledger's entry: compute share, suspension, stop."""
         while self._signals:
@@ -155,14 +138,10 @@ class Running:
             with self._engine.ledger.view() as view:
                 entry, paced = view.entry(self._id), view.paced()
             with self._errors_logged():
-                self._time_share.follow(entry.job, paced)
-            self._follow(entry)
-
-    def _follow(self, entry: Entry) -> None:
-        """Suspend, resume or stop the job as the ledger demands."""
-        self._follow_suspension(entry.job)
-        if entry.stop_grace_seconds is not None:
-            self._stop(entry.stop_grace_seconds)
+                follow_compute(self._engine.enforcer, entry.job, paced)
+            self._follow_suspension(entry.job)
+            if entry.stop_grace_seconds is not None:
+                self._stop(entry.stop_grace_seconds)
 
     def _wake_soon(self) -> None:
         """Have a thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
@@ -198,16 +177,18 @@ class Running:
             entry = self._engine.ledger.entry(self._id)
             self.job = entry.job
             self._is_stopping |= entry.stop_grace_seconds is not None  # perhaps left to a wake-up after the end
-            self._watch.look_at_meters(self.job)
-        peak_bytes = self._watch.observed.peak_bytes or None
+            self.watch.look_at_meters(self.job)
+        peak_bytes = self.watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()
-        elif exit_code:
-            self._check_mps_loss()
+        elif exit_code and self._clients is not None and self._mps_report is None:
+            # A program may have failed because its MPS daemon or server died since the last tick.
+            with self._errors_logged():
+                self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
 
         def final(job: Job) -> Job:
-            stopped = None if self._suspension.aside is None else self._suspension.aside.stop_reason
-            report = self._watch.violation or self._mps_report or self._idle_report or stopped
+            stopped = None if self.suspension.aside is None else self.suspension.aside.stop_reason
+            report = self.watch.violation or self._mps_report or self._idle_report or stopped
             reclaimed = None if job.reclaimed_at_seconds is None else RECLAIMED
             job = replace(job, peak_bytes=peak_bytes, warning=report or reclaimed)
             if exit_code is None:
@@ -223,7 +204,9 @@ class Running:
             self._kill_timer = self._loop.call_later(grace_seconds, self._kill)
 
     def _kill(self) -> None:
-        self._terminate_clients()
+        if self._clients is not None:
+            with self._errors_logged():
+                self._clients.terminate(self._engine.ledger.job(self._id), self._running)
         try:
             self._running.kill()
         except PgpuError as exc:
@@ -233,7 +216,7 @@ class Running:
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         self._ticks += 1
-        had_violation = self._watch.violation
+        had_violation = self.watch.violation
         with self._errors_logged():
             entry = self._entry.get()
             job = entry.job
@@ -244,8 +227,8 @@ class Running:
                 self._follow_suspension(job)
             else:
                 self._wake_soon()  # a message was lost, or comes later
-        if self._watch.violation is not None and had_violation is None:
-            self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
+        if self.watch.violation is not None and had_violation is None:
+            self._report(self.watch.violation, is_end=self._engine.settings.on_violation == "stop")
         self._take_turns()
         if self._ticks % _TICKS_BETWEEN_SHARES == 0:
             self._wake_soon()
@@ -287,7 +270,7 @@ class Running:
             if job.suspended_by is not None:
                 with self._engine.ledger.view() as view:
                     holding = view.holding()
-            self._suspension.follow(job, holding)
+            self.suspension.follow(job, holding)
         trouble = self._leaving.trouble
         if trouble is not None and trouble != self._reported_trouble:
             self._reported_trouble = trouble
@@ -298,6 +281,10 @@ class Running:
         if self._suspend_timer is None:
             self._suspend_timer = self._loop.call_later(_LEAVING_PAUSE_SECONDS, self._suspend)
 
+    def _check_clients_now(self) -> None:
+        with self._errors_logged():
+            self._check_clients(self.job)
+
     def _take_turns(self) -> None:
         with self._errors_logged():
             self._arbiter.tick()
@@ -307,12 +294,12 @@ class Running:
         if self._leaving.is_under_way or job.is_aside:
             # Moved memory is in the meter and not in the driver's report; `Aside` checks that the job stays off its GPU.
             return
-        self._watch.look(job, self._running)
-        self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
+        self.watch.look(job, self._running)
+        self._shrinking.look(job, self.watch.observed, self.watch.used_bytes, time.monotonic())
 
     def _sample_time(self, job: Job) -> None:
         if job.lease is not None:
-            self._time_samples.look(job.lease, time.monotonic_ns())
+            self.time_samples.look(job.lease, time.monotonic_ns())
 
     def _check_idleness(self, job: Job) -> None:
         report = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
@@ -327,30 +314,12 @@ class Running:
         if self._mps_report is not None:
             self._report(self._mps_report, is_end=True)
 
-    def _check_clients_now(self) -> None:
-        if self._clients is not None:
-            with self._errors_logged():
-                self._check_clients(self.job)
-
-    def _check_mps_loss(self) -> None:
-        """Check whether a program failed because its MPS daemon or server died since the last tick."""
-        if self._clients is not None and self._mps_report is None:
-            with self._errors_logged():
-                self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
-
-    def _terminate_clients(self) -> None:
-        if self._clients is not None:
-            with self._errors_logged():
-                self._clients.terminate(self._engine.ledger.job(self._id), self._running)
-
     def _report(self, warning: str, *, is_end: bool) -> None:
         with self._errors_logged(), self._engine.ledger.decision() as decision:
             entry = decision.entry(self._id)
-            decision.put(self._with_warning(entry, warning, is_end=is_end))
+            grace_seconds = entry.stop_grace_seconds
+            if is_end and grace_seconds is None:
+                grace_seconds = self._engine.settings.stop_grace_seconds
+            job = replace(entry.job, warning=warning)
+            decision.put(replace(entry, job=job, stop_grace_seconds=grace_seconds))
         self._wake_soon()
-
-    def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
-        warned = replace(entry, job=replace(entry.job, warning=warning))
-        if not is_end or entry.stop_grace_seconds is not None:
-            return warned
-        return replace(warned, stop_grace_seconds=self._engine.settings.stop_grace_seconds)

@@ -14,13 +14,25 @@ from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.eviction import PlaceRefusedError
 from pgpu.engine.leases.lease_resize import compute_words, concerned
+from pgpu.engine.leases.recovery import is_supervised
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.streams.engines_streams import EnginesStreams
 from pgpu.engine.streams.no_streams import NoStreams
-from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
+from pgpu.errors import (
+    CancelledError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    EnforcementError,
+    LedgerError,
+    NodeError,
+    PgpuBug,
+    PgpuError,
+    RequestError,
+)
 from pgpu.host.process_identity import myself
 from pgpu.host.stderr_log import say
 from pgpu.host.thread_turns import pause
+from pgpu.ledger import Entry
 from pgpu.model import (
     Delivery,
     Gpu,
@@ -40,8 +52,30 @@ HEADROOM_WAIT_SECONDS = 600.0
 """Where headroom yields, an allocation within a slice of a declared size waits at least so long for a device that is out of
 memory: another program took what headroom would have kept, and the job has it once that program or another job ends."""
 
+EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
+"""Exit codes for commands that could not be executed; the same as Docker's."""
+
 TakeMonitor = Callable[[str, ProcessHolder], OfferedMonitor | None]
 """Returns the monitor that a process offers for its job, by the job's id; None where there is none."""
+
+
+def claim(engine: Engine, job_id: str) -> Entry | None:
+    """Register this process as a job's supervisor; None if another living one is, or if the job's lease was released.
+
+    Raises:
+        LedgerError: The ledger cannot be used.
+    """
+    engine.ledger.refuse_to_make()
+    entry = engine.ledger.entry(job_id)
+    if entry.supervisor == myself():  # written down with the grant
+        return entry if entry.is_live else None
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job_id)
+        if not entry.is_live or (entry.supervisor != myself() and is_supervised(entry)):
+            return None
+        entry = replace(entry, supervisor=myself())
+        decision.put(entry)
+    return entry
 
 
 def start(
@@ -197,3 +231,23 @@ def _bind_resize(engine: Engine, bound: Job, running: Job) -> None:
 def _running(job: Job) -> Job:
     started_at_seconds = job.started_at_seconds or time.time()
     return replace(job, state=JobState.RUNNING, started_at_seconds=started_at_seconds, reason=None)
+
+
+def failed(exc: PgpuError, *, has_run: bool = True) -> Callable[[Job], Job]:
+    """Return a function that makes a job `failed` with this error, or `cancelled` for a CancelledError.
+
+    Args:
+        exc: The error.
+        has_run: False for a job whose command was never executed: it has no time of start then.
+    """
+    text = str(exc) if exc.hint is None else f"{exc} ({exc.hint})"
+    code = next((code for kind, code in EXIT_CODES.items() if isinstance(exc, kind)), None)
+
+    def final(job: Job) -> Job:
+        job = replace(job, finished_at_seconds=time.time(), reason=None)
+        job = job if has_run else replace(job, started_at_seconds=None)
+        if isinstance(exc, CancelledError):
+            return replace(job, state=JobState.CANCELLED)
+        return replace(job, state=JobState.FAILED, error=text, exit_code=code)
+
+    return final

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement import Enforcer
 from pgpu.host.atomic_file import write_atomically
+from pgpu.model import Lease
 from pgpu.structs import Struct
 
 SPANS_SECONDS = (1, 10, 60)
@@ -57,21 +58,36 @@ class Sample(Struct, frozen=True):
     gpus: tuple[tuple[int, int, int, bool, int], ...]
     """Of each GPU: nanoseconds used and waited, launches, whether it is held, and nanoseconds with work in flight."""
 
-    @classmethod
-    def of(cls, boards: Sequence[BoardGpu], held: Sequence[bool], at_ns: int) -> "Sample":
-        """Make a sample; `held` is as long as the boards."""
-        pairs = zip(boards, held, strict=True)
-        return cls(
-            at_ns,
-            tuple(
-                (each.used_ns, each.waited_ns, each.launches, is_held, _in_flight_ns(each, at_ns))
-                for each, is_held in pairs
-            ),
-        )
 
+class TimeSamples:
+    """The samples of one job, continued from those that an earlier agent wrote."""
 
-def _in_flight_ns(board: BoardGpu, at_ns: int) -> int:
-    return board.busy_ns + (max(0, at_ns - board.busy_since_ns) if board.busy_since_ns else 0)
+    def __init__(self, enforcer: Enforcer, path: Path) -> None:
+        self._enforcer = enforcer
+        self._path = path
+        self._samples = read_samples(path)
+
+    @property
+    def newest(self) -> Sample | None:
+        """The last sample; None if there is none."""
+        return self._samples[-1] if self._samples else None
+
+    def look(self, lease: Lease, now_ns: int) -> None:
+        """Take a sample, and write those of the last minute; does nothing before a process of the job uses a GPU.
+
+        Raises:
+            EnforcementError: The board cannot be read.
+        """
+        boards, words = self._enforcer.boards(lease), self._enforcer.words(lease)
+        if len(boards) != len(lease.slices):
+            return
+        gpus = []
+        for at, board in enumerate(boards):
+            in_flight_ns = board.busy_ns + (max(0, now_ns - board.busy_since_ns) if board.busy_since_ns else 0)
+            is_held = at < len(words) and words[at].is_held
+            gpus.append((board.used_ns, board.waited_ns, board.launches, is_held, in_flight_ns))
+        self._samples = [*self._samples, Sample(now_ns, tuple(gpus))][-MOST_SAMPLES:]
+        write_samples(self._path, self._samples)
 
 
 def read_samples(path: Path) -> list[Sample]:
