@@ -139,7 +139,7 @@ class FakeClient(Client):
         found = [job for job in self.stored.values() if job.place.array_id and job.place.array_id == id_or_name]
         return [_report(job) for job in found] or [self.job(id_or_name)]
 
-    def queue(self) -> Sequence[QueueReport]:
+    def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         waiting = [job for job in self.stored.values() if job.state is JobState.WAITING]
         held = [job for job in waiting if any(not self.stored[name].state.is_final for name in job.place.after)]
         line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job not in held]
@@ -212,7 +212,6 @@ class FakeClient(Client):
         self,
         id_or_name: str,
         memory_bytes: int | None = None,
-        *,
         compute_share: float | None = None,
         is_strict: bool | None = None,
     ) -> Job:
@@ -224,7 +223,7 @@ class FakeClient(Client):
         self.stored[job.id] = replace(job, request=request)
         return self.stored[job.id]
 
-    def history(self, word: str | None) -> Sequence[CallHistory]:
+    def history(self, word: str | None = None) -> Sequence[CallHistory]:
         calls = [CallHistory(run.signature, run.gpu_name, run.owner_uid, (run,), UNKNOWN) for run in self.runs]
         found = [call for call in calls if word is None or call.signature.startswith(word)]
         if word is not None and not found:
@@ -240,7 +239,11 @@ class FakeClient(Client):
         ]
 
     def advise(
-        self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
+        self,
+        jobs: Sequence[str | Profile],
+        gpu_model: str | None = None,
+        tolerance: float | None = None,
+        simulate: str | None = None,
     ) -> Advice:
         if unknown := [job for job in jobs if isinstance(job, str)]:
             raise RequestError(f"there is no profile of {unknown[0]!r} on {gpu_model or GPU.name}")
@@ -271,10 +274,10 @@ class FakeClient(Client):
             raise RequestError(f"there is no GPU {gpu_uuid} here")
         self.constants, self.bandwidths = constants, bandwidths
 
-    def outsiders(self) -> Sequence[Outsider]:
+    def outsiders(self, simulate: str | None = None) -> Sequence[Outsider]:
         return self.outside
 
-    def gpus(self) -> Sequence[GpuReport]:
+    def gpus(self, simulate: str | None = None) -> Sequence[GpuReport]:
         running = [job for job in self.stored.values() if job.lease and not job.state.is_final]
         granted = sum(job.request.memory_bytes for job in running)
         ids = tuple(job.id for job in running)

@@ -16,7 +16,7 @@ import pytest
 from tests.system.engine_worlds import World, world
 from tests.waiting import until
 
-from pgpu.client.following import EngineHand
+from pgpu.client.following import Follower
 from pgpu.client.terminal import _forward_signals
 from pgpu.engine.agent.agents import Agents
 from pgpu.engine.event_loop import READABLE, EventLoop
@@ -323,7 +323,7 @@ def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World)
     machine.engine.agents = Agents(machine.engine.settings, ("true",))
     job = machine.submit()
     assert machine.state(job) is JobState.STARTING
-    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=False)
+    _forward_signals(Follower(machine.engine, job), job.spec, [signal.SIGINT], has_output=False)
     assert machine.entry(job).stop_grace_seconds == 0.0
 
 
@@ -333,7 +333,7 @@ def test_ctrl_c_reaches_a_job_that_has_written_before_the_ledger_calls_it_runnin
     places = machine.engine.places(job.id)
     places.make()
     with closing(bind(socket.SOCK_DGRAM, places.wake_socket)) as wake:
-        _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=True)
+        _forward_signals(Follower(machine.engine, job), job.spec, [signal.SIGINT], has_output=True)
         assert wake.recv(64) == b"signal 2"
     assert machine.entry(job).stop_grace_seconds is None
 
@@ -341,7 +341,7 @@ def test_ctrl_c_reaches_a_job_that_has_written_before_the_ledger_calls_it_runnin
 def test_ctrl_c_cancels_a_job_that_has_written_and_waits_for_its_next_try(machine: World) -> None:
     machine.submit(gib=6)
     job = machine.submit(gib=6)
-    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT], has_output=True)
+    _forward_signals(Follower(machine.engine, job), job.spec, [signal.SIGINT], has_output=True)
     assert machine.state(job) is JobState.CANCELLED
 
 

@@ -37,7 +37,7 @@ _PAUSE_SECONDS = 0.05
 _RECOVER_SECONDS = 1.0
 
 
-class EmbeddedClient(JobService, Client):
+class EmbeddedClient(Client, JobService):
     """The `Client` of one engine: its `JobService`, and the operations that wait for jobs."""
 
     def __init__(self, engine: Engine, engine_of: Callable[[str | None], Engine] | None = None) -> None:
@@ -79,15 +79,15 @@ class EmbeddedClient(JobService, Client):
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""
-        from pgpu.client.following import EngineHand, Follower
+        from pgpu.client.following import Follower
         from pgpu.client.job_stream import require_grant
         from pgpu.client.terminal import attach
 
         job = self.ledger.job(job_id)
-        offer, control = self._offers.get(job_id), EngineHand(self._engine, job_id)
+        offer = self._offers.get(job_id)
         stream = Follower(self._engine, job, holds_back=True, offer=offer)
         try:
-            attach(stream, control, job.spec, stdin=stdin, stdout=stdout, stderr=stderr)
+            attach(stream, job.spec, stdin=stdin, stdout=stdout, stderr=stderr)
         finally:
             if offer is not None:
                 self._offers.pop(job_id).close()

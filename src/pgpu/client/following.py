@@ -16,11 +16,9 @@ from pgpu.engine.agent.doorstep import Doorstep
 from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
 from pgpu.engine.unix_sockets import connect
 from pgpu.model import Job, JobState
-from pgpu.structs import Struct
 
 FROM_NOW_ON = (1 << 63) - 1
 """An offset behind every log: the client gets no output, only the end."""
@@ -127,30 +125,20 @@ class Follower(JobStream):
 
     def stored_records(self) -> Iterator[Record]:
         """Yield the output that is stored now; `records` continues behind it."""
-        for offset, data in stored(self._engine.places(self._job_id).log, self.reading.offset):
-            if offset != self.reading.offset:
-                self.reading.jump(offset)
-            yield from self.reading.read(data)
-
-
-class EngineHand(Struct, frozen=True):
-    """Operations on a job of the engine in this process; see `JobControl`."""
-
-    engine: Engine
-    job_id: str
+        return self.reading.read_stored(self._engine.places(self._job_id).log)
 
     def state(self) -> JobState:
-        """See `JobControl`."""
-        return self.engine.ledger.job(self.job_id).state
+        """See `JobStream`."""
+        return self._engine.ledger.job(self._job_id).state
 
     def cancel(self) -> None:
-        """See `JobControl`."""
-        self.engine.ask_to_stop(self.job_id, 0.0)
+        """See `JobStream`."""
+        self._engine.ask_to_stop(self._job_id, 0.0)
 
     def send_signal(self, number: int) -> None:
-        """See `JobControl`."""
-        send_signal(self.engine, self.job_id, number)
+        """See `JobStream`."""
+        send_signal(self._engine, self._job_id, number)
 
     def send_window(self, columns: int, rows: int) -> None:
-        """See `JobControl`."""
-        send_window(self.engine, self.job_id, columns, rows)
+        """See `JobStream`."""
+        send_window(self._engine, self._job_id, columns, rows)

@@ -35,16 +35,9 @@ from pgpu.services.messages import (
     Window,
 )
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
-from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from pgpu.client.websocket import WebSocketChannel
-    from pgpu.services.job_service import JobService as JobOperations  # As in `remote_service`.
-else:
-
-    class JobOperations:
-        pass
-
 
 _WAIT_SECONDS = 50
 _PAGE = 2500
@@ -64,7 +57,7 @@ _LONGEST_SECONDS = 16.0
 _RECONNECT_SECONDS = 0.02
 
 
-class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU_ROUTES)):
+class HttpClient(RemoteService, Client, routes=(*JOB_ROUTES, *GPU_ROUTES)):
     """The `Client` of one server."""
 
     def __init__(self, transport: HttpTransport, simulate: str | None = None) -> None:
@@ -103,8 +96,7 @@ class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU
 
         found = self.job(job_id).job
         stream = HttpJobStream(self._transport, found.id, holds_back=True)
-        control = HttpJobControl(self._transport, found.id)
-        attach(stream, control, found.spec, stdin=stdin, stdout=stdout, stderr=stderr)
+        attach(stream, found.spec, stdin=stdin, stdout=stdout, stderr=stderr)
         return require_grant(self.job(found.id).job)
 
     def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
@@ -279,25 +271,18 @@ class HttpJobStream(JobStream):
             self.rest_until_readable(channel)
         return channel.receive()
 
-
-class HttpJobControl(Struct, frozen=True):
-    """The `JobControl` of a server's job."""
-
-    transport: HttpTransport
-    job_id: str
-
     def state(self) -> JobState:
-        """See `JobControl`."""
-        return wire.decode(JobReport, self.transport.ask("GET", job_path(self.job_id))).job.state
+        """See `JobStream`."""
+        return wire.decode(JobReport, self._transport.ask("GET", job_path(self._job_id))).job.state
 
     def cancel(self) -> None:
-        """See `JobControl`."""
-        self.transport.ask("POST", job_path(self.job_id, "/stop"), Stop(0.0))
+        """See `JobStream`."""
+        self._transport.ask("POST", job_path(self._job_id, "/stop"), Stop(0.0))
 
     def send_signal(self, number: int) -> None:
-        """See `JobControl`."""
-        self.transport.ask("POST", job_path(self.job_id, "/signal"), Signal(number), is_repeatable=False)
+        """See `JobStream`."""
+        self._transport.ask("POST", job_path(self._job_id, "/signal"), Signal(number), is_repeatable=False)
 
     def send_window(self, columns: int, rows: int) -> None:
-        """See `JobControl`."""
-        self.transport.ask("POST", job_path(self.job_id, "/window"), Window(columns, rows))
+        """See `JobStream`."""
+        self._transport.ask("POST", job_path(self._job_id, "/window"), Window(columns, rows))

@@ -19,8 +19,12 @@ from pgpu.services.output_log import LogCursor
 _MILLISECONDS = 1000
 
 
-class Sender(Protocol):
-    """Sends frames to the job's monitor."""
+class Connection(Protocol):
+    """A connection to the job's monitor: a socket, or what is used as one."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        ...
 
     def sendall(self, data: bytes, /) -> None:
         """Send all of it.
@@ -28,14 +32,6 @@ class Sender(Protocol):
         Raises:
             OSError: The connection is closed.
         """
-        ...
-
-
-class Readable(Protocol):
-    """Something to poll."""
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
         ...
 
 
@@ -54,7 +50,7 @@ class JobStream(ABC):
         self.owns_stdin = False
         """Whether the job's standard input ends with this stream."""
 
-        self.on_connected: Callable[[Sender], None] = lambda _: None
+        self.on_connected: Callable[[Connection], None] = lambda _: None
         """Called with each new connection."""
 
         self.wake_descriptor: int | None = None
@@ -98,7 +94,7 @@ class JobStream(ABC):
         if self.wake_descriptor in dict(poll.poll(seconds * _MILLISECONDS)):
             self.on_wake()
 
-    def rest_until_readable(self, connection: Readable) -> None:
+    def rest_until_readable(self, connection: Connection) -> None:
         """Block until data can be received, and call `on_wake` meanwhile."""
         poll = select.poll()
         poll.register(connection, select.POLLIN)
@@ -109,25 +105,21 @@ class JobStream(ABC):
             if ready:
                 self.on_wake()
 
-
-class JobControl(Protocol):
-    """Operations on the job of a stream."""
-
+    @abstractmethod
     def state(self) -> JobState:
         """Return the job's state."""
-        ...
 
+    @abstractmethod
     def cancel(self) -> None:
         """End the job before it runs."""
-        ...
 
+    @abstractmethod
     def send_signal(self, number: int) -> None:
         """Send a signal to its main process."""
-        ...
 
+    @abstractmethod
     def send_window(self, columns: int, rows: int) -> None:
         """Set the size of its terminal, in characters."""
-        ...
 
 
 def require_grant(job: Job) -> Job:

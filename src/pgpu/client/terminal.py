@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import UnsupportedOperation
 from typing import BinaryIO
 
-from pgpu.client.job_stream import JobControl, JobStream, Sender
+from pgpu.client.job_stream import Connection, JobStream
 from pgpu.engine.streams.frames import Kind, encode_frame
 from pgpu.engine.streams.records import STDOUT
 from pgpu.model import JobSpec, JobState
@@ -27,7 +27,6 @@ _CHUNK_BYTES = 1 << 16
 
 def attach(
     stream: JobStream,
-    control: JobControl,
     spec: JobSpec,
     *,
     stdin: BinaryIO | None,
@@ -43,10 +42,10 @@ def attach(
     stdin_sender = _StdinSender(stdin) if stdin is not None and spec.wants_stdin else None
     stream.owns_stdin = stdin_sender is not None
 
-    def greet(connection: Sender) -> None:
+    def greet(connection: Connection) -> None:
         # The sockets that receive the window size exist only once a connection is made.
         if spec.wants_tty:
-            _send_window(control)
+            _send_window(stream)
         if stdin_sender is not None:
             stdin_sender.use(connection)
 
@@ -57,7 +56,7 @@ def attach(
         descriptor, received = stack.enter_context(_caught_signals((*FORWARDED, signal.SIGWINCH)))
         stream.wake_descriptor = descriptor
         has_output = False
-        stream.on_wake = lambda: _forward_signals(control, spec, received(), has_output=has_output)
+        stream.on_wake = lambda: _forward_signals(stream, spec, received(), has_output=has_output)
         for record in stream.records():
             has_output = True
             output = stdout if record.stream == STDOUT else stderr
@@ -65,11 +64,11 @@ def attach(
             output.flush()
 
 
-def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int], *, has_output: bool) -> None:
+def _forward_signals(stream: JobStream, spec: JobSpec, numbers: Sequence[int], *, has_output: bool) -> None:
     """Send signals to the job; before the job has a process, a signal cancels it.
 
     Args:
-        control: Of the job.
+        stream: Of the job.
         spec: Of the job.
         numbers: The signals.
         has_output: Whether the job has written something: its process is there then, even if the ledger does not have it yet;
@@ -78,19 +77,19 @@ def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int],
     for number in numbers:
         if number == signal.SIGWINCH:
             if spec.wants_tty:
-                _send_window(control)
-        elif (state := control.state()) is JobState.WAITING or (state is JobState.STARTING and not has_output):
-            control.cancel()
+                _send_window(stream)
+        elif (state := stream.state()) is JobState.WAITING or (state is JobState.STARTING and not has_output):
+            stream.cancel()
         else:
-            control.send_signal(number)
+            stream.send_signal(number)
 
 
-def _send_window(control: JobControl) -> None:
+def _send_window(stream: JobStream) -> None:
     # Of the first standard stream that is a terminal: COLUMNS and LINES may be older than the window.
     for descriptor in range(3):
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(descriptor)
-            control.send_window(size.columns, size.lines)
+            stream.send_window(size.columns, size.lines)
             return
 
 
@@ -99,10 +98,10 @@ class _StdinSender:
 
     def __init__(self, stdin: BinaryIO) -> None:
         self._stdin = stdin
-        self._connection: Sender | None = None
+        self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
 
-    def use(self, connection: Sender) -> None:
+    def use(self, connection: Connection) -> None:
         """Send input over this connection from now on; the first call starts the thread."""
         self._connection = connection
         if self._thread is None:

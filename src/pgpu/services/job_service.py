@@ -143,7 +143,11 @@ class JobService:
         return self._with_indices(reports), entries[-1].sequence if len(found) > len(entries) else None
 
     def job(self, id_or_name: str) -> JobReport:
-        """Find one job by id, by a beginning of its id that only one has, or by name."""
+        """Find one job by id, by a beginning of its id that only one has, or by name.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
         return self.report(self.find(id_or_name))
 
     def find(self, id_or_name: str) -> Entry:
@@ -184,6 +188,9 @@ class JobService:
         """Find the jobs of an array by its id, a beginning of it or its name; else one job.
 
         The reason of a waiting one is that in the ledger: the present one takes a round, which `wait` on an array does not need.
+
+        Raises:
+            JobNotFoundError: None or several match.
         """
         entries = self.ledger.entries_of(self.ledger.members(id_or_name, self.caller.sees_uid))
         for entry in entries:
@@ -266,28 +273,66 @@ class JobService:
         compute_share: float | None = None,
         is_strict: bool | None = None,  # noqa: FBT001 - the fields of `Resize`, by name
     ) -> Job:
-        """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none."""
+        """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none.
+
+        Args:
+            id_or_name: Of the job.
+            memory_bytes: Of each slice; None leaves an amount as it is, here and below.
+            compute_share: Of each GPU's time, above 0 to 1; 0 takes the share away.
+            is_strict: Whether it never gets more than its share.
+
+        Raises:
+            RequestError: It can never be met.
+            CapacityError: The larger slice or share does not fit now; nothing was changed.
+        """
         from pgpu.engine.leases.lease_resize import resize
 
         job = self.find(id_or_name).job
         return resize(self.engines.of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
 
     def offer(self, id_or_name: str, value: float) -> Job:
-        """Mark the lease of an idle job that serves a function as evictable for a waiting job of the same or a higher priority."""
+        """Mark the lease of an idle job that serves a function as evictable for a waiting job of the same or a higher priority.
+
+        On eviction the job gets SIGTERM and 1.5 s later SIGKILL; a job that supports parking gets SIGTSTP and continues
+        without its lease. A second call only changes the value.
+
+        Args:
+            id_or_name: Of the job.
+            value: What it saves to keep the lease, 0 or more, in a unit common to all evictable leases: the lowest value
+                for each byte is evicted first.
+
+        Raises:
+            RequestError: It serves no function, or the value is negative.
+            CapacityError: It does not run, or its lease was taken already.
+        """
         from pgpu.engine.leases.eviction import mark_evictable
 
         engine, job_id = self._evictable(id_or_name)
         return mark_evictable(engine, job_id, value)
 
     def park(self, id_or_name: str) -> Job:
-        """Take the lease from a job that supports parking until it is claimed again."""
+        """Take the lease from a job that supports parking until it is claimed again.
+
+        Does nothing if it is parked already.
+
+        Raises:
+            RequestError: It does not support parking, or is not on one GPU in time slices.
+            CapacityError: It does not run.
+        """
         from pgpu.engine.leases.eviction import park
 
         engine, job_id = self._evictable(id_or_name)
         return park(engine, job_id)
 
     def claim(self, id_or_name: str) -> Job:
-        """Keep an evictable lease, 409 if it was taken before; a parked job waits for its lease again."""
+        """Keep an evictable lease, 409 if it was taken before; a parked job waits for its lease again.
+
+        The lease is not evicted after this returns. A parked job queues for its lease, like every job of its priority, on the GPU that it was on; its
+        `parked_at_seconds` is None once it was granted, and its main process gets SIGCONT once its memory is restored.
+
+        Raises:
+            CapacityError: It was evicted before, or the job does not run.
+        """
         from pgpu.engine.leases.eviction import reacquire
 
         engine, job_id = self._evictable(id_or_name)
@@ -318,7 +363,17 @@ class JobService:
         tolerance: float | None = None,
         simulate: str | None = None,
     ) -> Advice:
-        """Recommend how jobs share a GPU, from the profile of each of them alone: the caller's, or those in the request."""
+        """Recommend how jobs share a GPU, from the profile of each of them alone: the caller's, or those in the request.
+
+        Args:
+            jobs: Each a profile, or the id or name of a job, or a signature or the beginning of one; two at least.
+            gpu_model: As users write products; None for that of the profiles, else of the first GPU.
+            tolerance: How many times longer than alone the slowest may take; None for jobs without a deadline.
+            simulate: As of `Ask`.
+
+        Raises:
+            RequestError: There is no profile of one of them on this kind of GPU.
+        """
         if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 1):
             raise RequestError("no job gets faster by company: a tolerance is 1 or more")
         from pgpu.engine.history.sharing_advice import advise_jobs
@@ -327,7 +382,14 @@ class JobService:
         return advise_jobs(engine, jobs, gpu_model=gpu_model, tolerance=tolerance, owner_uid=sees_uid)
 
     def history(self, word: str | None = None) -> Sequence[CallHistory]:
-        """Return the memory use of the caller's programs and what `--memory auto` would reserve for each, newest run first."""
+        """Return the memory use of the caller's programs and what `--memory auto` would reserve for each, newest run first.
+
+        Args:
+            word: A signature, the beginning of one, or the id or name of a job; None for all.
+
+        Raises:
+            RequestError: No run matches.
+        """
         from pgpu.engine.history.usage_history import read_history
 
         return read_history(self.engines.own, word, self.caller.sees_uid)

@@ -34,7 +34,7 @@ def advise_jobs(
     tolerance: float | None = None,
     owner_uid: int | None = None,
 ) -> Advice:
-    """Advise how jobs should share a GPU, from profiles of each one alone; see `Client.advise`.
+    """Advise how jobs should share a GPU, from profiles of each one alone; see `JobService.advise`.
 
     Args:
         context: Of the ledger and the GPUs.

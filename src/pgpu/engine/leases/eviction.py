@@ -21,7 +21,7 @@ from pgpu.structs import replace
 
 
 def mark_evictable(context: EngineContext, job_id: str, value: float) -> Job:
-    """Let a job's lease be evicted from now on, and wake the queue; see `Client.offer`."""
+    """Let a job's lease be evicted from now on, and wake the queue; see `JobService.offer`."""
     if not (math.isfinite(value) and value >= 0):
         raise RequestError(f"{value} is no value of a lease", hint="0 or more")
     with context.deciding() as decision:
@@ -33,7 +33,7 @@ def mark_evictable(context: EngineContext, job_id: str, value: float) -> Job:
 
 
 def reacquire(context: EngineContext, job_id: str) -> Job:
-    """Keep a job's lease from now on; a parked job waits for its GPU; see `Client.claim`."""
+    """Keep a job's lease from now on; a parked job waits for its GPU; see `JobService.claim`."""
     with context.deciding() as decision:
         entry = decision.entry(job_id)
         if not entry.job.is_aside or entry.stop_grace_seconds is not None:
@@ -47,7 +47,7 @@ def reacquire(context: EngineContext, job_id: str) -> Job:
 
 
 def park(context: EngineContext, job_id: str) -> Job:
-    """Evict an idle job that can park; see `Client.park`."""
+    """Evict an idle job that can park; see `JobService.park`."""
     with context.deciding() as decision:
         entry = decision.entry(job_id)
         if not entry.job.can_park:

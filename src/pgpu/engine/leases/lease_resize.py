@@ -190,7 +190,7 @@ _DIMENSIONS = (
 
 
 def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
-    """Change a job's slices and its share of compute; see `Client.resize`."""
+    """Change a job's slices and its share of compute; see `JobService.resize`."""
     request = context.ledger.job(job_id).request
     if request.is_without_gpu:
         raise RequestError(f"job {job_id} has no GPU: there is nothing to resize")
