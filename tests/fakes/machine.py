@@ -232,7 +232,7 @@ def make_engine(root: Path, **settings: object) -> Engine:
         {"process": DyingRuntime(root)},
         (sys.executable, str(Path(__file__).with_name("agent.py")), str(root)),
     )
-    engine._locks = GpuLocks(engine.ledger.path, [root / LOCKS])
+    engine.gpu_locks = GpuLocks(engine.ledger.path, [root / LOCKS])
     return engine
 
 

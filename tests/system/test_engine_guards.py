@@ -31,7 +31,7 @@ from pgpu.engine.unix_sockets import bind
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry
-from pgpu.model import JobSpec, JobState, ProcessHolder, Request, Resize
+from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request, Resize, Submission
 from pgpu.structs import encode_json, replace
 from pgpu.units import GIB
 
@@ -49,9 +49,13 @@ def engine() -> Iterator[Engine]:
         made.ledger.close()
 
 
+def submitted(engine: Engine, request: Request) -> Job:
+    return engine.submit_all([Submission(JobSpec(("true",), "process", working_directory="/"), request)])[0]
+
+
 def granted(engine: Engine, **words: object) -> Entry:
     """A job that was granted, changed as a test wants it."""
-    job = engine.submit(JobSpec(("true",), "process", working_directory="/"), Request(GIB))
+    job = submitted(engine, Request(GIB))
     with engine.deciding():
         pass
     return changed(engine, job.id, **words)
@@ -225,14 +229,12 @@ def test_what_a_stopped_job_started_is_ended_with_it() -> None:
 
 
 def test_a_job_that_loses_its_place_is_woken_at_once(engine: Engine) -> None:
-    victim = engine.submit(JobSpec(("true",), "process", working_directory="/"), Request(GIB, 1, 0.8))
+    victim = submitted(engine, Request(GIB, 1, 0.8))
     changed(engine, victim.id, state=JobState.RUNNING, holder=myself(), supervisor=myself())
     engine.places(victim.id).wake_socket.parent.mkdir(parents=True, exist_ok=True)
     with closing(bind(socket.SOCK_DGRAM, engine.places(victim.id).wake_socket)) as wakes:
         wakes.setblocking(False)
-        urgent = engine.submit(
-            JobSpec(("true",), "process", working_directory="/"), Request(GIB, 1, 0.8, priority=50, preempts=True)
-        )
+        urgent = submitted(engine, Request(GIB, 1, 0.8, priority=50, preempts=True))
         assert engine.ledger.job(victim.id).suspended_by == urgent.id
         assert wakes.recv(1) == b""
 

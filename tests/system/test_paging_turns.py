@@ -10,9 +10,10 @@ from tests.system.engine_worlds import World, kill, world
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.watch.turn_arbiter import GpuTurn, read_turns
+from pgpu.engine.watch.turn_arbiter import load_turns, turn_paths
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, ProcessHolder, Request
+from pgpu.scheduling.gpu_turns import TurnState
 from pgpu.units import GIB
 
 GPU = "GPU-0"
@@ -60,8 +61,9 @@ def until_it_runs_again(machine: World, job: Job) -> None:
     until(lambda: len(runs(machine, job)) > before)
 
 
-def turn(machine: World) -> GpuTurn | None:
-    return next(iter(read_turns(machine.engine.settings, [GPU])), None)
+def turn(machine: World) -> TurnState | None:
+    turns = load_turns(turn_paths(machine.engine.settings, GPU).state)
+    return turns if turns.is_on else None
 
 
 def until_turn_of(machine: World, job: Job) -> None:
@@ -88,7 +90,7 @@ def test_jobs_that_do_not_fit_run_one_after_the_other(machine: World) -> None:
         until_it_runs_again(machine, job)
     now = turn(machine)
     assert now is not None
-    assert now.until_seconds is None or now.until_seconds - (now.since_seconds or 0) <= 0.51
+    assert not now.holders or now.until_seconds - now.since_seconds <= 0.51
     times = sorted([(at, "a") for at in runs(machine, first)] + [(at, "b") for at in runs(machine, second)])
     begun = min(at for at, who in times if who == "b")
     stretches = [len(list(group)) for _, group in itertools.groupby(who for at, who in times if at > begun + 1e9)]

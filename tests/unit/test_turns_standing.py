@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.watch.turn_arbiter import load_turns, read_turns, save_turns, turn_paths
+from pgpu.engine.watch.gpu_time import GpuTime
+from pgpu.engine.watch.turn_arbiter import add_turn, load_turns, save_turns, turn_paths
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
+from pgpu.structs import replace
 
 GB = 10**9
 
@@ -43,8 +45,10 @@ def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
         place = turn_paths(settings, uuid).state
         place.parent.mkdir(exist_ok=True)
         save_turns(place, turns)
-    shown = read_turns(settings, ["GPU-0", "GPU-1", "GPU-2"])
-    assert [(turn.gpu_uuid, turn.holders, turn.waiting) for turn in shown] == [("GPU-0", ("a",), ("b",))]
-    assert shown[0].since_seconds is not None
-    assert shown[0].until_seconds is not None
-    assert shown[0].until_seconds > shown[0].since_seconds
+    used = [GpuTime(uuid, 1.0, 0.0, 1) for uuid in ("GPU-0", "GPU-1", "GPU-2")]
+    shown = [add_turn(settings, "a", each) for each in used]
+    assert shown[1:] == used[1:]
+    assert shown[0].turn_since_seconds is not None
+    assert shown[0].turn_until_seconds is not None
+    assert shown[0].turn_until_seconds > shown[0].turn_since_seconds
+    assert add_turn(settings, "b", used[0]) == replace(used[0], is_held=True)

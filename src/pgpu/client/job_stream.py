@@ -82,28 +82,28 @@ class JobStream(ABC):
                     yield from self.reading.read_frame(frame)
         return False
 
-    def rest(self, seconds: float, descriptor: int | None = None) -> None:
-        """Sleep; a readable `wake_descriptor`, or another descriptor, ends it."""
+    def rest(self, seconds: float | None, descriptor: int | None = None) -> bool:
+        """Sleep, None without end; a readable `wake_descriptor`, or another descriptor, ends it.
+
+        Returns:
+            Whether the other descriptor is readable.
+        """
         watched = [each for each in (self.wake_descriptor, descriptor) if each is not None]
         if not watched:
             threading.Event().wait(seconds)
-            return
+            return False
         poll = select.poll()
         for each in watched:
             poll.register(each, select.POLLIN)
-        if self.wake_descriptor in dict(poll.poll(seconds * _MILLISECONDS)):
+        ready = dict(poll.poll(None if seconds is None else seconds * _MILLISECONDS))
+        if self.wake_descriptor in ready:
             self.on_wake()
+        return descriptor in ready
 
     def rest_until_readable(self, connection: Connection) -> None:
-        """Block until data can be received, and call `on_wake` meanwhile."""
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        if self.wake_descriptor is not None:
-            poll.register(self.wake_descriptor, select.POLLIN)
-        # Signals are handled first: `on_wake` may send one to the job while no output arrives.
-        while connection.fileno() not in (ready := dict(poll.poll())):
-            if ready:
-                self.on_wake()
+        """Block until data can be received, and call `on_wake` meanwhile: a signal may come while no output arrives."""
+        while not self.rest(None, connection.fileno()):
+            pass
 
     @abstractmethod
     def state(self) -> JobState:

@@ -57,6 +57,7 @@ class EngineContext:
         self.headroom = Headroom(
             settings.headroom_least_bytes, settings.headroom_fraction, yields=settings.headroom_yields
         )
+        self.gpu_locks = GpuLocks(ledger.path)
         self.learning = RunHistory(settings.gpu_model, self.headroom)
         self.agents = Agents(settings, agent_command)
         self.make_mps: Callable[[], MpsSharing] | None = None
@@ -71,7 +72,6 @@ class EngineContext:
 
         self._runtimes = runtimes
         self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
-        self._locks = GpuLocks(ledger.path)
         self._recent_gpus: tuple[Sequence[Gpu], float] = (), float("-inf")
 
     @cached_property
@@ -86,7 +86,7 @@ class EngineContext:
 
     def places(self, job_id: str) -> JobPaths:
         """Return the paths of a job's files."""
-        return job_paths(self.settings, job_id)
+        return job_paths(self.settings.state_directory, self.settings.runtime_directory, job_id)
 
     def runtime(self, name: str) -> Runtime:
         """Return the runtime of this name.
@@ -135,20 +135,7 @@ class EngineContext:
         Raises:
             NodeError: Another ledger uses them.
         """
-        self.hold(self.gpus.gpus())
-
-    def hold(self, gpus: Sequence[Gpu]) -> None:
-        """Hold the machine-wide locks of these GPUs; see `hold_gpus`."""
-        self._locks.hold(gpus)
-
-    def release_gpus(self) -> None:
-        """Release the locks that `hold_gpus` and `hold` took, as far as no other process inherited them."""
-        self._locks.close()
-
-    @property
-    def gpu_locks(self) -> tuple[int, ...]:
-        """Descriptors of the locks that are held, for processes that must hold them as well."""
-        return self._locks.descriptors
+        self.gpu_locks.hold(self.gpus.gpus())
 
     def snapshot(self, holding: Sequence[Entry] | None = None) -> Snapshot:
         """Read this engine's GPUs and its jobs' meters.

@@ -12,7 +12,7 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Job, JobState, Submission
 from pgpu.structs import replace
 
 if TYPE_CHECKING:
@@ -60,30 +60,9 @@ class Engine(EngineContext):
 
     def rehearse(self, submissions: Sequence[Submission], submitter: Submitter | None = None) -> "list[Forecast]":
         """Return the jobs that a submission would store, with their outlook; see `job_submission.rehearse`."""
-        from pgpu.engine.job_submission import new_job_id, rehearse  # noqa: PLC0415 - likewise
+        from pgpu.engine.job_submission import rehearse  # noqa: PLC0415 - likewise
 
-        return rehearse(self, lambda: self.admissions, submissions, submitter, new_job_id)
-
-    def submit(
-        self,
-        spec: JobSpec,
-        request: Request,
-        *,
-        wait_timeout_seconds: float | None = None,
-        submitter: Submitter | None = None,
-        job_id: str | None = None,
-    ) -> Job:
-        """Store one job and start it if it is granted at once; see `Client.submit`.
-
-        Args:
-            spec: What to run.
-            request: What it needs.
-            wait_timeout_seconds: How long it may wait.
-            submitter: The user of the job; None for this process's own.
-            job_id: Twelve hexadecimal digits that no job has; None chooses some.
-        """
-        submission = Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)
-        return self.submit_all([submission], submitter, None if job_id is None else lambda: job_id)[0]
+        return rehearse(self, lambda: self.admissions, submissions, submitter)
 
     def release(self, job: Job, ended: Callable[[Decision, Entry], Entry] | None = None) -> Job:
         """Return a lease that holds no memory any more, and wake the queue and the jobs beside it.

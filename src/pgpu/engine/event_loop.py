@@ -7,6 +7,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from pgpu.host.process_identity import open_pidfd
 from pgpu.host.thread_turns import pause
@@ -170,7 +171,7 @@ class ProcessWatcher:
             descriptor = open_pidfd(holder)
             if descriptor is not None:
                 self._descriptors[holder] = descriptor
-                self._loop.watch(descriptor, READABLE, self._death_callback(holder))
+                self._loop.watch(descriptor, READABLE, partial(self._on_end, holder))
             else:
                 self._dead.add(holder)
                 # By a timer, since `on_death` usually calls this method again.
@@ -183,14 +184,11 @@ class ProcessWatcher:
         self._pending = None
         self._on_death()
 
-    def _death_callback(self, holder: ProcessHolder) -> Callable[[int], None]:
-        def call(_events: int) -> None:
-            # A pidfd stays readable: it is unregistered first, or the loop would call this again.
-            self._drop(holder)
-            self._dead.add(holder)
-            self._on_death()
-
-        return call
+    def _on_end(self, holder: ProcessHolder, _events: int) -> None:
+        # A pidfd stays readable: it is unregistered first, or the loop would call this again.
+        self._drop(holder)
+        self._dead.add(holder)
+        self._on_death()
 
     def _drop(self, holder: ProcessHolder) -> None:
         descriptor = self._descriptors.pop(holder)

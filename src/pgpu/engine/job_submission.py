@@ -72,14 +72,13 @@ def rehearse(
     admissions: "Callable[[], Admissions]",
     submissions: Sequence[Submission],
     submitter: Submitter | None,
-    new_id: Callable[[], str],
 ) -> "list[Forecast]":
     """Return the jobs that `accept` would store, with their outlook; stores nothing.
 
     Arguments and errors are those of `accept`. The jobs have ids that no job has afterwards, and as forecast when they would
     start, on which GPUs, and why they would wait.
     """
-    gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
+    gpus, entries, submitter = _prepare(context, submissions, submitter, new_job_id)
     found = admissions().read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
     by_id = {each.job.id: each for each in found}
     return [by_id[entry.job.id] for entry in entries]
@@ -122,7 +121,7 @@ def check(context: EngineContext, spec: JobSpec, request: Request, account: Acco
         context.check_amount(gpus, request)
     context.runtime(spec.runtime).check(spec, account)
     # Last: a refused request must not keep other ledgers off the GPUs.
-    context.hold(gpus)
+    context.gpu_locks.hold(gpus)
     return gpus
 
 

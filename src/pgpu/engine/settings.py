@@ -218,13 +218,9 @@ class JobPaths(Struct, frozen=True, dict=True):
         rmtree(self.kept, ignore_errors=True)
 
 
-def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:
-    """Return the paths of one job."""
-    return _job_paths(settings.state_directory, settings.runtime_directory, job_id)
-
-
 @lru_cache(maxsize=1024)
-def _job_paths(state_directory: Path, runtime_directory: Path, job_id: str) -> JobPaths:
+def job_paths(state_directory: Path, runtime_directory: Path, job_id: str) -> JobPaths:
+    """Return the paths of one job."""
     # Cached with the paths in it: an agent uses them for each message to a job.
     return JobPaths(state_directory / "jobs" / job_id, runtime_directory / "jobs" / job_id)
 

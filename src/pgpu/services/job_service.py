@@ -19,9 +19,9 @@ from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.settings import MOST_END_DELAY_SECONDS, EngineSettings
+from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.submitter import Submitter
-from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
+from pgpu.engine.watch.gpu_time import read_samples, time_shares
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry, GpuHistory
 from pgpu.model import ANONYMOUS, GpuSeries, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
@@ -510,19 +510,10 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
     samples = read_samples(engine.places(entry.job.id).time_samples)
     time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:
-        time = tuple(_add_turn(engine.settings, entry.job.id, each) for each in time)
+        from pgpu.engine.watch.turn_arbiter import add_turn
+
+        time = tuple(add_turn(engine.settings, entry.job.id, each) for each in time)
     return JobReport(entry.job, tuple(engine.enforcer.use(lease)), time)
-
-
-def _add_turn(settings: EngineSettings, job_id: str, time: GpuTime) -> GpuTime:
-    """Add the turn that the arbiter published, which is newer than the last sample."""
-    from pgpu.engine.watch.turn_arbiter import read_turns
-
-    for turn in read_turns(settings, [time.gpu_uuid]):
-        has_turn = job_id in turn.holders
-        since_seconds, until_seconds = (turn.since_seconds, turn.until_seconds) if has_turn else (None, None)
-        return replace(time, is_held=not has_turn, turn_since_seconds=since_seconds, turn_until_seconds=until_seconds)
-    return time
 
 
 def _anonymous_report(entry: Entry) -> JobReport:

@@ -164,7 +164,7 @@ def _wait_for_grant(
             doorstep.wake_descriptor = wait.first_process_descriptor
             wait.report(doorstep.reason)
             # Until the first process is known, its end has no descriptor and must be polled.
-            if wait.first_process_descriptor is not None and wait.has_reported and doorstep.is_connected:
+            if wait.first_process_descriptor is not None and wait.reported and doorstep.is_connected:
                 yield from _rest(loop, doorstep.descriptors)
                 doorstep.rest(0.0)
             else:
@@ -194,14 +194,12 @@ class _GrantWait:
         self._container = container
         self._gate = gate
         self._id = job_id
-        self._reported = ""
+        self.reported = ""
+        """The last reason."""
+
         self._next_report_seconds = 0.0
         self.first_process_descriptor: int | None = None
         """A pidfd, once there is a first process."""
-
-    @property
-    def has_reported(self) -> bool:
-        return bool(self._reported)
 
     def is_gone(self) -> bool:
         """Whether the container has ended."""
@@ -223,9 +221,9 @@ class _GrantWait:
     def report(self, reason: str) -> None:
         """Write a new reason to the container's log, at most one in `REPEAT_SECONDS`."""
         now_seconds = time.monotonic()
-        if reason in {"", self._reported} or now_seconds < self._next_report_seconds:
+        if reason in {"", self.reported} or now_seconds < self._next_report_seconds:
             return
-        self._reported, self._next_report_seconds = reason, now_seconds + REPEAT_SECONDS
+        self.reported, self._next_report_seconds = reason, now_seconds + REPEAT_SECONDS
         self._gate.write(f"=job {self._id} {reason if reason.startswith('waits') else f'waits: {reason}'}")
 
 

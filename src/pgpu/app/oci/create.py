@@ -84,10 +84,9 @@ def put_into_slice(words: RuncCall) -> None:
     view = view_of(configuration, words.bundle)
     home = lay_out(prepared, job_id, view.preload_lines)
     record = _make_record(words, configuration, request, command)
-    found = seen[0] if seen else None
-    record.update(image_id=found.id if found else "", glibc=view.has_glibc)
-    record.update(image=found.name if found else "", name=found.container_name if found else "")
-    record.update(gpu_model=prepared["agent"]["gpu_model"])
+    found = seen[0] if seen else ContainerImage("", "", "", [])
+    record.update(image=found.name, image_id=found.id, name=found.container_name)
+    record.update(glibc=view.has_glibc, gpu_model=prepared["agent"]["gpu_model"])
     try:
         put_in_slice(configuration, home, view, prepared, job_id)
         # From here on an agent finds the slice by its record, and removes it if this process is killed.
@@ -112,15 +111,9 @@ def _make_record(
         "bundle": os.path.abspath(words.bundle),
         "pid_file": os.path.abspath(words.flags["pid-file"]) if "pid-file" in words.flags else None,
         "creator": os.getpid(),
-        "memory_bytes": request.memory_bytes,
-        "gpu_count": request.gpu_count,
-        "compute_share": request.compute_share,
-        "is_strict": request.is_strict,
-        "sharing": request.sharing,
-        "wait_timeout_seconds": request.wait_timeout_seconds,
-        "has_timeout": request.has_timeout,
         "command": command,
         "user": f"{user.get('uid', 0)}:{user.get('gid', 0)}",
+        **vars(request),
     }
 
 

@@ -47,7 +47,7 @@ _ENGINE_TIMEOUT_SECONDS = 2.0
 
 
 class GpuRequest:
-    """What a container requests of the GPUs."""
+    """What a container requests of the GPUs; its attributes are fields of the container's record."""
 
     def __init__(
         self,

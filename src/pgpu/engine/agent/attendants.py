@@ -193,7 +193,7 @@ class Attendants:
         if not self._attended:
             # Nothing of this process uses a GPU any more: another ledger may have them.
             while self._engines:
-                self._engines.pop().release_gpus()
+                self._engines.pop().gpu_locks.close()
             self._failed_at_seconds.clear()
         if not ended.isdisjoint(self._granted_again):
             self._granted_again -= ended

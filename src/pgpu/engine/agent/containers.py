@@ -13,14 +13,13 @@ from pathlib import Path
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import is_supervised
-from pgpu.errors import JobNotFoundError, RuntimeUnavailableError
+from pgpu.errors import RuntimeUnavailableError
 from pgpu.host.process_identity import myself
 from pgpu.ledger import Entry
 from pgpu.runtimes.container_record import RECORD, Container, container_of
 
 ORPHAN_SECONDS = 60.0
 """A container that is older and has no first process has ended."""
-
 
 TURN_SECONDS = 5.0
 """How long a container's request waits for those of containers that were created before."""
@@ -71,7 +70,8 @@ def find_unattended(engine: Engine, attended: Collection[str]) -> list[str]:
         if record.parent.name in attended:
             continue
         with suppress(RuntimeUnavailableError, OSError):  # it was removed just now
-            container, entry = container_of(record.parent), _entry(engine, record.parent.name)
+            container = container_of(record.parent)
+            entry = next(iter(engine.ledger.entries_of([record.parent.name])), None)
             if _needs_thread(engine, container, entry):
                 found.append((record.stat().st_mtime_ns, record.parent.name))
             elif _is_orphan(container, entry, record):
@@ -82,13 +82,6 @@ def find_unattended(engine: Engine, attended: Collection[str]) -> list[str]:
 def is_left(entry: Entry) -> bool:
     """Whether no other process supervises a job."""
     return entry.supervisor == myself() or not is_supervised(entry)
-
-
-def _entry(engine: Engine, job_id: str) -> Entry | None:
-    try:
-        return engine.ledger.entry(job_id)
-    except JobNotFoundError:
-        return None
 
 
 def _needs_thread(engine: Engine, container: Container, entry: Entry | None) -> bool:

@@ -20,7 +20,7 @@ from pgpu.errors import PgpuError
 from pgpu.gpu import MetricsWatch
 from pgpu.host.stderr_log import say
 from pgpu.ledger import Decision, Entry, LedgerView
-from pgpu.model import Gpu, Job, JobState, Profile, Request
+from pgpu.model import Gpu, Job, JobState, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
@@ -44,21 +44,6 @@ _ZLIB_LEVEL = 1
 """zlib level: a log shrinks to a fifth, at 100 MB/s."""
 
 
-class TraceMeasurement(Struct, frozen=True):
-    """Metrics of one traced job."""
-
-    measurement: Measurement
-
-    def is_representative(self, job: Job) -> bool:
-        """Whether the profile holds for the next run: the job succeeded, used the GPU and had the caches for itself."""
-        is_itself = job.spec.carve_out_percent is None
-        return is_itself and job.exit_code == 0 and self.measurement.duration_seconds > 0
-
-    def profile(self, job: Job, gpu_name: str) -> Profile:
-        """Return the profile of a final job."""
-        return profile_of(self.measurement, job, gpu_name, time.time())
-
-
 def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
     """Start reading the counters of a traced job's first GPU; None where it has none or they cannot be read."""
     if not job.spec.is_traced or job.lease is None:
@@ -70,7 +55,7 @@ def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
         return None
 
 
-def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None = None) -> TraceMeasurement | None:
+def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None = None) -> Measurement | None:
     """Read and store the log of a job after its command has ended; None for a job that was not traced."""
     if not job.spec.is_traced or job.lease is None:
         return None
@@ -81,7 +66,7 @@ def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None
         # The slice, with its log, is removed when the lease is released; this copy stays with the job.
         context.places(job.id).trace.write_bytes(zlib.compress(log, _ZLIB_LEVEL))
         found = summarise_log(trace.read(log))
-        return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
+        return found if metrics is None else with_metrics(found, *metrics.finish())
     except (PgpuError, OSError) as exc:
         say(f"the trace of job {job.id} cannot be read: {exc}")
         return None
@@ -107,7 +92,7 @@ class EndedRun(Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     """Every GPU of the engine; empty if they could not be read at the end: then nothing is learnt from the run."""
 
-    measured: TraceMeasurement | None = None
+    measured: Measurement | None = None
     """Of a traced job."""
 
     last_sample: Sample | None = None
@@ -116,9 +101,11 @@ class EndedRun(Struct, frozen=True):
     def learn(self, decision: Decision, job: Job) -> None:
         """Write the run into the history, in the transaction in which the job ends."""
         self.history.remember(decision, job, self.observed, self.gpus, self.last_sample)
-        name = name_of_gpu(job, self.gpus)
-        if self.measured is not None and name is not None and self.measured.is_representative(job):
-            decision.profiles.add(self.measured.profile(job, name), job.id)
+        name, measured = name_of_gpu(job, self.gpus), self.measured
+        # A profile holds for the next run if the job succeeded, used the GPU and had the caches for itself.
+        is_representative = job.exit_code == 0 and job.spec.carve_out_percent is None
+        if measured is not None and measured.duration_seconds > 0 and name is not None and is_representative:
+            decision.profiles.add(profile_of(measured, job, name, time.time()), job.id)
 
     def follow(self, view: LedgerView, job: Job) -> NextTry | str | None:
         """Decide whether a job that failed at its own limit is tried again.
@@ -181,7 +168,7 @@ class EndedRun(Struct, frozen=True):
 def observe_end(
     context: EngineContext,
     observed: MemoryObservation,
-    measured: TraceMeasurement | None = None,
+    measured: Measurement | None = None,
     last_sample: Sample | None = None,
 ) -> EndedRun:
     """Return the run of a job that ends; without GPUs if they cannot be read, which must not delay its end."""

@@ -5,19 +5,19 @@ The caller decides which user's runs may be shown.
 
 import base64
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pgpu.advising.memory_demand import is_greedy, right_size_bytes, was_too_small
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
-from pgpu.engine.history.retry_policy import TraceMeasurement
 from pgpu.engine.history.run_history import history_name, name_of_gpu
 from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste, unpack_log
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Profile, Run
-from pgpu.profiling.measurement import summarise_log
+from pgpu.profiling.measurement import profile_of, summarise_log
 
 _Call = tuple[str, str, int]
 """Signature, model of the GPU, UID."""
@@ -135,7 +135,7 @@ def read_profiled(context: EngineContext, job_id: str) -> Profiled:
         job, profile = view.entry(job_id).job, view.profiles.of_job(job_id)
     if profile is None:  # a run that shows nothing about the next, such as one that failed, is not in the ledger
         name = name_of_gpu(job, context.gpus.gpus()) or "unknown"
-        profile = TraceMeasurement(summarise_log(trace.read(unpack_log(packed)))).profile(job, name)
+        profile = profile_of(summarise_log(trace.read(unpack_log(packed))), job, name, time.time())
     return Profiled(job_id, profile, packed)
 
 

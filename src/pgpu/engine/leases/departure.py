@@ -15,7 +15,7 @@ from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, is_trave
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import identify_running, is_alive
-from pgpu.host.stderr_log import say
+from pgpu.host.stderr_log import Complaints
 from pgpu.model import Job
 from pgpu.structs import Struct, field, replace
 
@@ -225,7 +225,7 @@ class Mover(Struct):
 
     _thread: threading.Thread | None = field(default=None)
     _failures: int = 0
-    _logged: str = ""
+    _complaints: Complaints = field(default_factory=Complaints)
 
     @property
     def is_moving(self) -> bool:
@@ -256,7 +256,7 @@ class Mover(Struct):
             try:
                 move()
             except OSError as exc:
-                self._log_once(f"{self.path} cannot be written: {exc.strerror}")
+                self._complaints.say(f"{self.path} cannot be written: {exc.strerror}")
             self.when_done()
 
         # A daemon thread: a move that hangs in the driver must not block the exit of the process.
@@ -269,7 +269,7 @@ class Mover(Struct):
             for each in parking.travellers:
                 self._take_away(each, until_seconds)
         except CheckpointError as exc:
-            self._log_once(str(exc))
+            self._complaints.say(exc)
             # All or none: a job with some of its processes on the GPU could not be suspended or run.
             left = self._restore_all(parking.travellers)
             save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
@@ -300,7 +300,7 @@ class Mover(Struct):
             try:
                 self._restore(each)
             except CheckpointError as exc:
-                self._log_once(str(exc))
+                self._complaints.say(exc)
                 why = str(exc)
                 left.append(each)
         self._failures = self._failures + 1 if left else 0
@@ -315,9 +315,3 @@ class Mover(Struct):
         if self.checkpoints.is_away(traveller.process.pid) and self.free_bytes() < traveller.held_bytes:
             raise NoRoomError(f"process {traveller.process.pid} cannot come back yet: others hold its place on the GPU")
         self.checkpoints.come_back(traveller.process.pid)
-
-    def _log_once(self, text: str) -> None:
-        # What fails is tried again every second, so the same message is logged once.
-        if text != self._logged:
-            self._logged = text
-            say(text)

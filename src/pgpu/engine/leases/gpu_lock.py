@@ -65,7 +65,7 @@ class GpuLocks:
         return tuple(self._descriptors.values())
 
     def close(self) -> None:
-        """Release all locks."""
+        """Release all locks, as far as no other process inherited them."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 

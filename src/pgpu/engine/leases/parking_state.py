@@ -4,19 +4,16 @@ Only the process that supervises the job writes it, atomically; an unreadable fi
 directory, since after a reboot there are no processes to bring back.
 """
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Job, ProcessHolder, SharingMode
-from pgpu.structs import Struct, to_builtins
+from pgpu.structs import DecodeError, JsonDecoder, Struct, encode_json
 
 if TYPE_CHECKING:
     from pgpu.enforcement.checkpoints import Checkpoints
-
-_MODE = 0o600
 
 
 class Stage(StrEnum):
@@ -54,6 +51,9 @@ class Parking(Struct, frozen=True):
     """Why it was refused."""
 
 
+_PARKING = JsonDecoder(Parking)
+
+
 def save_parking(path: Path, parking: Parking) -> None:
     """Write the state.
 
@@ -61,18 +61,14 @@ def save_parking(path: Path, parking: Parking) -> None:
         OSError: It cannot be written.
     """
     # Atomic: waiting jobs and rounds of other processes read the file at any time.
-    write_atomically(path, json.dumps(to_builtins(parking)).encode(), _MODE)
+    write_atomically(path, encode_json(parking), 0o600)
 
 
 def load_parking(path: Path) -> Parking | None:
     """Return the state; None if nothing was moved."""
     try:
-        fields = json.loads(path.read_bytes())
-        travellers = tuple(
-            Traveller(ProcessHolder(**each["process"]), int(each["held_bytes"])) for each in fields["travellers"]
-        )
-        return Parking(str(fields["by"]), Stage(fields["stage"]), travellers, str(fields["reason"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        return _PARKING.decode(path.read_bytes())
+    except (OSError, DecodeError):
         return None
 
 

@@ -79,16 +79,12 @@ def decode_hello(payload: bytes) -> Hello:
     if len(payload) > _MOST_HELLO_BYTES:  # Longer JSON could be nested so deeply that Python's parser fails.
         raise ValueError("the first frame is no hello")
     fields: Any = json.loads(payload)
-    offset, holds_back, owns_stdin = _values_of(fields, "offset", "holds_back", "owns_stdin")
+    if not isinstance(fields, dict) or not fields.keys() >= {"offset", "holds_back", "owns_stdin"}:
+        raise ValueError("the first frame is no hello")
+    offset = fields["offset"]
     if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
         raise ValueError("the first frame has no valid offset")
-    return Hello(offset, bool(holds_back), bool(owns_stdin))
-
-
-def _values_of(fields: Any, *names: str) -> list[Any]:
-    if not isinstance(fields, dict) or any(name not in fields for name in names):
-        raise ValueError("the first frame is no hello")
-    return [fields[name] for name in names]
+    return Hello(offset, bool(fields["holds_back"]), bool(fields["owns_stdin"]))
 
 
 def encode_gap(offset: int) -> bytes:

@@ -143,7 +143,10 @@ class Aside(Struct):
         self._end(there, signal.SIGKILL if is_hard else signal.SIGTERM)
         self._end(frozen, signal.SIGKILL)  # a process that the driver has frozen handles no other signal
         if there or frozen or self.engine.enforcer.is_held(lease):
-            if self._is_emptied_too_long():
+            now_seconds = time.monotonic()
+            if self._emptied_from_seconds is None:
+                self._emptied_from_seconds = now_seconds
+            if now_seconds - self._emptied_from_seconds >= self.patience_seconds:
                 self._stop(job.id, STAYED)
             return False
         save_parking(path, Parking(job.id, Stage.AWAY))
@@ -155,12 +158,6 @@ class Aside(Struct):
                 self._asked.add(each.process.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(each.process.pid, number)
-
-    def _is_emptied_too_long(self) -> bool:
-        now_seconds = time.monotonic()
-        if self._emptied_from_seconds is None:
-            self._emptied_from_seconds = now_seconds
-        return now_seconds - self._emptied_from_seconds >= self.patience_seconds
 
     def _stop(self, job_id: str, why: str) -> None:
         if self.stop_reason is not None:

@@ -56,16 +56,13 @@ class Judging(Struct):
             return None  # Processes that came to the GPU since the snapshot began may be missing in it.
         self._judged_seconds = now_seconds
         if seen.health is Health.SILENT:
-            return self._silence(seen)
+            if self._silent_since_seconds is None:
+                self._silent_since_seconds = seen.began_seconds
+            if seen.began_seconds - self._silent_since_seconds < SILENT_SECONDS:
+                return None
+            return f"the MPS control daemon of GPU {self.gpu_uuid} has not answered for {SILENT_SECONDS:g} s"
         self._silent_since_seconds = None
         return self._of_clients(seen, own)
-
-    def _silence(self, seen: DaemonSnapshot) -> str | None:
-        if self._silent_since_seconds is None:
-            self._silent_since_seconds = seen.began_seconds
-        if seen.began_seconds - self._silent_since_seconds < SILENT_SECONDS:
-            return None
-        return f"the MPS control daemon of GPU {self.gpu_uuid} has not answered for {SILENT_SECONDS:g} s"
 
     def _of_clients(self, seen: DaemonSnapshot, own: set[int]) -> str | None:
         known = own & seen.clients.keys()

@@ -41,9 +41,9 @@ class Idleness(Struct):
             NodeError: A GPU cannot be read.
         """
         now_seconds = self.clock()
-        if job.request.is_without_gpu:
+        if self.timeout_seconds is None or job.lease is None or job.request.is_without_gpu:
             return None
-        if self.timeout_seconds is None or job.lease is None or now_seconds - self._looked_at_seconds < LOOK_SECONDS:
+        if now_seconds - self._looked_at_seconds < LOOK_SECONDS:
             return None
         self._looked_at_seconds = now_seconds
         if self._is_busy([part.gpu_uuid for part in job.lease.slices], running):
@@ -55,10 +55,10 @@ class Idleness(Struct):
 
     def _is_busy(self, gpu_uuids: list[str], running: RunningJob) -> bool:
         since_seconds, self._asked_at_seconds = self._asked_at_seconds, time.time()
-        return any(self._is_busy_on(uuid, since_seconds, running) for uuid in gpu_uuids)
-
-    def _is_busy_on(self, gpu_uuid: str, since_seconds: float, running: RunningJob) -> bool:
-        pids = self.engine.gpus.busy_pids(gpu_uuid, since_seconds)
-        if pids is None:  # This driver has no samples by process.
-            pids = frozenset(process.pid for process in self.engine.gpus.processes(gpu_uuid))
-        return any(running.owns(pid) for pid in pids)
+        for uuid in gpu_uuids:
+            pids = self.engine.gpus.busy_pids(uuid, since_seconds)
+            if pids is None:  # This driver has no samples by process.
+                pids = frozenset(process.pid for process in self.engine.gpus.processes(uuid))
+            if any(running.owns(pid) for pid in pids):
+                return True
+        return False

@@ -164,7 +164,7 @@ class _Supervisor:
             self._job.spec,
             self._places,
             self._engine.settings.log_cap_bytes,
-            lambda: self._engine.gpu_locks,
+            lambda: self._engine.gpu_locks.descriptors,
         )
 
     def run(self) -> Iterator[EventLoop]:
@@ -335,14 +335,11 @@ class _Supervisor:
 
     def _adopted(self) -> RunningJob | None:
         """Attach to the running job; while its container engine is unreachable, retry: the container may still run there."""
-        is_logged = False
         while True:
             try:
                 return adopt(self._engine, self._job, self._carrier)
             except EngineAwayError as exc:
-                if not is_logged:
-                    self._log(exc)
-                is_logged = True
+                self._log(exc)
                 self._pause(RETRY_SECONDS)
 
     def _watch(self, running: RunningJob) -> Iterator[EventLoop]:

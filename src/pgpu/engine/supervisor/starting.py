@@ -185,7 +185,7 @@ def _hold_gpus(engine: Engine, lease: Lease) -> list[Gpu]:
     if not lease.slices:
         return []
     gpus = engine.recent_gpus()
-    engine.hold(gpus)
+    engine.gpu_locks.hold(gpus)
     known = {gpu.uuid: gpu for gpu in gpus}
     try:
         return [known[part.gpu_uuid] for part in lease.slices]

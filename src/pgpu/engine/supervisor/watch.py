@@ -55,7 +55,10 @@ class Watch(Struct):
                 if driver_bytes is not None:
                     self._follow_drift(job, part, max(before.used_bytes, use.used_bytes), driver_bytes)
             if driver_bytes is not None and driver_bytes > part.memory_bytes * TOLERANCE and self.violation is None:
-                self.violation = _violation(part, driver_bytes)
+                self.violation = (
+                    f"it held {format_memory(driver_bytes)} of GPU {part.gpu_uuid}, over its slice of "
+                    f"{format_memory(part.memory_bytes)}"
+                )
 
     def look_at_meters(self, job: Job) -> None:
         """Read the meters of a job that has ended: its last peak counts.
@@ -102,10 +105,3 @@ def _shown_by_both(one_bytes: int, other_bytes: int) -> int:
     if one_bytes > 0 and other_bytes > 0:
         return min(one_bytes, other_bytes)
     return max(one_bytes, other_bytes) if one_bytes < 0 and other_bytes < 0 else 0
-
-
-def _violation(part: Slice, driver_bytes: int) -> str:
-    return (
-        f"it held {format_memory(driver_bytes)} of GPU {part.gpu_uuid}, over its slice of "
-        f"{format_memory(part.memory_bytes)}"
-    )

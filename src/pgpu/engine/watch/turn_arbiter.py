@@ -23,6 +23,7 @@ from pgpu.engine.event_loop import EventLoop, Timer
 from pgpu.engine.history.sharing_advice import swap_bytes_per_second
 from pgpu.engine.leases.parking_state import Stage, load_parking
 from pgpu.engine.settings import EngineSettings
+from pgpu.engine.watch.gpu_time import GpuTime
 from pgpu.errors import EnforcementError, PgpuBug, PgpuError
 from pgpu.host.atomic_file import write_atomically
 from pgpu.host.file_lock import try_lock
@@ -64,21 +65,6 @@ class TurnPaths(Struct, frozen=True):
     state: Path
 
 
-class GpuTurn(Struct, frozen=True):
-    """The turn on one GPU. Times are seconds since the epoch."""
-
-    gpu_uuid: str
-    holders: tuple[str, ...]
-    """Job ids; empty while the next ones wait for work of the last ones in flight."""
-
-    since_seconds: float | None
-    until_seconds: float | None
-    """When the turn ends, if other jobs wait; both None while there are no holders."""
-
-    waiting: tuple[str, ...]
-    """Ids of jobs with work that is held, the longest waiting first."""
-
-
 def turn_paths(settings: EngineSettings, gpu_uuid: str) -> TurnPaths:
     """Return the files of one GPU's turns."""
     directory = settings.runtime_directory / "turns"
@@ -118,26 +104,16 @@ def load_turns(path: Path) -> TurnState:
         return NO_TURNS
 
 
-def read_turns(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
-    """Return the turns on these GPUs; without those on which all jobs run."""
+def add_turn(settings: EngineSettings, job_id: str, use: GpuTime) -> GpuTime:
+    """Return a job's time on a GPU with its turn there, which is newer than the last sample; unchanged where all jobs run."""
+    turns = load_turns(turn_paths(settings, use.gpu_uuid).state)
+    if not turns.is_on:
+        return use
+    if job_id not in turns.holders:
+        return replace(use, is_held=True, turn_since_seconds=None, turn_until_seconds=None)
     # Turns are measured by the monotonic clock, reports show wall time.
-    offset_seconds = time.time() - time.monotonic()
-    found = []
-    for uuid in gpu_uuids:
-        turns = load_turns(turn_paths(settings, uuid).state)
-        if not turns.is_on:
-            continue
-        waiting = turns.waiting_since_seconds
-        found.append(
-            GpuTurn(
-                uuid,
-                turns.holders,
-                turns.since_seconds + offset_seconds if turns.holders else None,
-                turns.until_seconds + offset_seconds if turns.holders else None,
-                tuple(sorted(waiting, key=lambda job_id: (waiting[job_id], job_id))),
-            )
-        )
-    return found
+    since, until = (at + time.time() - time.monotonic() for at in (turns.since_seconds, turns.until_seconds))
+    return replace(use, is_held=False, turn_since_seconds=since, turn_until_seconds=until)
 
 
 # The turns themselves.
@@ -220,6 +196,8 @@ class _GpuTurns(Struct):
     """Rate at which memory moves to and from this GPU; None if unknown."""
 
     _held_at_seconds: dict[str, float] = field(default_factory=dict)
+    """Since when jobs are held, monotonic, by id; missing for a job that is not, or if that is unknown."""
+
     _measured: dict[str, TurnMeasurement] = field(default_factory=dict)
     _measured_at_seconds: float = float("-inf")
     _timer: Timer | None = None
@@ -282,8 +260,7 @@ class _GpuTurns(Struct):
         for job in self._jobs:
             if (measured := self._measured.get(job.id)) is not None:
                 with contextlib.suppress(EnforcementError):
-                    held_at_seconds = self._held_at_seconds.get(job.id)
-                    contenders.append(self._contender(job, measured, held_at_seconds, now_seconds))
+                    contenders.append(self._contender(job, measured, now_seconds))
         room_bytes = max(0, self._left_bytes - sum(each.stays_bytes for each in self._measured.values()))
         before, rules = self._turns, self.context.settings.turns
         if self._bytes_per_second is not None:
@@ -294,21 +271,20 @@ class _GpuTurns(Struct):
         for job in self._jobs:
             self._set_hold(job, now_seconds)
         if self._turns != before:
-            self._save()
+            try:
+                save_turns(self._paths.state, self._turns)
+            except OSError as exc:
+                self._complaints.say(f"turns: {self._paths.state} cannot be written: {exc.strerror}")
         is_crowded = sum(each.set_bytes for each in contenders) > room_bytes
-        self._run_again(now_seconds, TURN_SECONDS if self._turns.is_on else WATCH_SECONDS if is_crowded else None)
-
-    def _run_again(self, now_seconds: float, pause_seconds: float | None) -> None:
-        if pause_seconds is None:
+        if not (self._turns.is_on or is_crowded):
             self._timer = None
             return
         # With many jobs a reading takes long; a longer pause keeps it at a fifth of a core.
+        pause_seconds = TURN_SECONDS if self._turns.is_on else WATCH_SECONDS
         took_seconds = self.loop.now_seconds() - now_seconds
         self._timer = self.loop.call_later(max(pause_seconds, 4 * took_seconds), self._run)
 
-    def _contender(
-        self, job: Job, measured: TurnMeasurement, held_at_seconds: float | None, now_seconds: float
-    ) -> Contender:
+    def _contender(self, job: Job, measured: TurnMeasurement, now_seconds: float) -> Contender:
         """Return what a job does on the GPU now.
 
         The board is written by the job. False values cost turns, its own and others', and give it no memory.
@@ -316,12 +292,11 @@ class _GpuTurns(Struct):
         Args:
             job: With a lease.
             measured: Of it, recently.
-            held_at_seconds: Since when it is held, monotonic; None if it is not, or if that is unknown.
             now_seconds: Monotonic.
         """
         at, lease = _find_slice(job, self.gpu_uuid)
         board = _value_at(self.context.enforcer.boards(lease), at)
-        activity = _activity(board, measured.word, held_at_seconds, now_seconds)
+        activity = _activity(board, measured.word, self._held_at_seconds.get(job.id), now_seconds)
         has_work, wanted_at_seconds, is_quiet = activity if job.state is JobState.RUNNING else _STILL
         return Contender(
             job.id, measured.set_bytes, has_work, wanted_at_seconds, is_quiet=is_quiet, priority=job.request.priority
@@ -345,12 +320,6 @@ class _GpuTurns(Struct):
             self._complaints.say(f"turns: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
             return
         self._measured[job.id] = replace(measured, word=measured.word.with_hold(Hold.TURNS, is_held=is_held))
-
-    def _save(self) -> None:
-        try:
-            save_turns(self._paths.state, self._turns)
-        except OSError as exc:
-            self._complaints.say(f"turns: {self._paths.state} cannot be written: {exc.strerror}")
 
 
 def paged_jobs(entries: Sequence[Entry]) -> dict[str, list[Job]]:

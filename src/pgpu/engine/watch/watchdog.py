@@ -7,7 +7,6 @@ outside of slices now and then, so that it is known to be stable when a job come
 """
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -21,7 +20,7 @@ from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Job, Outsider, ProcessHolder
-from pgpu.structs import Struct, to_builtins
+from pgpu.structs import JsonDecoder, Struct, encode_json
 from pgpu.units import format_memory
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ _FIRST_PID_NAMESPACE = 4026531836
 READING_SECONDS = 10.0
 """Time between two readings of the memory outside of slices, besides those of the rounds."""
 
+_OUTSIDERS = JsonDecoder(list[Outsider])
 _Key = tuple[str, ProcessHolder]
 
 
@@ -84,10 +84,7 @@ def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
     if (lock := try_lock(_lock_path(context.settings))) is not None:
         os.close(lock)
         return []
-    text = context.ledger.facts.get(_fact(context.settings))
-    return [
-        Outsider(**{**fields, "process": ProcessHolder(**fields["process"])}) for fields in json.loads(text or "[]")
-    ]
+    return _OUTSIDERS.decode(context.ledger.facts.get(_fact(context.settings)) or "[]")
 
 
 class _Reported(Struct):
@@ -150,7 +147,7 @@ class Watchdog:
                 self._reported[key] = _Reported(outsider)
         self._seen = set(found)
         if before != set(self._reported) or not self._has_written:
-            text = json.dumps([to_builtins(each.outsider) for each in self._reported.values()])
+            text = encode_json([each.outsider for each in self._reported.values()]).decode()
             # For reports of other processes, which find outsiders without a reading of their own.
             self._context.ledger.facts.put(_fact(settings), text)
             self._has_written = True
