@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from pgpu.client.address import Address, UnixAddress
@@ -92,8 +92,8 @@ class HttpTransport:
             PgpuError: The error that the server answered.
             ServerUnavailableError: It cannot be reached.
         """
-        with self._answer(method, path, body, is_repeatable=is_repeatable) as response:
-            data = StreamedResponse(response, self.address).read()
+        with self._answer(method, path, body, is_repeatable=is_repeatable) as answer:
+            data = answer.read()
         return wire.parse(data) if data else None
 
     def send(self, method: str, path: str, data: BinaryIO) -> None:
@@ -111,21 +111,18 @@ class HttpTransport:
             PgpuError: As of `ask`.
         """
         while path:
-            with self._answer("GET", path, None, is_repeatable=True) as response:
-                answer = StreamedResponse(response, self.address)
+            with self._answer("GET", path) as answer:
                 data, further = answer.read(), _NEXT.search(answer.header("Link") or "")
             path = further[1] if further else ""
             yield wire.parse(data)
 
-    @contextmanager
-    def open_stream(self, path: str) -> Iterator["StreamedResponse"]:
+    def open_stream(self, path: str) -> AbstractContextManager["StreamedResponse"]:
         """Hold a streamed answer open.
 
         Raises:
             PgpuError: As of `ask`.
         """
-        with self._answer("GET", path, None, is_repeatable=True) as response:
-            yield StreamedResponse(response, self.address)
+        return self._answer("GET", path)
 
     def retry_deadline(self) -> "RetryDeadline":
         """Return the deadline for retries that begin now: none if the server has never answered."""
@@ -136,12 +133,14 @@ class HttpTransport:
         self._has_answered = True
 
     @contextmanager
-    def _answer(self, method: str, path: str, body: Any, *, is_repeatable: bool) -> Iterator[http.client.HTTPResponse]:
+    def _answer(
+        self, method: str, path: str, body: Any = None, *, is_repeatable: bool = True
+    ) -> Iterator["StreamedResponse"]:
         data = None if body is None else wire.encode(body)
         connection = self._request(method, path, data, is_repeatable=is_repeatable)
         with contextlib.closing(connection):
             self.note_answer()
-            yield connection.answer
+            yield StreamedResponse(connection.answer, self.address)
 
     def _request(self, method: str, path: str, data: bytes | None, *, is_repeatable: bool) -> "_Connection":
         deadline = self.retry_deadline()

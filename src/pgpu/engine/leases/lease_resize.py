@@ -118,7 +118,7 @@ class LimitChange(Struct, frozen=True):
         Raises:
             PgpuError: Not all of them bind; some may.
         """
-        self._bind(self.after.job, self._smaller_limits())
+        self._bind(self.after.job, self._limits(is_larger=False))
 
     def give(self) -> None:
         """Bind the limits that become larger, after the ledger was written.
@@ -126,26 +126,23 @@ class LimitChange(Struct, frozen=True):
         Raises:
             PgpuError: Not all of them bind; some may.
         """
-        self._bind(self.after.job, self._larger_limits())
+        self._bind(self.after.job, self._limits(is_larger=True))
 
     def give_back(self) -> None:
         """Undo `take` as far as possible."""
-        self._restore(self.before.job, self._smaller_limits())
+        self._restore(self.before.job, is_larger=False)
 
     def revert(self, entry: Entry) -> None:
         """Undo `give` as far as possible, before the ledger is written: to the old limits, or to those of a later resize."""
-        self._restore(self.before.job if self.is_unchanged(entry) else entry.job, self._larger_limits())
+        self._restore(self.before.job if self.is_unchanged(entry) else entry.job, is_larger=True)
 
     def is_unchanged(self, entry: Entry) -> bool:
         """Whether no other resize has changed the job's slices since."""
         return (entry.job.request, entry.job.lease) == (self.after.job.request, self.after.job.lease)
 
-    def _smaller_limits(self) -> list["_Dimension"]:
+    def _limits(self, *, is_larger: bool) -> list["_Dimension"]:
         requests = self.before.job.request, self.after.job.request
-        return [each for each in _DIMENSIONS if each.is_changed(*requests) and not each.is_larger(*requests)]
-
-    def _larger_limits(self) -> list["_Dimension"]:
-        return [each for each in _DIMENSIONS if each.is_larger(self.before.job.request, self.after.job.request)]
+        return [each for each in _DIMENSIONS if each.is_larger(*requests) is is_larger]
 
     def _bind(self, job: Job, dimensions: Sequence["_Dimension"]) -> None:
         if job.lease is None or self.after.job.lease is None or self.after.job.state is not JobState.RUNNING:
@@ -153,8 +150,8 @@ class LimitChange(Struct, frozen=True):
         for each in dimensions:
             each.bind(self.enforcer, job, job.lease, self.holding)
 
-    def _restore(self, job: Job, dimensions: Sequence["_Dimension"]) -> None:
-        for each in dimensions:
+    def _restore(self, job: Job, *, is_larger: bool) -> None:
+        for each in self._limits(is_larger=is_larger):
             # Of several GPUs the enforcer binds in the lease's order, so it restores those first that took the change.
             with suppress(PgpuError):
                 self._bind(job, [each])
@@ -168,12 +165,10 @@ class _Dimension(Struct, frozen=True):
 
     bind: Callable[[Enforcer, Job, Lease, Sequence[Entry]], None]
 
-    def is_changed(self, before: Request, after: Request) -> bool:
-        return self.amount(before) != self.amount(after)
-
-    def is_larger(self, before: Request, after: Request) -> bool:
+    def is_larger(self, before: Request, after: Request) -> bool | None:
+        """Whether the limit becomes larger; None if it does not change."""
         (old, was_less), (new, is_less) = self.amount(before), self.amount(after)
-        return new > old or (new == old and was_less and not is_less)
+        return None if (old, was_less) == (new, is_less) else (new, not is_less) > (old, not was_less)
 
 
 # Bound one by one: of one change memory may become larger and compute smaller, each on its side of the transaction.

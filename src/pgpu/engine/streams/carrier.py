@@ -138,7 +138,7 @@ class Carrier:
             self._keep_pipes()
             self._watch_main()
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            self._streams = JobStreams({}, None, None, Stdio(nothing, nothing, nothing))
+            self._streams = JobStreams((), None, None, Stdio(nothing, nothing, nothing))
             return Stdio(nothing, nothing, nothing, self)
         stdio = self._make_streams(of_running_job=True)
         if self._end_record() is not None:
@@ -299,7 +299,7 @@ class Carrier:
             done = nothing
             if self._done is not None:
                 done = stack.enter_context(_opened(self._places.done, os.O_WRONLY | os.O_NONBLOCK))
-            outputs = list(streams.outputs) or [nothing, nothing]
+            outputs = streams.outputs or (nothing,)
             ends = streams.job_ends or Stdio(nothing, nothing, nothing)
             order = MonitorOrder(
                 job_id=self._job_id,

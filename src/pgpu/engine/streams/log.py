@@ -13,6 +13,7 @@ from pgpu.engine.streams.records import Record, encode
 
 _FILE_HEADER = struct.Struct(">8sQ")
 _MAGIC = b"PGPULOG\x01"
+_CHUNK_BYTES = 1 << 16
 
 
 class _LogFile:
@@ -43,8 +44,8 @@ class _LogFile:
     def holds(self, offset: int) -> bool:
         return self.base <= offset < self.end
 
-    def read(self, offset: int, most_bytes: int) -> bytes:
-        most_bytes = min(most_bytes, self.end - offset)
+    def read(self, offset: int) -> bytes:
+        most_bytes = min(_CHUNK_BYTES, self.end - offset)
         return os.pread(self._descriptor, most_bytes, offset - self.base + _FILE_HEADER.size)
 
     def close(self) -> None:
@@ -56,13 +57,13 @@ def log_bytes(record: Record) -> bytes:
     return _FILE_HEADER.pack(_MAGIC, 0) + encode(record)
 
 
-def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
+def stored(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, bytes) of the stored output, from an offset on; a jump of offsets is a gap."""
     files = _open_both(path)
     try:
         for file in files:
             offset = max(offset, file.base)
-            while data := file.read(offset, chunk_bytes) if file.holds(offset) else b"":
+            while data := file.read(offset) if file.holds(offset) else b"":
                 yield offset, data
                 offset += len(data)
     finally:

@@ -21,8 +21,8 @@ from pgpu.structs import Struct
 class JobStreams(Struct):
     """Descriptors of the agent's side; `outputs` are non-blocking."""
 
-    outputs: dict[int, str]
-    """Descriptor to `stdout` or `stderr`."""
+    outputs: tuple[int, ...]
+    """Of `stdout` and `stderr`, or of the terminal alone."""
 
     stdin: int | None
     """The end where input is written, non-blocking; None for a job without input."""
@@ -56,7 +56,7 @@ class JobStreams(Struct):
         self.close_stdin()
         for descriptor in self.outputs:
             os.close(descriptor)
-        self.outputs, self.terminal = {}, None
+        self.outputs, self.terminal = (), None
 
 
 def open_streams(spec: JobSpec, places: JobPaths, terminal: int | None = None) -> JobStreams:
@@ -95,25 +95,20 @@ def _open_terminal(spec: JobSpec, master: int | None) -> JobStreams:
         slave = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the job has its ends
     os.set_blocking(master, False)
     job_ends = Stdio(slave, slave, slave)
-    return JobStreams({master: STDOUT}, master if spec.wants_stdin else None, master, job_ends)
+    return JobStreams((master,), master if spec.wants_stdin else None, master, job_ends)
 
 
 def _open_pipes(spec: JobSpec, places: JobPaths) -> JobStreams:
-    outputs: dict[int, str] = {}
-    ends: dict[str, int] = {}
+    outputs, ends = list[int](), list[int]()
     for stream in (STDOUT, STDERR):
         path = places.pipe(stream)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        outputs[os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)] = stream
-        ends[stream] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    job_stdin, our_stdin = _open_stdin(spec)
-    return JobStreams(outputs, our_stdin, None, Stdio(job_stdin, ends[STDOUT], ends[STDERR]))
-
-
-def _open_stdin(spec: JobSpec) -> tuple[int, int | None]:
+        outputs.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        ends.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     if not spec.wants_stdin:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None
-    job_end, our_end = os.pipe()
-    os.set_blocking(our_end, False)
-    return job_end, our_end
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return JobStreams(tuple(outputs), None, None, Stdio(nothing, ends[0], ends[1]))
+    job_stdin, our_stdin = os.pipe()
+    os.set_blocking(our_stdin, False)
+    return JobStreams(tuple(outputs), our_stdin, None, Stdio(job_stdin, ends[0], ends[1]))

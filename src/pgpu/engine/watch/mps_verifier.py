@@ -20,7 +20,6 @@ from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.host.stderr_log import say
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
-from pgpu.structs import Struct, field
 
 TURN_SECONDS = 0.1
 """Length of one turn; long beside the launches that the held jobs still finish."""
@@ -33,15 +32,29 @@ _LATELY_SECONDS = 0.05
 
 
 class MpsVerifier:
-    """The part of one job's thread in the trial on the job's GPU."""
+    """The part of one job's thread in the trial on the job's GPU: runs it while it holds the GPU's lock."""
 
     def __init__(
         self, context: EngineContext, loop: EventLoop, job: Job, rules: VerificationRules = DEFAULT_RULES
     ) -> None:
         lease = job.lease
-        self._trial: _GpuTrial | None = None
-        if job.request.sharing is SharingWish.AUTO and lease is not None and lease.sharing is SharingMode.MPS:
-            self._trial = _GpuTrial(context, loop, lease.slices[0].gpu_uuid, rules)
+        self._context = context
+        self._loop = loop
+        self._rules = rules
+        self._is_in_trial = (
+            job.request.sharing is SharingWish.AUTO and lease is not None and lease.sharing is SharingMode.MPS
+        )
+        self._gpu_uuid = lease.slices[0].gpu_uuid if lease is not None and lease.slices else ""
+        self._lock: int | None = None
+        self._trial = Trial()
+        self._jobs: Sequence[Job] = ()
+        """Under trial; no other job is held."""
+
+        self._holder: str | None = None
+        """Id of the job that has the turn."""
+
+        self._holder_since_seconds = 0.0
+        self._timer: Timer | None = None
 
     def tick(self) -> None:
         """Take the lock if it is free, and advance the trial; called about once a second.
@@ -49,43 +62,17 @@ class MpsVerifier:
         Raises:
             NodeError: The ledger or a GPU cannot be read.
         """
-        if self._trial is not None and self._trial.take_lock():
-            self._trial.advance()
-
-    def close(self) -> None:
-        """Release all jobs and the lock."""
-        if self._trial is not None:
-            self._trial.close()
-
-
-class _GpuTrial(Struct):
-    """The trial on one GPU, while this process holds its lock."""
-
-    context: EngineContext
-    loop: EventLoop
-    gpu_uuid: str
-    rules: VerificationRules
-    _lock: int | None = None
-    _trial: Trial = field(default_factory=Trial)
-    _jobs: Sequence[Job] = ()
-    """Under trial; no other job is held."""
-
-    _holder: str | None = None
-    """Id of the job that has the turn."""
-
-    _holder_since_seconds: float = 0.0
-    _timer: Timer | None = None
-
-    def take_lock(self) -> bool:
-        """Take the GPU's lock if it is free, and release all jobs then; True while this process holds it."""
+        if not self._is_in_trial:
+            return
         if self._lock is None:
-            self._lock = try_lock(self.context.settings.runtime_directory / "verifying" / f"{self.gpu_uuid}.lock")
-            if self._lock is not None:
-                # Holds that the last holder of the lock left are bits of the limit files.
-                self._release(self._running_jobs())
-        return self._lock is not None
+            self._lock = try_lock(self._context.settings.runtime_directory / "verifying" / f"{self._gpu_uuid}.lock")
+            if self._lock is None:
+                return
+            # Holds that the last holder of the lock left are bits of the limit files.
+            self._release(self._running_jobs())
+        self._advance()
 
-    def advance(self) -> None:
+    def _advance(self) -> None:
         """Read which jobs are there and their launches, and continue the trial."""
         present = self._running_jobs()
         running = [job for job in present if job.suspended_by is None]
@@ -93,7 +80,7 @@ class _GpuTrial(Struct):
         may_hold = all(job.request.sharing is SharingWish.AUTO and not job.request.oversubscribes for job in running)
         self._jobs = running if may_hold else ()
         self._release([job for job in present if job not in self._jobs])
-        now_seconds = self.loop.now_seconds()
+        now_seconds = self._loop.now_seconds()
         # A trial compares exactly these jobs; with any other set of jobs a new one begins.
         job_ids = frozenset(job.id for job in self._jobs)
         if job_ids != self._trial.job_ids:
@@ -102,9 +89,9 @@ class _GpuTrial(Struct):
         launches = {}
         for job in self._jobs:
             with suppress(EnforcementError):
-                boards = self.context.enforcer.boards(job.lease) if job.lease is not None else ()
+                boards = self._context.enforcer.boards(job.lease) if job.lease is not None else ()
                 launches[job.id] = sum(board.launches for board in boards)
-        self._trial = advance(before, launches, now_seconds, self.rules)
+        self._trial = advance(before, launches, now_seconds, self._rules)
         if self._trial.is_over and self._trial.gain is not None and not before.is_over:
             self._keep_verdict(self._trial, self._trial.gain)
         if self._trial.way is Way.TOGETHER or len(self._jobs) < 2:  # noqa: PLR2004 - one job needs no turns
@@ -123,39 +110,39 @@ class _GpuTrial(Struct):
             self._lock = None
 
     def _running_jobs(self) -> Sequence[Job]:
-        with self.context.ledger.view() as view:
+        with self._context.ledger.view() as view:
             counted = [entry.job for entry in view.holding() if entry.is_counted and entry.job.lease is not None]
         return [
             job
             for job in counted
             if job.state is JobState.RUNNING
             and job.lease is not None
-            and any(part.gpu_uuid == self.gpu_uuid for part in job.lease.slices)
+            and any(part.gpu_uuid == self._gpu_uuid for part in job.lease.slices)
         ]
 
     def _new_trial(self, job_ids: frozenset[str], now_seconds: float) -> Trial:
         # A recent verdict on the same programs saves the trial.
         gpu, known = self._gpu(), None
         if gpu is not None:
-            with self.context.ledger.view() as view:
+            with self._context.ledger.view() as view:
                 known = verdict_of(view, gpu, [job.signature for job in self._jobs])
         age_seconds = 0.0 if known is None else time.time() - known.at_seconds
-        return begin(job_ids, now_seconds, known, known_age_seconds=age_seconds, rules=self.rules)
+        return begin(job_ids, now_seconds, known, known_age_seconds=age_seconds, rules=self._rules)
 
     def _keep_verdict(self, trial: Trial, gain: float) -> None:
         gpu = self._gpu()
         if gpu is None:
             return
         verdict = Verdict(trial.way, gain, time.time())
-        keep_verdict(self.context.ledger.facts, gpu, [job.signature for job in self._jobs], verdict)
+        keep_verdict(self._context.ledger.facts, gpu, [job.signature for job in self._jobs], verdict)
         say(f"sharing auto: {len(self._jobs)} jobs are {gain:.2f} times as fast together as in turns: {trial.way}")
 
     def _gpu(self) -> Gpu | None:
-        return next((gpu for gpu in self.context.gpus.gpus() if gpu.uuid == self.gpu_uuid), None)
+        return next((gpu for gpu in self._context.gpus.gpus() if gpu.uuid == self._gpu_uuid), None)
 
     def _take_turns(self) -> None:
-        now_seconds = self.loop.now_seconds()
-        self._timer = self.loop.call_later(LOOK_SECONDS, self._take_turns)
+        now_seconds = self._loop.now_seconds()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._take_turns)
         is_done = now_seconds - self._holder_since_seconds >= TURN_SECONDS
         if self._holder is None or is_done or not self._has_work(self._holder, now_seconds):
             self._give_turn(now_seconds)
@@ -180,7 +167,7 @@ class _GpuTrial(Struct):
         if job is None or job.lease is None:
             return False
         with suppress(EnforcementError):
-            for board in self.context.enforcer.boards(job.lease):
+            for board in self._context.enforcer.boards(job.lease):
                 wanted_lately = now_seconds - board.wanted_ns / _NANOSECONDS < _LATELY_SECONDS
                 if board.in_flight_until_ns != 0 or wanted_lately or (board.wanted_ns != 0 and self._is_held(job)):
                     return True
@@ -191,15 +178,15 @@ class _GpuTrial(Struct):
             return
         try:
             if self._is_held(job) != is_held:
-                self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TRIAL, is_held=is_held)
+                self._context.enforcer.hold(job.lease, self._gpu_uuid, Hold.TRIAL, is_held=is_held)
         except PgpuError as exc:
             say(f"sharing auto: job {job.id} could not be {'held' if is_held else 'released'}: {exc}")
 
     def _is_held(self, job: Job) -> bool:
-        words = () if job.lease is None else self.context.enforcer.words(job.lease)
+        words = () if job.lease is None else self._context.enforcer.words(job.lease)
         parts = () if job.lease is None else job.lease.slices
         return any(
-            part.gpu_uuid == self.gpu_uuid and bool(word.holds & Hold.TRIAL)
+            part.gpu_uuid == self._gpu_uuid and bool(word.holds & Hold.TRIAL)
             for part, word in zip(parts, words, strict=False)  # there is no word before the slice is made
         )
 

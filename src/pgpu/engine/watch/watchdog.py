@@ -67,11 +67,8 @@ def find_outsiders_once(context: EngineContext) -> Sequence[Outsider]:
     """Return the outsiders now, for a single reading; see `find_outsiders`."""
     from pgpu.runtimes.process_owners import ProcessOwners  # noqa: PLC0415 - `ps` reads the report only
 
-    owners = ProcessOwners()
-    try:
+    with contextlib.closing(ProcessOwners()) as owners:
         return find_outsiders(context, owners)
-    finally:
-        owners.close()
 
 
 def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
