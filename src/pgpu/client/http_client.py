@@ -221,8 +221,8 @@ def job_path(id_or_name: str, rest: str = "") -> str:
 class HttpJobStream(JobStream):
     """Follows one job until it is final; see `JobStream`."""
 
-    def __init__(self, transport: HttpTransport, job_id: str, *, offset: int = 0, holds_back: bool = False) -> None:
-        super().__init__(offset, holds_back=holds_back)
+    def __init__(self, transport: HttpTransport, job_id: str, *, holds_back: bool = False) -> None:
+        super().__init__(0, holds_back=holds_back)
         self._transport = transport
         self._job_id = job_id
 

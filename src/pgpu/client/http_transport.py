@@ -37,9 +37,8 @@ _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 class HttpTransport:
     """Sends requests to one server."""
 
-    def __init__(self, address: Address, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._patience_seconds = patience_seconds
         self._has_answered = False
 
     @property
@@ -126,7 +125,7 @@ class HttpTransport:
 
     def retry_deadline(self) -> "RetryDeadline":
         """Return the deadline for retries that begin now: none if the server has never answered."""
-        return RetryDeadline(self._patience_seconds if self._has_answered else 0.0)
+        return RetryDeadline(PATIENCE_SECONDS if self._has_answered else 0.0)
 
     def note_answer(self) -> None:
         """Record an answer, which permits later retries."""

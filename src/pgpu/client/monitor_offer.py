@@ -34,13 +34,7 @@ class MonitorOffer:
     """The offer for one job; `renew` repeats it for another agent or another try of the job."""
 
     def __init__(self, agents: Agents, job_id: str, gpu_model: str | None) -> None:
-        """Offer nothing yet.
-
-        Args:
-            agents: Of the job's ledger.
-            job_id: The job.
-            gpu_model: Of its queue.
-        """
+        """Offer nothing yet; the agents are those of the job's ledger, the GPU model is that of its queue."""
         self._agents = agents
         self._job_id = job_id
         self._gpu_model = gpu_model

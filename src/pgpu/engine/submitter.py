@@ -40,11 +40,7 @@ def this_process() -> Submitter:
 
 
 def inheritance(starter: ProcessHolder | None = None) -> str:
-    """Return this process's umask and limits as text for the ledger.
-
-    Args:
-        starter: As `Account.starter`.
-    """
+    """Return this process's umask and limits as text for the ledger, with the starter as of `Account.starter`."""
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in _NAMES}
     # Not os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7.
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()

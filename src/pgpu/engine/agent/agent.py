@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
 from pgpu.engine.admission.rounds import RoundOutcome
@@ -170,7 +170,6 @@ class _Agent:
         )
         self._outcome = self._reported = RoundOutcome()
         self._reported_at_seconds = 0.0
-        self._capacities: Mapping[str, int] = {}
         self._published: Sequence[Gpu] | None = None
         with suppress(OSError):
             self._places.gpus.unlink(missing_ok=True)  # of an agent that was killed
@@ -253,7 +252,6 @@ class _Agent:
         self._engine.admissions.plan()
         self._outcome = self._engine.admissions.step(due, myself())
         self._round_at_seconds = now_seconds()
-        self._capacities = self._outcome.capacities
         for job_id in self._outcome.granted:
             self._attendants.start(job_id)
         self._publish_gpus()
@@ -299,7 +297,7 @@ class _Agent:
         elif (
             self._deadlines.due()
             or (self._outcome.holds_back and now_seconds() - self._round_at_seconds >= HELD_BACK_SECONDS)
-            or self._engine.capacities() != self._capacities
+            or self._engine.capacities() != self._outcome.capacities
         ):
             self._admit()
         else:

@@ -105,14 +105,13 @@ class _GpusOfSnapshot(list[ClaimableGpu]):
 class EngineClaims:
     """Claims on an engine's GPUs, which are reserved for claims from now on."""
 
-    def __init__(self, engine: Engine, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, engine: Engine) -> None:
         """Reserve the engine's ledger and GPUs.
 
         Raises:
             NodeError: Another ledger uses them.
         """
         self._engine = engine
-        self._patience_seconds = patience_seconds
         self._locks = KeyedLocks()
         engine.ledger.facts.put(RESERVED_FACT, "kubernetes")
         # Until this process ends: no other ledger may grant these GPUs.
@@ -261,7 +260,7 @@ class EngineClaims:
         Raises:
             NodeError: There is none within the patience, with `error` as its message.
         """
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         recover_at = time.monotonic() + _RECOVERY_SECONDS
         while not (answer := poll()):
             now = time.monotonic()

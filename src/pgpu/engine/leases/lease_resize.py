@@ -62,11 +62,6 @@ def compute_words(job: Job, paced: Sequence[Entry]) -> tuple[ComputeWord, ...]:
 def follow_compute(enforcer: Enforcer, job: Job, paced: Sequence[Entry]) -> None:
     """Write a job's compute words again if they differ; read each time, since other processes write them as well.
 
-    Args:
-        enforcer: Of the job.
-        job: Its current entry in the ledger.
-        paced: As for `compute_words`.
-
     Raises:
         PgpuError: The limit cannot be written.
     """

@@ -63,10 +63,10 @@ def _is_gone(context: EngineContext, entry: Entry) -> bool:
         return False
     if is_alive(holder) or context.enforcer.is_held(lease):
         return False
-    if not entry.job.state.is_final and _never_ran(context, entry.job.id, holder):
-        return False  # a thread of the agent queues it again
     if entry.job.state.is_final:
         return True
+    if _never_ran(context, entry.job.id, holder):
+        return False  # a thread of the agent queues it again
     # A living monitor is about to record the end; a thread of the agent waits for that. Without one, an agent starts another
     # for the output that no monitor has read.
     places = context.places(entry.job.id)
