@@ -8,15 +8,14 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
 
 from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.settings import JobPaths
 from pgpu.engine.streams.frames import FrameDecoder, Kind, decode_hello, encode_frame
 from pgpu.engine.streams.log import log_bytes, stored
+from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.engine.streams.records import STDERR, Record
 from pgpu.engine.unix_sockets import bind, send_datagram
-from pgpu.model import ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.job_monitor import OfferedMonitor
 
@@ -24,8 +23,8 @@ _BACKLOG = 128
 _MOST_BYTES = 4096
 
 
-class EnginesStreams:
-    """In place of a `Carrier`. All methods are called in the job's thread."""
+class EnginesStreams(NoStreams):
+    """In place of a `Carrier`: the log and its clients, without streams of the job. All methods are called in the job's thread."""
 
     def __init__(self, loop: EventLoop, places: JobPaths) -> None:
         """Accept clients from now on.
@@ -34,10 +33,9 @@ class EnginesStreams:
             loop: Of the job's thread.
             places: Where the job's files are; they exist.
         """
-        self.on_window: Callable[[int, int], None] = lambda _columns, _rows: None
+        super().__init__()
         self._loop = loop
         self._places = places
-        self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._notice = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._clients: dict[socket.socket, FrameDecoder] = {}
         self._is_finished = False
@@ -48,13 +46,8 @@ class EnginesStreams:
 
     def open(self, offered: OfferedMonitor | None = None) -> Stdio:
         """Return /dev/null as input and output, and a pipe as standard error; ends a monitor that was offered."""
-        if offered is not None:
-            offered.close()
-        return Stdio(self._nothing, self._nothing, self._notice[1])
-
-    def reopen(self) -> Stdio:
-        """Return the same as `open`."""
-        return self.open()
+        nothing = super().open(offered)
+        return Stdio(nothing.stdin, nothing.stdout, self._notice[1])
 
     def started(self) -> None:
         """Make the job's log of what was written to standard error, unless it has one of an earlier start."""
@@ -64,21 +57,11 @@ class EnginesStreams:
                 self._places.log.write_bytes(log_bytes(Record(STDERR, notice, time.time_ns())))
         self._loop.watch(self._listener.fileno(), READABLE, lambda _: self._accept())
 
-    def shows_no_run_of(self, holder: ProcessHolder) -> bool:  # noqa: ARG002 - a released container is not started again
-        """Return False."""
-        return False
-
-    def drain(self) -> None:
-        """No effect: there is no output."""
-
     def finish(self) -> None:
         """Send clients the end of the job."""
         self._is_finished = True
         for client in list(self._clients):
             self._answer(client, encode_frame(Kind.END))
-
-    def set_window(self, columns: int, rows: int) -> None:
-        """No effect: the terminal is the engine's."""
 
     def close(self) -> None:
         """Close the connections and descriptors."""
@@ -86,8 +69,9 @@ class EnginesStreams:
             self._forget(client)
         self._loop.forget(self._listener.fileno())
         self._listener.close()
-        for descriptor in (self._nothing, *self._notice):
+        for descriptor in self._notice:
             os.close(descriptor)
+        super().close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # the client has gone, or this process has no descriptor left

@@ -1,4 +1,4 @@
-"""In place of the streams of a job that has no program."""
+"""In place of the streams of a job that has no program, or whose container engine carries them."""
 
 import os
 from collections.abc import Callable
@@ -22,13 +22,13 @@ class NoStreams:
         return Stdio(self._nothing, self._nothing, self._nothing)
 
     def reopen(self) -> Stdio:
-        """Return /dev/null as all streams."""
+        """Return the same as `open`."""
         return self.open()
 
     def started(self) -> None:
         """No effect."""
 
-    def shows_no_run_of(self, holder: ProcessHolder) -> bool:  # noqa: ARG002 - there is no program
+    def shows_no_run_of(self, holder: ProcessHolder) -> bool:  # noqa: ARG002 - none was started, or it is not started again
         """Return False."""
         return False
 
@@ -39,7 +39,7 @@ class NoStreams:
         """No effect: no client is connected."""
 
     def set_window(self, columns: int, rows: int) -> None:
-        """No effect: there is no terminal."""
+        """No effect: there is no terminal, or it is the engine's."""
 
     def close(self) -> None:
         """Close /dev/null."""

@@ -153,7 +153,7 @@ class _Supervisor:
         self._entry = engine.ledger.cached(lambda: engine.ledger.entry(entry.job.id))
         self._ledger_timer = loop.call_on_beat(self._check_ledger)
 
-    def _make_carrier(self) -> Carrier | EnginesStreams | NoStreams:
+    def _make_carrier(self) -> Carrier | NoStreams:
         if not self._job.spec.has_program:
             return NoStreams()
         if self._job.spec.runtime == "oci":

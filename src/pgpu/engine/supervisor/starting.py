@@ -16,7 +16,6 @@ from pgpu.engine.leases.eviction import PlaceRefusedError
 from pgpu.engine.leases.lease_resize import compute_words, concerned
 from pgpu.engine.leases.recovery import is_supervised
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.streams.engines_streams import EnginesStreams
 from pgpu.engine.streams.no_streams import NoStreams
 from pgpu.errors import (
     CancelledError,
@@ -81,7 +80,7 @@ def claim(engine: Engine, job_id: str) -> Entry | None:
 def start(
     engine: Engine,
     job: Job,
-    carrier: Carrier | EnginesStreams | NoStreams,
+    carrier: Carrier | NoStreams,
     take_monitor: TakeMonitor = lambda _job_id, _starter: None,
 ) -> RunningJob:
     """Make the slice, start the job in it and write its state `running`.
@@ -132,7 +131,7 @@ def start(
     return running
 
 
-def adopt(engine: Engine, job: Job, carrier: Carrier | EnginesStreams | NoStreams) -> RunningJob | None:
+def adopt(engine: Engine, job: Job, carrier: Carrier | NoStreams) -> RunningJob | None:
     """Attach to a job that runs already; None if its holder is gone."""
     running = engine.runtime(job.spec.runtime).adopt(job, carrier.reopen())
     carrier.started()
