@@ -85,6 +85,7 @@ def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sha
         wants_tty=options.tty,
         wants_stdin=options.interactive,
         remove=options.remove,
+        notify=options.notify,
         wait_for_memory_seconds=parse_duration_seconds(options.wait_for_memory),
     )
     indices = None if options.array is None else read_array(options.array)

@@ -154,6 +154,13 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         variable="PGPU_WAIT_TIMEOUT",
         help="Give up with exit code 124 after this long in the queue, such as 30s or 5m.",
     )
+    notify: str | None = _option(
+        OptionKind.TEXT,
+        "--notify",
+        metavar="COMMAND",
+        used_by=_QUEUED,
+        help="When it has ended, run this in a shell on the host, as you; PGPU_JOB, PGPU_STATE, PGPU_EXIT_CODE are set.",
+    )
     image: str | None = _option(OptionKind.TEXT, "--image", metavar="IMAGE", help="Run in a container of this image.")
     environment: tuple[str, ...] = _option(
         OptionKind.VARIABLES,

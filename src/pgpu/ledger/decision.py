@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from pgpu.errors import RequestError
+from pgpu.ledger.end_commands import end_command, notifies
 from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
-from pgpu.model import Gpu, Lease
+from pgpu.model import Gpu, Job, JobState, Lease
 from pgpu.scheduling import Admission, Quota
 from pgpu.structs import replace
 
@@ -83,7 +84,9 @@ class Decision(LedgerView):
         return replace(entry, sequence=cursor.lastrowid or 0)
 
     def put(self, entry: Entry) -> None:
-        """Write the mutable columns of an existing job."""
+        """Write the mutable columns of an existing job; with its end, the job that runs its `--notify` command."""
+        if notifies(entry) and not self.entry(entry.job.id).job.state.is_final:
+            self._add_end_command(entry.job)
         columns = mutable_columns(entry)
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
@@ -93,6 +96,14 @@ class Decision(LedgerView):
 
     def cancel_waiting(self, job_ids: Collection[str], now_seconds: float) -> set[str]:
         """Cancel those of these jobs that wait, for their user, and return their ids."""
+        notifying = self._connection.execute(
+            "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting'"
+            " AND json_extract(spec, '$.notify') IS NOT NULL",
+            (json.dumps(list(job_ids)),),
+        )
+        for entry in self.entries_of([row["id"] for row in notifying.fetchall()]):
+            job = replace(entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None)
+            self._add_end_command(job)
         # The columns of `cancel_entry`; one statement, since an array may have ten thousand jobs.
         rows = self._connection.execute(
             "UPDATE jobs SET state = 'cancelled', finished_at = ?, reason = NULL, warning = NULL,"
@@ -186,6 +197,17 @@ class Decision(LedgerView):
         self._connection.executemany(
             "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",
             [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds) for g in gpus],
+        )
+
+    def _add_end_command(self, ended: Job) -> None:
+        # Before the job is final: then its environment would be gone. The client that offered to start the monitor of
+        # the ended job offers nothing for this one.
+        command = self.add(end_command(ended), ())
+        self._connection.execute(
+            "UPDATE jobs SET (environment_id, environment, inherited) ="
+            " (SELECT environment_id, environment, json_remove(inherited, '$.starter') FROM jobs WHERE id = ?)"
+            " WHERE id = ?",
+            (ended.id, command.job.id),
         )
 
     def _put_environment(self, environment: Environment) -> int:

@@ -153,6 +153,9 @@ class JobSpec(Struct, frozen=True):
     parks: bool = False
     """Whether it continues without its lease when that is taken: it gets SIGTSTP then, and SIGCONT when it has a lease again."""
 
+    notify: str | None = None
+    """Command of a shell that runs on the host as the job's owner once it has ended; see `ledger.end_commands`."""
+
     @property
     def has_program(self) -> bool:
         """Whether something runs; the job of a claim consists of its slices alone."""

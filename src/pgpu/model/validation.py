@@ -49,6 +49,10 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
         raise RequestError(
             f"{quoted(spec.serves)} is not a valid function name", hint="as of jobs: letters, digits, _ . -"
         )
+    if spec.notify is not None:
+        if not spec.notify.strip():
+            raise RequestError("--notify names no command", hint="write it like --notify 'mail -s $PGPU_STATE me'")
+        _measure_word("process", "the command of --notify", spec.notify)
     if spec.is_traced and submission.request.is_without_gpu:
         raise RequestError("a job without a GPU cannot be traced", hint="leave --gpus 0 out")
     if spec.carve_out_percent is not None and not (spec.is_traced and 0 <= spec.carve_out_percent <= _WHOLE_PERCENT):

@@ -142,6 +142,7 @@ def _job(report: "JobReport") -> Document:
         "suspended_by": job.suspended_by,
         "resumed_at_seconds": job.resumed_at_seconds,
         "serves": job.spec.serves,
+        "notify": job.spec.notify,
         "offered_value": job.offered_value,
         "reclaimed_at_seconds": job.reclaimed_at_seconds,
         "parked_at_seconds": job.parked_at_seconds,
