@@ -6,6 +6,7 @@ up. All else of a job (id, name, owner, use, command, reason) is in a row of its
 
 import pwd
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,8 +27,8 @@ MOST_ENDED = 500
 QUEUE_SECONDS = 5.0
 """Shortest time between two forecasts of the queue."""
 
-RESTS = 50
-"""A reading or a forecast is followed by a pause of so many times its length: together they take at most 2 % of a core each."""
+RESTS = 100
+"""A reading, and a forecast, is followed by a pause of so many times its processor time: each takes at most 1 % of a core."""
 
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MOST_COMMAND_CHARACTERS = 300
@@ -78,9 +79,13 @@ class PictureReader:
         self._names: dict[int, str] = {}
         self._ended: dict[int, tuple[int, Row, Row]] = {}
         self._live_ids: frozenset[str] = frozenset()
+        self._rows: dict[int, tuple[Entry, tuple[int | None, Job] | None, Row]] = {}
+        """Of jobs that do not run, with what each was made of."""
+
         self._waits: Mapping[str, tuple[int | None, Job]] = {}
-        self._waits_of: object = None
-        self._waits_due_seconds = 0.0
+        self._forecast = threading.Thread()
+        self._forecast_due_seconds = 0.0
+        self._forecast_of: object = None
 
     def read(self) -> Picture:
         """Read GPUs, jobs and meters; the queue's forecast where it is due.
@@ -89,7 +94,8 @@ class PictureReader:
             PgpuError: The ledger cannot be read.
         """
         entries = self._live.get()
-        waits = self._read_waits(entries)
+        self._begin_forecast(entries)
+        waits = self._waits
         problem, reports = "", list[GpuReport]()
         try:
             reports = [*self._service.gpus()]
@@ -116,18 +122,26 @@ class PictureReader:
         # Its order alone says which job was seen first.
         return self._numbers.setdefault(job_id, len(self._numbers) + 1)
 
-    def _read_waits(self, entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, Job]]:
-        if entries is not self._waits_of and time.monotonic() >= self._waits_due_seconds:
-            began_seconds = time.monotonic()
+    def _begin_forecast(self, entries: Sequence[Entry]) -> None:
+        """Forecast the queue in a thread, since this takes long where thousands of jobs wait; the last one is shown meanwhile."""
+        if entries is self._forecast_of or self._forecast.is_alive() or time.monotonic() < self._forecast_due_seconds:
+            return
+
+        def forecast() -> None:
+            began_seconds = time.thread_time()
             with suppress(PgpuError):  # the last forecast stays
-                places = self._service.queue()
-                self._waits, self._waits_of = {each.job.id: (each.position, each.job) for each in places}, entries
-            took_seconds = time.monotonic() - began_seconds
-            self._waits_due_seconds = time.monotonic() + max(QUEUE_SECONDS, RESTS * took_seconds)
-        return self._waits
+                self._waits = {each.job.id: (each.position, each.job) for each in self._service.queue()}
+            took_seconds = time.thread_time() - began_seconds
+            self._forecast_due_seconds = time.monotonic() + max(QUEUE_SECONDS, RESTS * took_seconds)
+
+        self._forecast_of = entries
+        self._forecast = threading.Thread(target=forecast, name="queue forecast", daemon=True)
+        self._forecast.start()
 
     def _note_ended(self, live_ids: frozenset[str], places: Mapping[str, str]) -> None:
         gone = sorted(self._live_ids - live_ids)
+        for job_id in gone:
+            self._rows.pop(self._number(job_id), None)
         self._live_ids = live_ids
         for entry in self._engine.ledger.entries_of(gone) if gone else ():
             number = self._number(entry.job.id)
@@ -138,7 +152,11 @@ class PictureReader:
 
     def _own_row(self, number: int, entry: Entry, waits: Mapping[str, tuple[int | None, Job]]) -> Row:
         job = entry.job
-        position, waiting = waits.get(job.id, (None, job)) if job.state is JobState.WAITING else (None, job)
+        wait = waits.get(job.id) if job.state is JobState.WAITING else None
+        kept = self._rows.get(number)
+        if kept is not None and kept[0] is entry and kept[1] is wait:
+            return kept[2]
+        position, waiting = wait or (None, job)
         used_bytes = peak_bytes = share = None
         if job.state is JobState.RUNNING:
             with suppress(NodeError):
@@ -147,7 +165,7 @@ class PictureReader:
                 peak_bytes = max((use.peak_bytes for use in report.use), default=None)
                 shares = [each.got_over_10_seconds for each in report.time if each.got_over_10_seconds is not None]
                 share = round(sum(shares) / len(shares), 3) if shares else None
-        return (
+        row = (
             number,
             job.id,
             printable(job.spec.name or ""),
@@ -167,6 +185,11 @@ class PictureReader:
             _whole(waiting.expected_start_seconds),
             job.exit_code,
         )
+        if job.state is JobState.RUNNING:
+            self._rows.pop(number, None)
+        else:
+            self._rows[number] = entry, wait, row
+        return row
 
     def _name(self, uid: int) -> str:
         if uid not in self._names:

@@ -149,7 +149,7 @@ def session(connection: Request, board: BoardDep) -> Response:
 @routes.get("/events", response_class=Response)
 async def events(board: BoardDep, caller: CallerDep) -> Response:
     # Without the last header a proxy such as nginx would hold the events back.
-    headers = {**HEADERS, "X-Accel-Buffering": "no"}
+    headers = {**HEADERS, "Content-Encoding": "gzip", "X-Accel-Buffering": "no"}
     return StreamingResponse(board.feed.stream(caller.sees_uid), media_type="text/event-stream", headers=headers)
 
 

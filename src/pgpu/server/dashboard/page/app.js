@@ -47,7 +47,7 @@ function draw() {
     cards.update(state, changes);
   }
   jobs.render();
-  queue.update(state);
+  queue.update(state, messages.some((changes) => changes.jobs || changes.gone_jobs || changes.own));
   summarise();
   showProblem(state.head.problem);
   if (opened) showFacts();

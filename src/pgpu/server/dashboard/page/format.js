@@ -19,9 +19,22 @@ export function svg(tag, attributes) {
   return made;
 }
 
-// Writes only what differs, so that a quiet row costs no layout.
+// These write only what differs, so that a quiet row costs no layout. What was written last is kept in memory: to read it from the page
+// takes longer than all else.
+const texts = new WeakMap();
+const attributes = new WeakMap();
+
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (texts.get(node) === text) return;
+  texts.set(node, text);
+  node.textContent = text;
+}
+
+export function setAttribute(node, name, value) {
+  if (!attributes.has(node)) attributes.set(node, {});
+  if (attributes.get(node)[name] === value) return;
+  attributes.get(node)[name] = value;
+  node.setAttribute(name, value);
 }
 
 export function gib(bytes) {

@@ -1,6 +1,6 @@
 // The cards of the GPUs: a bar of slices, of each the used part solid and the reserved part tinted, the rest free.
 
-import { element, gib, setText, svg } from "./format.js";
+import { element, gib, setAttribute, setText, svg } from "./format.js";
 import { GPU, JOB, OWN } from "./state.js";
 
 const COLOURS = 6; // --slice-0 to --slice-5
@@ -31,12 +31,12 @@ export class GpuCards {
   draw(gpu, state) {
     const card = this.cards.get(gpu[GPU.uuid]) ?? this.make(gpu);
     const total = gpu[GPU.memory], slices = gpu[GPU.slices];
-    setText(card.name, gpu[GPU.name].replace(/^NVIDIA /, ""));
+    setText(card.name, gpu[GPU.name].replace(/^NVIDIA (GeForce )?/, ""));
     setText(card.amounts, `${gib(gpu[GPU.used])} / ${gib(gpu[GPU.granted])} / ${gib(total)}`);
     const busy = gpu[GPU.busy] === null ? "" : `${gpu[GPU.busy]} % busy`;
     const count = slices.length === 0 ? "idle" : slices.length === 1 ? "1 job" : `${slices.length} jobs`;
     setText(card.note, [count, busy, gpu[GPU.sharing] && slices.length > 1 ? gpu[GPU.sharing] : ""].filter(Boolean).join(" · "));
-    card.bar.setAttribute("aria-label", `GPU ${gpu[GPU.place]}: ${gib(gpu[GPU.used])} GiB used, ${gib(gpu[GPU.granted])} reserved of ${gib(total)}, ${count}`);
+    setAttribute(card.bar, "aria-label", `GPU ${gpu[GPU.place]}: ${gib(gpu[GPU.used])} GiB used, ${gib(gpu[GPU.granted])} reserved of ${gib(total)}, ${count}`);
     let left = 0, parts = [];
     for (const [number, bytes] of slices) {
       const own = state.own.get(number), job = state.jobs.get(number);
@@ -58,11 +58,11 @@ export class GpuCards {
         card.parts[at] = made;
       }
       const part = card.parts[at], gap = Math.min(0.003, reserved / 4);
-      part.group.setAttribute("class", kind);
+      setAttribute(part.group, "class", kind);
       setText(part.title, title);
       for (const [rect, width] of [[part.reserved, reserved], [part.used, used]]) {
-        rect.setAttribute("x", `${(100 * left).toFixed(2)}%`);
-        rect.setAttribute("width", `${(100 * Math.max(0, Math.min(width, reserved - gap))).toFixed(2)}%`);
+        setAttribute(rect, "x", `${(100 * left).toFixed(2)}%`);
+        setAttribute(rect, "width", `${(100 * Math.max(0, Math.min(width, reserved - gap))).toFixed(2)}%`);
       }
     });
   }

@@ -1,6 +1,6 @@
 // The table of jobs: all rows in memory, those in sight in the page. While it is scrolled only rows that enter or leave change.
 
-import { duration, element, gib, percent, setText } from "./format.js";
+import { duration, element, gib, percent, setAttribute, setText } from "./format.js";
 import { JOB, OWN } from "./state.js";
 
 const ROW_HEIGHT = 34; // as in style.css
@@ -168,15 +168,15 @@ export class JobTable {
 
   fill(shown, at) {
     const number = this.order[at], row = this.rows.get(number), now = Date.now() / 1000;
-    shown.id = `job-${number}`;
-    shown.setAttribute("aria-rowindex", String(at + 2));
-    shown.className = row.own ? "" : "other";
-    shown.setAttribute("aria-selected", String(number === this.selected));
+    setAttribute(shown, "id", `job-${number}`);
+    setAttribute(shown, "aria-rowindex", String(at + 2));
+    setAttribute(shown, "class", row.own ? "" : "other");
+    setAttribute(shown, "aria-selected", String(number === this.selected));
     COLUMNS.forEach((column, place) => {
       const cell = shown.children[place], text = column.text(row, now);
       setText(cell, text);
-      if (column.name === "State") cell.dataset.state = text;
-      if (column.kind === "lowest" || place === 0) cell.title = text;
+      if (column.name === "State") setAttribute(cell, "data-state", text);
+      if (column.kind === "lowest" || place === 0) setAttribute(cell, "title", text);
     });
   }
 

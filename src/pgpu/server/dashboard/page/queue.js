@@ -1,6 +1,6 @@
 // The jobs that wait, in the order of admission, each with its reason and, on a line of time from now on, its expected start.
 
-import { duration, element, gib, setText, svg } from "./format.js";
+import { duration, element, gib, setAttribute, setText, svg } from "./format.js";
 import { JOB, OWN } from "./state.js";
 
 const MOST = 12;
@@ -10,18 +10,14 @@ export class QueueList {
     this.list = list;
     this.note = note;
     this.items = [];
+    this.shown = [];
   }
 
-  update(state) {
-    const waiting = [...state.jobs.values()].filter((job) => job[JOB.state] === "waiting");
-    const own = waiting.map((job) => ({ job, own: state.own.get(job[0]) })).filter((row) => row.own);
-    own.sort((one, other) => (one.own[OWN.position] ?? 1e9) - (other.own[OWN.position] ?? 1e9) || one.job[0] - other.job[0]);
-    const others = waiting.length - own.length;
-    setText(this.note, waiting.length === 0 ? "nothing waits" : [`${own.length} of yours`, others ? `${others} of others` : ""].filter(Boolean).join(", "));
-    const now = Date.now() / 1000, shown = own.slice(0, MOST);
+  // Sorts the jobs that wait if any job changed, and draws those in sight.
+  update(state, isChanged) {
+    if (isChanged) this.arrange(state);
+    const now = Date.now() / 1000, { shown } = this;
     const span = Math.max(60, ...shown.map(({ own: row }) => (row[OWN.expected] ?? now) - now)) * 1.1;
-    while (this.items.length > shown.length) this.items.pop().item.remove();
-    this.list.hidden = shown.length === 0;
     shown.forEach(({ job, own: row }, at) => {
       const item = this.items[at] ?? this.make(at);
       const expected = row[OWN.expected] === null ? null : Math.max(0, row[OWN.expected] - now);
@@ -30,11 +26,22 @@ export class QueueList {
       setText(item.when, expected === null ? "start unknown" : expected < 1 ? "starts now" : `about ${duration(expected)}`);
       setText(item.why, row[OWN.reason]);
       const end = expected === null ? 100 : Math.min(100, (100 * expected) / span);
-      item.wait.setAttribute("width", `${end.toFixed(1)}%`);
-      item.wait.setAttribute("class", expected === null ? "unknown" : "known");
-      item.start.setAttribute("cx", `${end.toFixed(1)}%`);
-      item.start.setAttribute("visibility", expected === null ? "hidden" : "visible");
+      setAttribute(item.wait, "width", `${end.toFixed(1)}%`);
+      setAttribute(item.wait, "class", expected === null ? "unknown" : "known");
+      setAttribute(item.start, "cx", `${end.toFixed(1)}%`);
+      setAttribute(item.start, "visibility", expected === null ? "hidden" : "visible");
     });
+  }
+
+  arrange(state) {
+    const waiting = [...state.jobs.values()].filter((job) => job[JOB.state] === "waiting");
+    const own = waiting.map((job) => ({ job, own: state.own.get(job[0]) })).filter((row) => row.own);
+    own.sort((one, other) => (one.own[OWN.position] ?? 1e9) - (other.own[OWN.position] ?? 1e9) || one.job[0] - other.job[0]);
+    const others = waiting.length - own.length;
+    setText(this.note, waiting.length === 0 ? "nothing waits" : [`${own.length} of yours`, others ? `${others} of others` : ""].filter(Boolean).join(", "));
+    const shown = (this.shown = own.slice(0, MOST));
+    while (this.items.length > shown.length) this.items.pop().item.remove();
+    this.list.hidden = shown.length === 0;
     setText(this.more, own.length > MOST ? `and ${own.length - MOST} more: filter the jobs by “waiting”` : "");
     this.more.hidden = own.length <= MOST;
   }

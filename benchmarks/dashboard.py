@@ -1,0 +1,374 @@
+"""The dashboard in Chromium and with twenty viewers (`python -m benchmarks.dashboard`).
+
+A server of its own sends pictures of 50 GPUs and 2,000 jobs of which 50 rows change each second, beside a week of minutes of 50 GPUs.
+Measured are: the time and the bytes until a page has everything, in new browsers; the frames while rows change and while the table is
+scrolled; the server's processor time and memory with twenty viewers. Then the same twenty viewers watch a real `pgpu dashboard` with as
+many jobs in its ledger, most of them waiting. Chromium draws in software and shares the cores with the server. Writes one JSON file into
+benchmarks/results.
+"""
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import random
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from benchmarks.shim_overhead import RESULTS, circumstances
+from benchmarks.simulated_machine import SimulatedMachine
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pgpu.ledger import GpuHistory, GpuMinute
+from pgpu.ledger.gpu_history import KEPT_SECONDS, MINUTE_SECONDS
+from pgpu.server.application import add_error_handlers
+from pgpu.server.dashboard.feed import Feed
+from pgpu.server.dashboard.picture import Picture, Row
+from pgpu.server.dashboard.routes import Board, WeekCache, routes
+from pgpu.server.dashboard.sign_in import COOKIE, CodeSignIn, LoginCodes
+from pgpu.server.listeners import serve
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from pgpu.services.job_service import JobService
+
+GPUS, JOBS, RUNNING, CHANGED = 50, 2000, 400, 50
+VIEWERS = 20
+LOADS = 5
+CHROMIUM = "/usr/bin/chromium"
+TARGETS = {
+    "ready_seconds": 1.0,
+    "cold_kilobytes": 500,
+    "frames_over_25_ms_while_rows_change": 0,
+    "frames_over_25_ms_while_scrolling": 0,
+    "viewers_core_percent": 2.0,
+    "viewers_megabytes": 20.0,
+}
+
+_GIB = 1 << 30
+_FRAMES = """([milliseconds, pixels]) => new Promise((resolve) => {
+    const gaps = [], scroller = document.getElementById("scroller"), end = performance.now() + milliseconds;
+    let before = performance.now();
+    const step = () => {
+        const now = performance.now();
+        gaps.push(now - before);
+        before = now;
+        scroller.scrollTop += pixels;
+        if (now < end) requestAnimationFrame(step);
+        else resolve(gaps.slice(1));
+    };
+    requestAnimationFrame(step);
+})"""
+
+
+def main() -> int:
+    """Measure, print, write; 1 where a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    arguments = parser.parse_args()
+    if arguments.serve is not None:
+        serve_pictures(arguments.serve)
+        return 0
+    report: dict[str, Any] = {**circumstances(), "gpus": GPUS, "jobs": JOBS, "rows_changed_per_second": CHANGED}
+    report |= measure_pictures(arguments.seconds)
+    report["real"] = measure_ledger(arguments.seconds)
+    missed = {name: report[name] for name, most in TARGETS.items() if report[name] > most}
+    report |= {"targets": TARGETS, "missed": missed}
+    path = arguments.output / f"dashboard-{report['date']}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    print(json.dumps(report, indent=2))
+    return 1 if missed else 0
+
+
+# The server of made-up pictures
+
+
+class Pictures:
+    """A machine whose jobs hold more or less memory each second."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(7)
+        self._used = [self._random.randrange(_GIB) for _ in range(JOBS)]
+
+    def read(self) -> Picture:
+        """Return the next picture."""
+        for number in self._random.sample(range(RUNNING), CHANGED):
+            self._used[number] = self._random.randrange(3 * _GIB)
+        gpus: dict[str, Row] = {}
+        for gpu in range(GPUS):
+            held = range(gpu, RUNNING, GPUS)
+            used = sum(self._used[number] for number in held)
+            uuid, slices = f"GPU-{gpu:036}", [(number, 3 * _GIB) for number in held]
+            gpus[uuid] = (
+                uuid,
+                str(gpu),
+                "NVIDIA GeForce RTX 3090",
+                24 * _GIB,
+                used,
+                24 * _GIB,
+                24 * _GIB,
+                used % 101,
+                0.0,
+            )
+            gpus[uuid] += ("time-slice", slices)
+        jobs: dict[int, Row] = {}
+        own: dict[int, tuple[int, Row]] = {}
+        for number in range(JOBS):
+            runs, name = number < RUNNING, f"{('bert', 'llm', 'resnet', 'notebook')[number % 4]}-{number}"
+            jobs[number] = (
+                number,
+                "running" if runs else "waiting",
+                3 * _GIB,
+                1,
+                (str(number % GPUS),) if runs else (),
+            )
+            reason = "" if runs else "waits for 3 GiB on one GPU: at most 0.4 GiB free of 22.99 GiB on any of 50"
+            row: Row = (
+                number,
+                f"{number:012x}",
+                name,
+                f"user{number % 12}",
+                f"python train.py --seed {number}",
+                1_700_000_000,
+            )
+            used_bytes = self._used[number] if runs else None
+            row += (
+                1_700_000_100 if runs else None,
+                None,
+                used_bytes,
+                None,
+                0.4,
+                None,
+                None if runs else number,
+                reason,
+            )
+            own[number] = number % 12, (*row, None, None)
+        return Picture(gpus, jobs, own)
+
+
+class CountBytes:
+    """Counts what an application sends, at /sent since the last time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._sent = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/sent":
+            text, self._sent = str(self._sent).encode(), 0
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": text})
+            return
+
+        async def count(message: Message) -> None:
+            self._sent += len(message.get("body", b""))
+            self._sent += sum(len(name) + len(value) + 4 for name, value in message.get("headers", ()))
+            await send(message)
+
+        await self._app(scope, receive, count)
+
+
+def serve_pictures(descriptor: int) -> None:
+    """Serve until SIGTERM on an inherited socket; prints a code for each line that it reads."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        history = GpuHistory(Path(directory))
+        _write_week(history)
+        codes = LoginCodes()
+        app = FastAPI()
+        jobs = cast("JobService", _NoJobs())
+        board = Board(Feed(Pictures().read), CodeSignIn(codes), lambda _caller: jobs, WeekCache(history))
+        app.state.board = board
+        app.state.leave = board.feed.close
+        app.include_router(routes)
+        add_error_handlers(app)
+        app.add_middleware(CountBytes)
+        with socket.socket(fileno=descriptor) as listener:
+            serve(app, listener, most_connections=256, on_ready=lambda: print(codes.make(), flush=True))
+
+
+class _NoJobs:
+    def waste(self) -> list[Any]:
+        return []
+
+
+def _write_week(history: GpuHistory) -> None:
+    chance, end = random.Random(1), int(time.time() // MINUTE_SECONDS)
+    history.add(end, [GpuMinute(f"GPU-{gpu:036}", 0, 0, 0) for gpu in range(GPUS)])
+    connection = sqlite3.connect(history.path)
+    rows = (
+        (end - minute, gpu + 1, chance.randrange(12_000, 24_000), chance.randrange(12_000), chance.randrange(101))
+        for minute in range(1, KEPT_SECONDS // MINUTE_SECONDS)
+        for gpu in range(GPUS)
+    )
+    connection.executemany("INSERT INTO minutes VALUES (?, ?, ?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+
+
+# What is measured
+
+
+def measure_pictures(seconds: float) -> dict[str, Any]:
+    """Measure pages and viewers of the server of made-up pictures."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        words = [sys.executable, "-m", "benchmarks.dashboard", "--serve", str(listener.fileno())]
+        with _running(words, pass_fds=(listener.fileno(),)) as (process, code):
+            cookie = _sign_in(port, code)
+            return _pages(port, cookie, seconds) | _watched(process.pid, port, cookie, seconds)
+
+
+def measure_ledger(seconds: float) -> dict[str, Any]:
+    """Measure twenty viewers of a real `pgpu dashboard`, with as many jobs that wait behind one that runs."""
+    with SimulatedMachine.running("RTX 3090x8") as machine:
+        holder = machine.output("submit", "--memory", "20GiB", "--gpus", "8", "--", "sleep", "3600").strip()
+        array = machine.output("submit", "--array", f"0-{JOBS - 1}", "--memory", "10GiB", "--", "true").strip()
+        words = machine.command(["dashboard", "--port", "0"])
+        with _running(words, env=machine.environment) as (process, link):
+            port, code = int(link.split(":")[2].partition("/")[0]), link.partition("#code=")[2]
+            found = _watched(process.pid, port, _sign_in(port, code), seconds)
+        machine.output("cancel", "--time", "0s", array, holder)
+        return {"gpus": 8, "jobs": JOBS, **found}
+
+
+def _pages(port: int, cookie: str, seconds: float) -> dict[str, Any]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - not in the process that serves
+
+    url = f"http://127.0.0.1:{port}/dashboard/"
+    _ask(port, "GET", "/dashboard/history.json", cookie).read()  # once for all viewers of a minute
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        loads = [_load(browser, url, cookie, port) for _ in range(LOADS)]
+        page = _open(_context(browser, cookie, port), url)
+        found = {
+            "ready_seconds": round(statistics.median(each[0] for each in loads), 3),
+            "ready_seconds_each": [round(each[0], 3) for each in loads],
+            "cold_kilobytes": round(max(each[1] for each in loads) / 1000),
+            **_frames(page, seconds, 0, "while_rows_change"),
+            **_frames(page, seconds, 40, "while_scrolling"),
+            "page_nodes": page.evaluate("() => document.getElementsByTagName('*').length"),
+        }
+        browser.close()
+    return found
+
+
+@contextmanager
+def _running(words: list[str], **options: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Yield a server and the first line that it prints."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, **options)
+    try:
+        yield process, cast("IO[str]", process.stdout).readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _ask(port: int, method: str, path: str, cookie: str = "", body: str = "") -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request(method, path, body, {"Cookie": cookie} if cookie else {})
+    return connection.getresponse()
+
+
+def _sign_in(port: int, code: str) -> str:
+    answer = _ask(port, "POST", "/dashboard/session", body=code)
+    return (answer.headers["Set-Cookie"] or "").partition(";")[0]
+
+
+def _context(browser: "Browser", cookie: str, port: int) -> "BrowserContext":
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.add_cookies(
+        [{"name": COOKIE, "value": cookie.partition("=")[2], "url": f"http://127.0.0.1:{port}/dashboard/"}]
+    )
+    return context
+
+
+def _open(context: "BrowserContext", url: str) -> "Page":
+    page = context.new_page()
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(f"() => window.pgpu?.isLoaded && window.pgpu.rows() === {JOBS}", polling=5)
+    return page
+
+
+def _load(browser: "Browser", url: str, cookie: str, port: int) -> tuple[float, int]:
+    """Return seconds and bytes of a page in a new browser, everything included."""
+    context = _context(browser, cookie, port)
+    _ask(port, "GET", "/sent").read()
+    began_seconds = time.monotonic()
+    _open(context, url)
+    took_seconds = time.monotonic() - began_seconds
+    sent_bytes = int(_ask(port, "GET", "/sent").read())
+    context.close()
+    return took_seconds, sent_bytes
+
+
+def _frames(page: "Page", seconds: float, pixels: int, name: str) -> dict[str, Any]:
+    gaps = page.evaluate(_FRAMES, [1000 * seconds, pixels])
+    return {
+        f"frames_{name}": len(gaps),
+        f"frames_over_25_ms_{name}": sum(gap > 25 for gap in gaps),
+        f"longest_frame_ms_{name}": round(max(gaps), 1),
+    }
+
+
+def _watched(pid: int, port: int, cookie: str, seconds: float) -> dict[str, Any]:
+    """Return the processor time and the memory that twenty viewers add to a server, and the bytes of one."""
+
+    async def watch() -> tuple[float, float, list[int]]:
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1 + VIEWERS)]
+        sent = [0] * len(streams)
+
+        async def read(number: int) -> None:
+            reader, writer = streams[number]
+            head = f"GET /dashboard/events HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n\r\n"
+            writer.write(head.encode())
+            while data := await reader.read(1 << 16):
+                sent[number] += len(data)
+
+        # One viewer first: what it costs to read the machine at all is not the viewers'.
+        tasks = [asyncio.create_task(read(0))]
+        await asyncio.sleep(seconds)
+        before_bytes = _memory_bytes(pid)
+        tasks += [asyncio.create_task(read(number)) for number in range(1, len(streams))]
+        await asyncio.sleep(3)  # everything was sent
+        first_seconds, first_bytes = _cpu_seconds(pid), list(sent)
+        await asyncio.sleep(seconds)
+        used = (_cpu_seconds(pid) - first_seconds) / seconds
+        for task in tasks:
+            task.cancel()
+        taken_bytes = _memory_bytes(pid) - before_bytes
+        return used, taken_bytes, [now - then for now, then in zip(sent, first_bytes, strict=True)]
+
+    share, taken_bytes, sent = asyncio.run(watch())
+    return {
+        "viewers": VIEWERS,
+        "viewers_core_percent": round(100 * share, 2),
+        "viewers_megabytes": round(taken_bytes / 1e6, 1),
+        "viewer_bytes_per_second": round(statistics.median(sent) / seconds),
+    }
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
