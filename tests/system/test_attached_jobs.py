@@ -212,7 +212,7 @@ def test_an_offer_ends_with_its_command(offers: MonitorOffers) -> None:
     ours, theirs, descriptors, pid = offered()
     offers.add(JOB, ours, descriptors)
     theirs.close()
-    offers._loop.turn()
+    offers._loop.run_until(lambda: not offers._offers)  # the monitor holds a copy of `theirs` until its exec
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
     gone = ProcessHolder(pid, 1, myself().boot_id)
     assert offers.take(JOB, gone) is None
