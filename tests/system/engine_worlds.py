@@ -157,12 +157,19 @@ class World:
 
 def end_agent(engine: Engine) -> None:
     """End the agent of a machine and its guard, which would start another one."""
-    agent = engine.agents.process("fake")
-    status = None if agent is None or not is_alive(agent) else read_status(agent.pid)
-    if agent is not None and status is not None:
-        assert Path(f"/proc/{status.parent_pid}/comm").read_text("ascii").startswith("pgpu-monitor")
+
+    def has_ended() -> bool:
+        agent = engine.agents.process("fake")
+        status = None if agent is None or not is_alive(agent) else read_status(agent.pid)
+        if agent is None or status is None:
+            return True
+        if not Path(f"/proc/{status.parent_pid}/comm").read_text("ascii").startswith("pgpu-monitor"):
+            return False  # its guard was killed: this process becomes the next one, and starts an agent
         os.kill(status.parent_pid, signal.SIGTERM)
         until(lambda: not is_alive(agent))
+        return True
+
+    until(has_ended)
 
 
 def kill(holder: ProcessHolder) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import pytest
+from tests.system import storm_victims
 from tests.system.conftest import Place
 from tests.waiting import until
 
@@ -69,7 +70,7 @@ def entry(place: Place, job_id: str) -> Entry:
 
 def kill(holder: object) -> None:
     assert isinstance(holder, ProcessHolder)
-    os.kill(holder.pid, signal.SIGKILL)
+    storm_victims.kill(holder)  # or it has ended: a guard ends an agent that was silent for 10 s
 
 
 def supervised(place: Place, job_id: str) -> int:
