@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pgpu.cli.output.plain_table import FittedTable
 
 _OUTPUTS = ("wide", "json", "name")
-_PLACEHOLDER = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+_PLACEHOLDER = r"\{\{\s*\.(\w+)\s*\}\}"  # compiled at its first use: most listings have no template
 _TABLE = "table "
 _REFRESH_SECONDS = 2.0
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -92,7 +92,7 @@ class ListOptions(Struct, frozen=True, kw_only=True):
         for each in self.filters:
             if not each.partition("=")[1]:
                 raise UsageError(f"--filter {quoted(each)} is not COLUMN=VALUE", hint="write it like state=running")
-        if self.template is not None and not _PLACEHOLDER.search(self.template):
+        if self.template is not None and not re.search(_PLACEHOLDER, self.template):
             raise UsageError(
                 f"--format {quoted(self.template)} names no column",
                 hint="write it like '{{.Job}} {{.State}}'; -o json prints JSON",
@@ -216,10 +216,10 @@ def _lines(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> Iterator
 def _formatted(template: str, table: "FittedTable") -> Iterator[str]:
     # A shell passes `\t` on as two characters; Docker reads them likewise.
     text = template.removeprefix(_TABLE).replace("\\t", "\t").replace("\\n", "\n")
-    places = {name: _place(table, name) for name in _PLACEHOLDER.findall(text)}
+    places = {name: _place(table, name) for name in re.findall(_PLACEHOLDER, text)}
 
     def filled(cells: Sequence[str]) -> str:
-        return _PLACEHOLDER.sub(lambda found: console.visible(cells[places[found[1]]]), text)
+        return re.sub(_PLACEHOLDER, lambda found: console.visible(cells[places[found[1]]]), text)
 
     rows = [table.texts(row) for row in range(len(table.rows))]
     if not template.startswith(_TABLE):

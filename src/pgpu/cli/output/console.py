@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pgpu.errors import PgpuError
@@ -103,6 +104,7 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
         print_note(f"hint: {error.hint}")
 
 
+@cache
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of a user without one."""
     import pwd

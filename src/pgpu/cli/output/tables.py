@@ -262,7 +262,7 @@ def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTa
         outside_cell = f"{held} ({len(report.outsiders)})" if report.outsiders else ""
         table.add_row(
             gpu.place,
-            gpu.name,
+            gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "),
             gpu.uuid,
             format_use(report.used_bytes, gpu.memory_bytes),
             format_memory(report.granted_bytes),
@@ -381,11 +381,13 @@ def of_calls(calls: Iterable[CallHistory], *, is_uncut: bool = False, now_second
     now = time.time() if now_seconds is None else now_seconds
     found = list(calls)
     table = FittedTable(_CALLS, heading=_heading_of_history(call.gpu_name for call in found), is_uncut=is_uncut)
+    # Where all are simulated the heading says so; among real GPUs each row does.
+    all_simulated = all(call.gpu_name.startswith(SIMULATED_PREFIX) for call in found)
     for call in found:
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
             call.signature,
-            call.gpu_name,
+            call.gpu_name.removeprefix(SIMULATED_PREFIX) if all_simulated else call.gpu_name,
             str(len(call.runs)),
             format_memory(max(run.peak_bytes for run in call.runs)),
             format_duration(median(run.duration_seconds for run in call.runs)),
