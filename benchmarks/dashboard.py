@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import math
 import os
 import random
 import socket
@@ -30,6 +31,7 @@ from benchmarks.simulated_machine import SimulatedMachine
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pgpu.engine.history.usage_records import Waste
 from pgpu.ledger import GpuHistory, GpuMinute
 from pgpu.ledger.gpu_history import KEPT_SECONDS, MINUTE_SECONDS
 from pgpu.server.application import add_error_handlers
@@ -38,6 +40,7 @@ from pgpu.server.dashboard.picture import Picture, Row
 from pgpu.server.dashboard.routes import Board, WeekCache, routes
 from pgpu.server.dashboard.sign_in import COOKIE, CodeSignIn, LoginCodes
 from pgpu.server.listeners import serve
+from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -60,6 +63,7 @@ TARGETS = {
 _GIB = 1 << 30
 _FRAMES = """([milliseconds, pixels]) => new Promise((resolve) => {
     const gaps = [], scroller = document.getElementById("scroller"), end = performance.now() + milliseconds;
+    scroller.scrollIntoView();
     let before = performance.now();
     const step = () => {
         const now = performance.now();
@@ -77,11 +81,16 @@ def main() -> int:
     """Measure, print, write; 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--pictures", type=Path, help="measure nothing, and write pictures of a small machine there")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--size", choices=SIZES, default="large", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        serve_pictures(arguments.serve)
+        serve_pictures(arguments.serve, SIZES[arguments.size])
+        return 0
+    if arguments.pictures is not None:
+        take_pictures(arguments.pictures)
         return 0
     report: dict[str, Any] = {**circumstances(), "gpus": GPUS, "jobs": JOBS, "rows_changed_per_second": CHANGED}
     report |= measure_pictures(arguments.seconds)
@@ -97,67 +106,87 @@ def main() -> int:
 # The server of made-up pictures
 
 
-class Pictures:
-    """A machine whose jobs hold more or less memory each second."""
+class Size(Struct, frozen=True):
+    """Of a machine."""
 
-    def __init__(self) -> None:
+    gpus: int
+    jobs: int
+    running: int
+
+
+SIZES = {"large": Size(GPUS, JOBS, RUNNING), "small": Size(8, 43, 34)}
+
+
+class Pictures:
+    """A machine whose jobs hold more or less memory each second; a third of its GPUs has room left."""
+
+    def __init__(self, size: Size) -> None:
         self._random = random.Random(7)
-        self._used = [self._random.randrange(_GIB) for _ in range(JOBS)]
+        self._size = size
+        self._used = [self._random.uniform(0.2, 0.9) for _ in range(size.running)]
 
     def read(self) -> Picture:
         """Return the next picture."""
-        for number in self._random.sample(range(RUNNING), CHANGED):
-            self._used[number] = self._random.randrange(3 * _GIB)
+        size, now_seconds = self._size, int(time.time())
+        for number in self._random.sample(range(size.running), min(CHANGED, size.running)):
+            self._used[number] = min(1.0, max(0.1, self._used[number] + self._random.gauss(0, 0.05)))
         gpus: dict[str, Row] = {}
-        for gpu in range(GPUS):
-            held = range(gpu, RUNNING, GPUS)
-            used = sum(self._used[number] for number in held)
-            uuid, slices = f"GPU-{gpu:036}", [(number, 3 * _GIB) for number in held]
-            gpus[uuid] = (
-                uuid,
-                str(gpu),
-                "NVIDIA GeForce RTX 3090",
-                24 * _GIB,
-                used,
-                24 * _GIB,
-                24 * _GIB,
-                used % 101,
-                0.0,
-            )
-            gpus[uuid] += ("time-slice", slices)
+        for gpu in range(size.gpus):
+            slices = [(number, _slice_bytes(number)) for number in range(gpu, size.running, size.gpus)]
+            used_bytes = sum(int(self._used[number] * amount) for number, amount in slices)
+            granted_bytes = sum(amount for _, amount in slices)
+            amounts = (24 * _GIB, used_bytes, granted_bytes, 23 * _GIB, used_bytes * 90 // granted_bytes, 0.0)
+            gpus[_uuid(gpu)] = (_uuid(gpu), str(gpu), "NVIDIA GeForce RTX 3090", *amounts, "time-slice", slices)
         jobs: dict[int, Row] = {}
         own: dict[int, tuple[int, Row]] = {}
-        for number in range(JOBS):
-            runs, name = number < RUNNING, f"{('bert', 'llm', 'resnet', 'notebook')[number % 4]}-{number}"
-            jobs[number] = (
-                number,
-                "running" if runs else "waiting",
-                3 * _GIB,
-                1,
-                (str(number % GPUS),) if runs else (),
+        for number in range(size.jobs):
+            runs, amount = number < size.running, _slice_bytes(number)
+            place = (str(number % size.gpus),) if runs else ()
+            jobs[number] = (number, "running" if runs else "waiting", amount, 1, place)
+            own[number] = number % len(_USERS), self._own_row(number, amount, now_seconds)
+        return Picture(gpus, jobs, own, simulated=True)
+
+    def _own_row(self, number: int, amount: int, now_seconds: int) -> Row:
+        program, user, waits = (
+            _PROGRAMS[number % len(_PROGRAMS)],
+            _USERS[number % len(_USERS)],
+            number - self._size.running,
+        )
+        named = (number, f"{number * 7919:012x}", f"{program}-{number}", user, f"python {program}.py --seed {number}")
+        created = now_seconds // 60 * 60 - 3600 - 137 * (number % 40)
+        if waits < 0:
+            used_bytes = int(self._used[number] * amount)
+            return (*named, created, created + 60, None, used_bytes, used_bytes, 0.2, None, None, "", None, None)
+        reason = (
+            f"waits for {amount / _GIB:g} GiB on one GPU: at most 1.2 GiB free of 22.99 GiB on any of {self._size.gpus}"
+        )
+        expected = now_seconds // 60 * 60 + 240 * (waits + 1) if waits % 4 != 3 else None
+        reason += f"; {waits} ahead" if waits else ""
+        return (*named, created + 1800, None, None, None, None, None, None, waits + 1, reason, expected, None)
+
+    def waste(self) -> list[Waste]:
+        """Return jobs that ended."""
+        chance = random.Random(2)
+        return [
+            Waste(
+                f"{number:012x}", 60_000 + number % 5, f"{_PROGRAMS[number % 6]}.py@1f2e python --seed 1", "RTX 3090",
+                8 * _GIB, (peak_bytes := int(chance.uniform(1, 7) * _GIB)), peak_bytes + _GIB // 2,
+                is_greedy=False, was_too_small=False, duration_seconds=chance.uniform(600, 7200),
             )
-            reason = "" if runs else "waits for 3 GiB on one GPU: at most 0.4 GiB free of 22.99 GiB on any of 50"
-            row: Row = (
-                number,
-                f"{number:012x}",
-                name,
-                f"user{number % 12}",
-                f"python train.py --seed {number}",
-                1_700_000_000,
-            )
-            used_bytes = self._used[number] if runs else None
-            row += (
-                1_700_000_100 if runs else None,
-                None,
-                used_bytes,
-                None,
-                0.4,
-                None,
-                None if runs else number,
-                reason,
-            )
-            own[number] = number % 12, (*row, None, None)
-        return Picture(gpus, jobs, own)
+            for number in range(200)
+        ]  # fmt: skip
+
+
+_PROGRAMS = ("bert", "llm-finetune", "resnet", "notebook", "infer", "gan")
+_USERS = ("jihoon", "minji", "kang", "hana", "sora", "nlp", "vision", "kim-lab", "lee", "park", "choi", "han")
+
+
+def _uuid(gpu: int) -> str:
+    return f"GPU-{gpu:036}"
+
+
+def _slice_bytes(number: int) -> int:
+    return (4, 6, 2, 5, 3)[number % 5] * _GIB
 
 
 class CountBytes:
@@ -182,16 +211,16 @@ class CountBytes:
         await self._app(scope, receive, count)
 
 
-def serve_pictures(descriptor: int) -> None:
-    """Serve until SIGTERM on an inherited socket; prints a code for each line that it reads."""
+def serve_pictures(descriptor: int, size: Size) -> None:
+    """Serve until SIGTERM on an inherited socket; prints a code."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         history = GpuHistory(Path(directory))
-        _write_week(history)
-        codes = LoginCodes()
+        _write_week(history, size.gpus)
+        codes, pictures = LoginCodes(), Pictures(size)
         app = FastAPI()
-        jobs = cast("JobService", _NoJobs())
-        board = Board(Feed(Pictures().read), CodeSignIn(codes), lambda _caller: jobs, WeekCache(history))
-        app.state.board = board
+        board = app.state.board = Board(
+            Feed(pictures.read), CodeSignIn(codes), lambda _caller: cast("JobService", pictures), WeekCache(history)
+        )
         app.state.leave = board.feed.close
         app.include_router(routes)
         add_error_handlers(app)
@@ -200,21 +229,26 @@ def serve_pictures(descriptor: int) -> None:
             serve(app, listener, most_connections=256, on_ready=lambda: print(codes.make(), flush=True))
 
 
-class _NoJobs:
-    def waste(self) -> list[Any]:
-        return []
-
-
-def _write_week(history: GpuHistory) -> None:
+def _write_week(history: GpuHistory, gpus: int) -> None:
     chance, end = random.Random(1), int(time.time() // MINUTE_SECONDS)
-    history.add(end, [GpuMinute(f"GPU-{gpu:036}", 0, 0, 0) for gpu in range(GPUS)])
+    history.add(end, [GpuMinute(_uuid(gpu), 0, 0, 0) for gpu in range(gpus)])
+
+    def rows() -> Iterator[tuple[int, int, int, int, int]]:
+        level = [0.5] * gpus
+        for minute in range(end - KEPT_SECONDS // MINUTE_SECONDS + 1, end):
+            day = 0.5 - 0.4 * math.cos(2 * math.pi * (minute - 300) / 1440)
+            for gpu in range(gpus):
+                level[gpu] = min(1.0, max(0.0, level[gpu] + 0.03 * (day - level[gpu]) + chance.gauss(0, 0.02)))
+                reserved_mib, busy = (
+                    int(level[gpu] * 23_000),
+                    int(min(100, max(0, 70 * level[gpu] + chance.gauss(0, 6)))),
+                )
+                if not 4_300 < minute - end + KEPT_SECONDS // MINUTE_SECONDS < 4_900:
+                    yield minute, gpu + 1, reserved_mib, int(reserved_mib * (0.5 + 0.3 * day)), busy
+
     connection = sqlite3.connect(history.path)
-    rows = (
-        (end - minute, gpu + 1, chance.randrange(12_000, 24_000), chance.randrange(12_000), chance.randrange(101))
-        for minute in range(1, KEPT_SECONDS // MINUTE_SECONDS)
-        for gpu in range(GPUS)
-    )
-    connection.executemany("INSERT INTO minutes VALUES (?, ?, ?, ?, ?)", rows)
+    connection.execute("DELETE FROM minutes")
+    connection.executemany("INSERT INTO minutes VALUES (?, ?, ?, ?, ?)", rows())
     connection.commit()
     connection.close()
 
@@ -224,12 +258,41 @@ def _write_week(history: GpuHistory) -> None:
 
 def measure_pictures(seconds: float) -> dict[str, Any]:
     """Measure pages and viewers of the server of made-up pictures."""
+    with _serving("large") as (process, port, cookie):
+        return _pages(port, cookie, seconds) | _watched(process.pid, port, cookie, seconds)
+
+
+def take_pictures(folder: Path) -> None:
+    """Write the pictures of docs/images, of few colours."""
+    from PIL import Image  # noqa: PLC0415 - brought by the extra lab
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - not in the process that serves
+
+    with _serving("small") as (_, port, cookie), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = _open(_context(browser, cookie, port), f"http://127.0.0.1:{port}/dashboard/", SIZES["small"].jobs)
+        for name, theme, width, height in (
+            ("dark", "dark", 1280, 1400),
+            ("light", "light", 1280, 1400),
+            ("phone", "light", 390, 844),
+        ):
+            page.emulate_media(color_scheme=cast("Any", theme))
+            page.set_viewport_size({"width": width, "height": height})
+            page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
+            path = folder / f"dashboard-{name}.png"
+            page.screenshot(path=path)
+            with Image.open(path) as picture:
+                picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+        browser.close()
+
+
+@contextmanager
+def _serving(size: str) -> Iterator[tuple["subprocess.Popen[str]", int, str]]:
+    """Yield a server of made-up pictures, its port and a cookie."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        words = [sys.executable, "-m", "benchmarks.dashboard", "--serve", str(listener.fileno())]
-        with _running(words, pass_fds=(listener.fileno(),)) as (process, code):
-            cookie = _sign_in(port, code)
-            return _pages(port, cookie, seconds) | _watched(process.pid, port, cookie, seconds)
+        port, descriptor = listener.getsockname()[1], listener.fileno()
+        words = [sys.executable, "-m", "benchmarks.dashboard", "--serve", str(descriptor), "--size", size]
+        with _running(words, pass_fds=(descriptor,)) as (process, code):
+            yield process, port, _sign_in(port, code)
 
 
 def measure_ledger(seconds: float) -> dict[str, Any]:
@@ -296,10 +359,10 @@ def _context(browser: "Browser", cookie: str, port: int) -> "BrowserContext":
     return context
 
 
-def _open(context: "BrowserContext", url: str) -> "Page":
+def _open(context: "BrowserContext", url: str, jobs: int = JOBS) -> "Page":
     page = context.new_page()
     page.goto(url, wait_until="commit")
-    page.wait_for_function(f"() => window.pgpu?.isLoaded && window.pgpu.rows() === {JOBS}", polling=5)
+    page.wait_for_function(f"() => window.pgpu?.isLoaded && window.pgpu.rows() === {jobs}", polling=5)
     return page
 
 
@@ -328,11 +391,10 @@ def _watched(pid: int, port: int, cookie: str, seconds: float) -> dict[str, Any]
     """Return the processor time and the memory that twenty viewers add to a server, and the bytes of one."""
 
     async def watch() -> tuple[float, float, list[int]]:
-        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1 + VIEWERS)]
-        sent = [0] * len(streams)
+        sent = [0] * (1 + VIEWERS)
 
         async def read(number: int) -> None:
-            reader, writer = streams[number]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             head = f"GET /dashboard/events HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n\r\n"
             writer.write(head.encode())
             while data := await reader.read(1 << 16):
@@ -342,7 +404,7 @@ def _watched(pid: int, port: int, cookie: str, seconds: float) -> dict[str, Any]
         tasks = [asyncio.create_task(read(0))]
         await asyncio.sleep(seconds)
         before_bytes = _memory_bytes(pid)
-        tasks += [asyncio.create_task(read(number)) for number in range(1, len(streams))]
+        tasks += [asyncio.create_task(read(number)) for number in range(1, len(sent))]
         await asyncio.sleep(3)  # everything was sent
         first_seconds, first_bytes = _cpu_seconds(pid), list(sent)
         await asyncio.sleep(seconds)

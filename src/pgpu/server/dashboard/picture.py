@@ -27,6 +27,9 @@ MOST_ENDED = 500
 QUEUE_SECONDS = 5.0
 """Shortest time between two forecasts of the queue."""
 
+SAME_QUEUE_SECONDS = 30.0
+"""Longer pause while no job changes: expected starts move with time."""
+
 RESTS = 100
 """A reading, and a forecast, is followed by a pause of so many times its processor time: each takes at most 1 % of a core."""
 
@@ -85,7 +88,7 @@ class PictureReader:
         self._waits: Mapping[str, tuple[int | None, Job]] = {}
         self._forecast = threading.Thread()
         self._forecast_due_seconds = 0.0
-        self._forecast_of: object = None
+        self._forecast_of: Sequence[Entry] | None = None
 
     def read(self) -> Picture:
         """Read GPUs, jobs and meters; the queue's forecast where it is due.
@@ -124,7 +127,8 @@ class PictureReader:
 
     def _begin_forecast(self, entries: Sequence[Entry]) -> None:
         """Forecast the queue in a thread, since this takes long where thousands of jobs wait; the last one is shown meanwhile."""
-        if entries is self._forecast_of or self._forecast.is_alive() or time.monotonic() < self._forecast_due_seconds:
+        pause_seconds = SAME_QUEUE_SECONDS if entries == self._forecast_of else 0.0
+        if self._forecast.is_alive() or time.monotonic() < self._forecast_due_seconds + pause_seconds:
             return
 
         def forecast() -> None:

@@ -39,22 +39,34 @@ function take(message) {
   if (pending.length === 1) requestAnimationFrame(draw);
 }
 
+// Each part in a frame of its own, so that none takes long.
 function draw() {
   const messages = pending;
   pending = [];
-  for (const changes of messages) {
-    jobs.update(state, changes);
-    cards.update(state, changes);
-  }
-  jobs.render();
-  queue.update(state, messages.some((changes) => changes.jobs || changes.gone_jobs || changes.own));
-  summarise();
-  showProblem(state.head.problem);
-  if (opened) showFacts();
-  if (isSlowDue && state.gpus.size) {
-    isSlowDue = false;
-    loadSlow();
-  }
+  const parts = [
+    () => {
+      for (const changes of messages) jobs.update(state, changes);
+      jobs.render();
+    },
+    () => {
+      for (const changes of messages) cards.update(state, changes);
+    },
+    () => {
+      queue.update(state, messages.some((changes) => changes.jobs || changes.gone_jobs || changes.own));
+      summarise();
+      showProblem(state.head.problem);
+      if (opened) showFacts();
+      if (isSlowDue && state.gpus.size) {
+        isSlowDue = false;
+        loadSlow();
+      }
+    },
+  ];
+  const drawNext = () => {
+    parts.shift()();
+    if (parts.length) requestAnimationFrame(drawNext);
+  };
+  drawNext();
 }
 
 function summarise() {

@@ -3,7 +3,7 @@
 import { duration, element, gib, setAttribute, setText, svg } from "./format.js";
 import { JOB, OWN } from "./state.js";
 
-const MOST = 12;
+const MOST = 6;
 
 export class QueueList {
   constructor(list, note) {
@@ -38,7 +38,7 @@ export class QueueList {
     const own = waiting.map((job) => ({ job, own: state.own.get(job[0]) })).filter((row) => row.own);
     own.sort((one, other) => (one.own[OWN.position] ?? 1e9) - (other.own[OWN.position] ?? 1e9) || one.job[0] - other.job[0]);
     const others = waiting.length - own.length;
-    setText(this.note, waiting.length === 0 ? "nothing waits" : [`${own.length} of yours`, others ? `${others} of others` : ""].filter(Boolean).join(", "));
+    setText(this.note, waiting.length === 0 ? "nothing waits" : others === 0 ? `${own.length} waiting` : `${own.length} of yours, ${others} of others`);
     const shown = (this.shown = own.slice(0, MOST));
     while (this.items.length > shown.length) this.items.pop().item.remove();
     this.list.hidden = shown.length === 0;
