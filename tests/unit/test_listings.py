@@ -270,11 +270,11 @@ def test_watch_prints_until_it_is_interrupted(
 
 
 def test_a_notice_is_printed_once_for_each_state_directory(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(platformdirs.user_state_path("pgpu")).mkdir(parents=True)
     assert run("run", "--memory", "1GiB", "true") == 0
     assert "on a simulated rtx-3090, where kernels compute nothing" in capsys.readouterr().err
     assert run("run", "--memory", "1GiB", "true") == 0
     assert capsys.readouterr().err == ""
+    assert Path(platformdirs.user_state_path("pgpu")).stat().st_mode & 0o777 == 0o700
     assert run("gpus") == 0
     assert "does not cover" in capsys.readouterr().err
     assert run("gpus") == 0

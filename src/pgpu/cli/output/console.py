@@ -87,6 +87,16 @@ def print_log(name: str) -> None:
     logger.propagate = False
 
 
+def print_message(text: str) -> None:
+    """Print the message of an error, or of a job that failed, with its code."""
+    from pgpu.cli.output.error_codes import code_of
+
+    # Messages of libraries may have several lines; a caller that reads lines gets one for each error.
+    line = " ".join(text.split())
+    code = code_of(line)
+    print_note(line if code is None else f"{line} [{code}]")
+
+
 def print_error(error: PgpuError, *, as_json: bool) -> None:
     """Print an error to stderr: one line and a hint, or one JSON object."""
     if as_json:
@@ -94,12 +104,7 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
 
         print_json_line(documents.of_error(error), to_stderr=True)
         return
-    from pgpu.cli.output.error_codes import code_of
-
-    # Messages of libraries may have several lines; a caller that reads lines gets one for each error.
-    line = " ".join(str(error).split()) or type(error).__name__
-    code = code_of(line)
-    print_note(line if code is None else f"{line} [{code}]")
+    print_message(str(error) or type(error).__name__)
     if error.hint:
         print_note(f"hint: {error.hint}")
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from pgpu.digests import sha256
 from pgpu.distribution import installed_version
 
+_DIRECTORY_MODE = 0o700
+"""As the ledger makes it."""
+
 
 def is_new_notice(state_dir: Path, line: str) -> bool:
     """Whether a notice was never printed before, by this version; it counts as printed from now on."""
@@ -18,6 +21,8 @@ def is_new_notice(state_dir: Path, line: str) -> bool:
     with suppress(OSError, UnicodeDecodeError):
         if mark in path.read_text(encoding="utf-8").splitlines():
             return False
-    with suppress(OSError), path.open("a", encoding="utf-8") as file:
-        file.write(f"{mark}\n")
+    with suppress(OSError):
+        state_dir.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)  # a client of a server may have none yet
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{mark}\n")
     return True

@@ -64,8 +64,10 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     sys.stdout.flush()
     if not as_json:
         print_advisory(ended)
-        for line in filter(None, (ended.warning, ended.error)):
-            console.print_note(line)
+        if ended.warning:
+            console.print_note(ended.warning)
+        if ended.error:
+            console.print_message(ended.error)
     return exits.of_job(ended)
 
 
