@@ -65,6 +65,7 @@ lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_reference.py --check
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: $(STAMP) ## Format Python and C
