@@ -214,8 +214,17 @@ class DriverHttpServer:
 
     def _pods(self) -> _Answer:
         try:
-            names = {each.gpu.uuid: f"{each.gpu.place} {each.gpu.name}" for each in self._view.gpus()}
-            found = [{**to_builtins(each), "gpu": names.get(each.gpu_uuid)} for each in self._view.shares()]
+            gpus = [each.gpu for each in self._view.gpus()]
+            names = {gpu.uuid: f"{gpu.place} {gpu.name}" for gpu in gpus}
+            simulated = {gpu.uuid for gpu in gpus if gpu.is_simulated}
+            found = [
+                {
+                    **to_builtins(each),
+                    "gpu": names.get(each.gpu_uuid),
+                    "is_simulated": each.gpu_uuid in simulated,
+                }
+                for each in self._view.shares()
+            ]
         except PgpuError as exc:
             error = {"message": str(exc), "hint": exc.hint}
             return HTTPStatus.SERVICE_UNAVAILABLE, _JSON, json.dumps({"error": error}).encode()

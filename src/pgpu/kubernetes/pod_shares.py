@@ -195,6 +195,9 @@ class SeenShare(Struct, frozen=True):
     gpu: str | None
     """Index and product name; None: the GPU is gone."""
 
+    is_simulated: bool = False
+    """Whether its kernels compute nothing."""
+
 
 def shares_at(address: str) -> Sequence[SeenShare]:
     """Read the slices that a driver serves over HTTP.
@@ -230,7 +233,11 @@ def shares_at(address: str) -> Sequence[SeenShare]:
         # A newer driver may serve more fields.
         names = {each.name for each in fields(PodShare)}
         return tuple(
-            SeenShare(PodShare(**{name: value for name, value in each.items() if name in names}), each["gpu"])
+            SeenShare(
+                PodShare(**{name: value for name, value in each.items() if name in names}),
+                each["gpu"],
+                is_simulated=each.get("is_simulated", False),
+            )
             for each in document["shares"]
         )
     except (ValueError, KeyError, TypeError) as exc:

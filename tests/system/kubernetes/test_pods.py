@@ -255,7 +255,8 @@ def test_ps_lists_pods_as_a_table(node: Node, capsys: Capture) -> None:
     node.hold("u-1", "claim-a", 30, 0.3)
     _run(node, "u-1", "claim-a", "c")
     assert main(["ps", "--kubernetes", "--driver", node.address]) == 0
-    heads, row = capsys.readouterr().out.splitlines()
+    heading, heads, row = capsys.readouterr().out.splitlines()
+    assert heading == "simulated GPUs (NVIDIA H100 80GB HBM3): kernels compute nothing"
     assert heads.split() == [
         "NAMESPACE",
         "POD",
@@ -320,5 +321,6 @@ def test_ps_says_in_one_line_what_is_missing(
 
 
 def test_ps_of_kubernetes_has_no_jobs_to_show_more_of(capsys: Capture) -> None:
-    assert main(["ps", "--kubernetes", "--all"]) != 0
-    assert "leave out --all and --quiet" in capsys.readouterr().err
+    for option in ("--all", "--quiet", "--watch", "--filter=job=x", "--format={{.Job}}"):
+        assert main(["ps", "--kubernetes", option]) == 2
+        assert "leave out" in capsys.readouterr().err

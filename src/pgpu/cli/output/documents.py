@@ -111,7 +111,9 @@ def of_waste(found: "Iterable[Waste]") -> Document:
 
 def of_pods(seen: "Iterable[SeenShare]") -> Document:
     """Describe slices with their containers, in the order given."""
-    return document(slices=[{**to_builtins(each.share), "gpu": each.gpu} for each in seen])
+    return document(
+        slices=[{**to_builtins(each.share), "gpu": each.gpu, "is_simulated": each.is_simulated} for each in seen]
+    )
 
 
 def of_top(gpus: "Iterable[GpuReport]", jobs: "Iterable[JobReport]") -> Document:

@@ -280,7 +280,8 @@ def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTa
 def of_pods(seen: "Sequence[SeenShare]") -> PlainTable:
     """Lay out the slices of a node's containers, one on each line; `-` for a pod that the kubelet does not list."""
     table = PlainTable(
-        *("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB")
+        *("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB"),
+        heading=simulated_heading((each.gpu or "").partition(" ")[2] if each.is_simulated else None for each in seen),
     )
     for each in seen:
         share = each.share
