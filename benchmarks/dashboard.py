@@ -37,7 +37,7 @@ from pgpu.ledger.gpu_history import KEPT_SECONDS, MINUTE_SECONDS
 from pgpu.server.application import add_error_handlers
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.picture import Picture, Row
-from pgpu.server.dashboard.routes import Board, WeekCache, routes
+from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
 from pgpu.server.dashboard.sign_in import COOKIE, CodeSignIn, LoginCodes
 from pgpu.server.listeners import serve
 from pgpu.structs import Struct
@@ -219,10 +219,12 @@ def serve_pictures(descriptor: int, size: Size) -> None:
         codes, pictures = LoginCodes(), Pictures(size)
         app = FastAPI()
         board = app.state.board = Board(
-            Feed(pictures.read), CodeSignIn(codes), lambda _caller: cast("JobService", pictures), WeekCache(history)
+            Feed(pictures.read), lambda _caller: cast("JobService", pictures), WeekCache(history)
         )
         app.state.leave = board.feed.close
-        app.include_router(routes)
+        app.state.sign_in = CodeSignIn(codes)
+        app.include_router(page_routes)
+        app.include_router(data_routes)
         add_error_handlers(app)
         app.add_middleware(CountBytes)
         with socket.socket(fileno=descriptor) as listener:

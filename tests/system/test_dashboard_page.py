@@ -263,11 +263,12 @@ def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
     page.context.close()
 
 
-def test_a_link_signs_one_browser_in_once(world: World) -> None:
-    environment = {"PGPU_HOST": "embedded", "PGPU_SIMULATE": "RTX 3090x2"}
-    world.place.environment.update(environment)
+@pytest.mark.parametrize("has_server", [False, True])
+def test_a_link_signs_one_browser_in_once(world: World, has_server: bool) -> None:
+    host = world.place.environment["PGPU_HOST"]
+    world.place.environment |= {"PGPU_HOST": host if has_server else "embedded", "PGPU_SIMULATE": "RTX 3090x2"}
     process = world.place.start("dashboard", "--port", "0")
-    world.place.environment["PGPU_HOST"] = world.server.host
+    world.place.environment["PGPU_HOST"] = host
     assert process.stdout is not None
     link = process.stdout.readline().strip()
     for expected in ("live", "waiting to sign in"):
@@ -276,6 +277,10 @@ def test_a_link_signs_one_browser_in_once(world: World) -> None:
         page.goto(link)
         page.locator("#live", has_text=expected).wait_for()
         assert page.url.endswith("/dashboard/")
+        if expected == "live":
+            shows(page)
+            page.get_by_role("row", name=re.compile("first")).click()
+            page.wait_for_function("() => document.getElementById('log').textContent.includes('red')")
         context.close()
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_SECONDS) == 0

@@ -86,10 +86,10 @@ def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
     from pgpu.client.http_transport import HttpTransport
 
     named = None if url is None else address_of(url, settings.token, settings.tls_certificate)
-    return HttpTransport(named or gateway_of(_server_address(settings)))
+    return HttpTransport(named or gateway_of(server_address(settings)))
 
 
-def _server_address(settings: Settings) -> "Address | None":
+def server_address(settings: Settings) -> "Address | None":
     from pgpu.client.address import address_of, installed_server
 
     # Without the setting, the socket of this machine's server decides; `embedded` as a host reads as no address.
@@ -99,7 +99,7 @@ def _server_address(settings: Settings) -> "Address | None":
 
 
 def _server_transport(settings: Settings) -> "HttpTransport | None":
-    address = _server_address(settings)
+    address = server_address(settings)
     if address is None:
         return None
     from pgpu.client.http_transport import HttpTransport

@@ -1,7 +1,7 @@
-"""The server of `pgpu dashboard`: the dashboard of this user's own engine, on 127.0.0.1, until SIGINT.
+"""The server of `pgpu dashboard`: the dashboard of one user, on 127.0.0.1, until SIGINT.
 
-It prints a link with a one-time code, and another one at each Enter on its terminal. With a server on this machine its page is used
-instead: that server knows the users.
+It prints a link with a one-time code, and another one at each Enter on its terminal. The data comes from this user's own engine, or
+from the machine's server where there is one, which gives this user what that user may see.
 """
 
 import sys
@@ -10,16 +10,18 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
-from pgpu.app.client_factory import open_client
+from pgpu.app.client_factory import open_client, server_address
 from pgpu.app.settings import Settings
+from pgpu.client.address import TcpAddress
 from pgpu.client.embedded_client import EmbeddedClient
-from pgpu.errors import RequestError
+from pgpu.errors import PgpuBug, RequestError
 from pgpu.ledger import GpuHistory
 from pgpu.server.application import add_error_handlers
 from pgpu.server.connection_limits import raise_descriptor_limit
 from pgpu.server.dashboard.feed import Feed
+from pgpu.server.dashboard.forwarding import forwarding_routes
 from pgpu.server.dashboard.picture import PictureReader
-from pgpu.server.dashboard.routes import Board, WeekCache, routes
+from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
 from pgpu.server.dashboard.sign_in import PATH, CodeSignIn, LoginCodes
 from pgpu.server.listeners import Tcp, listen_tcp
 from pgpu.server.listeners import serve as serve_until_signal
@@ -36,27 +38,25 @@ def serve_dashboard(settings: Settings, port: int, announce: Callable[[str], Non
         announce: Called with each link.
 
     Raises:
-        RequestError: Commands of this user ask a server, which has a dashboard of its own.
+        RequestError: Commands of this user ask a server on another machine, which has a page of its own.
         NodeError: The port is not free, or this machine lacks what the settings name.
     """
-    client = open_client(settings)
-    if not isinstance(client, EmbeddedClient):
-        raise RequestError(
-            "the GPUs are a server's, which has a dashboard of its own",
-            hint="open it at /dashboard of its --tcp address, or see docs/guide/dashboard.md for its socket over ssh",
-        )
-    raise_descriptor_limit()
     codes = LoginCodes()
     app = FastAPI(title="pgpu dashboard", openapi_url=None, docs_url=None, redoc_url=None)
-    board = app.state.board = Board(
-        Feed(PictureReader(client).read),
-        CodeSignIn(codes),
-        lambda _caller: client,
-        WeekCache(GpuHistory(client.engines.own.settings.state_directory)),
-    )
-    app.state.leave = board.feed.close
-    app.include_router(routes)
+    app.state.sign_in, app.state.leave = CodeSignIn(codes), lambda: None
+    app.include_router(page_routes)
     add_error_handlers(app)
+    address = server_address(settings)
+    if isinstance(address, TcpAddress):
+        raise RequestError(
+            "the server is on another machine",
+            hint=f"open {address}{PATH}/ with your token, or run this there over ssh",
+        )
+    if address is not None:
+        app.include_router(forwarding_routes(address.path, app.state.sign_in))
+    else:
+        _add_data(app, settings)
+    raise_descriptor_limit()
     with listen_tcp(Tcp(ADDRESS, port)) as listener:
         url = f"http://{ADDRESS}:{listener.getsockname()[1]}{PATH}/"
 
@@ -70,6 +70,17 @@ def serve_dashboard(settings: Settings, port: int, announce: Callable[[str], Non
                 threading.Thread(target=_print_links, args=(print_link,), daemon=True).start()
 
         serve_until_signal(app, listener, most_connections=settings.connections, on_ready=on_ready)
+
+
+def _add_data(app: FastAPI, settings: Settings) -> None:
+    """Let the engine in this process answer for the data."""
+    client = open_client(settings)
+    if not isinstance(client, EmbeddedClient):
+        raise PgpuBug(f"a client of {settings.host} without its address")
+    history = GpuHistory(client.engines.own.settings.state_directory)
+    board = app.state.board = Board(Feed(PictureReader(client).read), lambda _caller: client, WeekCache(history))
+    app.state.leave = board.feed.close
+    app.include_router(data_routes)
 
 
 def _print_links(print_link: Callable[[], None]) -> None:

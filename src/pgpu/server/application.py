@@ -14,8 +14,7 @@ from pgpu.ledger import GpuHistory
 from pgpu.server import health, stream_routes
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.picture import PictureReader
-from pgpu.server.dashboard.routes import Board, WeekCache
-from pgpu.server.dashboard.routes import routes as dashboard_routes
+from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
 from pgpu.server.dashboard.sign_in import SessionKey, TokenSignIn
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.health import Maintenance, ReadinessProbe
@@ -67,7 +66,7 @@ def create_app(
 
     app.state.leave = leave
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
-    for router in (stream_routes.routes, handwritten, table_routes(), health.routes, dashboard_routes):
+    for router in (stream_routes.routes, handwritten, table_routes(), health.routes, page_routes, data_routes):
         app.include_router(router)
     add_error_handlers(app)
     rows = (*JOB_ROUTES, *GPU_ROUTES, *ADMIN_ROUTES, *FUNCTION_ROUTES)
@@ -79,10 +78,11 @@ def _board(app: FastAPI) -> Board:
     engines: EnginePool = app.state.engines
     engine, server = engines.own, Identity(os.geteuid(), os.getegid(), frozenset())
     settings = engine.settings
+    key = SessionKey.of_directory(settings.state_directory)
+    app.state.sign_in = TokenSignIn(app.state.rules, engine.ledger.tokens, key)
     reader = PictureReader(JobService(engines, Caller(server.uid, is_admin=True, identity=server)))
     return Board(
         Feed(reader.read),
-        TokenSignIn(app.state.rules, engine.ledger.tokens, SessionKey.of_directory(settings.state_directory)),
         lambda caller: JobService(engines, caller),
         WeekCache(GpuHistory(settings.state_directory)),
         app.state.functions,

@@ -439,7 +439,7 @@ def of_gpu_history(found: Iterable[GpuSeries], gpus: Iterable[Gpu]) -> PlainTabl
         no_wrap=_USAGE_ONE_LINE,
         heading=simulated_heading(gpu.name if gpu.is_simulated else None for gpu in known),
     )
-    for series in found:
+    for series in sorted(found, key=lambda each: places.get(each.gpu_uuid, each.gpu_uuid)):
         days: dict[str, list[int]] = {}
         for at, seconds in enumerate(series.at_seconds):
             days.setdefault(time.strftime("%Y-%m-%d", time.localtime(seconds)), []).append(at)

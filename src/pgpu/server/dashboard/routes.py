@@ -79,15 +79,17 @@ class Board(Struct, frozen=True):
     """What the routes need of one application."""
 
     feed: Feed
-    sign_in: SignIn
     jobs_of: Callable[[Caller], JobService]
     history: WeekCache
     functions: FunctionHost | None = None
     """None where none are served."""
 
 
-routes = APIRouter(prefix=PATH, include_in_schema=False)
-"""Of an application with a `Board` as `state.board`."""
+page_routes = APIRouter(prefix=PATH, include_in_schema=False)
+"""What the browser loads, and how it signs in; of an application with a `SignIn` as `state.sign_in`."""
+
+data_routes = APIRouter(prefix=PATH, include_in_schema=False)
+"""For those that are signed in; of an application that has a `Board` as `state.board` as well."""
 
 
 def _board(connection: HTTPConnection) -> Board:
@@ -97,31 +99,38 @@ def _board(connection: HTTPConnection) -> Board:
 BoardDep = Annotated[Board, Depends(_board)]
 
 
-def _caller(connection: HTTPConnection, board: BoardDep) -> Caller:
-    return board.sign_in.caller(connection)
+def _sign_in(connection: HTTPConnection) -> SignIn:
+    return cast("SignIn", connection.app.state.sign_in)
+
+
+SignInDep = Annotated[SignIn, Depends(_sign_in)]
+
+
+def _caller(connection: HTTPConnection, sign_in: SignInDep) -> Caller:
+    return sign_in.caller(connection)
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-@routes.get("", response_class=Response)
+@page_routes.get("", response_class=Response)
 def redirect() -> Response:
     """The page's relative links need the slash at the end."""
     return RedirectResponse(f".{PATH}/", headers=HEADERS)
 
 
-@routes.get("/", response_class=Response)
+@page_routes.get("/", response_class=Response)
 def page() -> Response:
     return _file("index.html")
 
 
-@routes.get("/page/{name}", response_class=Response)
+@page_routes.get("/page/{name}", response_class=Response)
 def file(name: str) -> Response:
     return _file(name)
 
 
-@routes.post("/session", response_class=Response)
-async def sign_in(request: Request, board: BoardDep) -> Response:
+@page_routes.post("/session", response_class=Response)
+async def begin_session(request: Request, sign_in: SignInDep) -> Response:
     """Exchange a code or a token for the cookie."""
     # A secret is sent with it, so the name of the host decides nothing here.
     check_origin(request, needs_local_host=False)
@@ -130,47 +139,47 @@ async def sign_in(request: Request, board: BoardDep) -> Response:
         secret += chunk
         if len(secret) > _MOST_SECRET_BYTES:
             raise RequestError("that is too long for a code or a token")
-    sealed = await run_in_threadpool(board.sign_in.seal, secret.decode("utf-8", "replace").strip())
+    sealed = await run_in_threadpool(sign_in.seal, secret.decode("utf-8", "replace").strip())
     response = Response(status_code=204, headers=HEADERS)
     set_cookie(response, sealed, is_encrypted=request.url.scheme == "https")
     return response
 
 
-@routes.get("/session", response_class=Response)
-def session(connection: Request, board: BoardDep) -> Response:
+@page_routes.get("/session", response_class=Response)
+def session(connection: Request, sign_in: SignInDep) -> Response:
     """Return who is signed in, and what a user signs in with."""
     try:
-        found = board.sign_in.caller(connection)
+        found = sign_in.caller(connection)
     except UnauthenticatedError:
-        return _json({"user": None, "secret": board.sign_in.asks_for})
-    return _json({"user": user_name(found.uid), "secret": board.sign_in.asks_for})
+        return _json({"user": None, "secret": sign_in.asks_for})
+    return _json({"user": user_name(found.uid), "secret": sign_in.asks_for})
 
 
-@routes.get("/events", response_class=Response)
+@data_routes.get("/events", response_class=Response)
 async def events(board: BoardDep, caller: CallerDep) -> Response:
     # Without the last header a proxy such as nginx would hold the events back.
     headers = {**HEADERS, "Content-Encoding": "gzip", "X-Accel-Buffering": "no"}
     return StreamingResponse(board.feed.stream(caller.sees_uid), media_type="text/event-stream", headers=headers)
 
 
-@routes.get("/history.json", response_class=Response)
+@data_routes.get("/history.json", response_class=Response)
 def week(
     board: BoardDep, _caller: CallerDep, gpu: Annotated[str | None, Query(max_length=_MOST_NAME)] = None
 ) -> Response:
     return Response(board.history.get(gpu), 200, {**HEADERS, "Content-Encoding": "gzip"}, "application/json")
 
 
-@routes.get("/usage.json", response_class=Response)
+@data_routes.get("/usage.json", response_class=Response)
 def usage(board: BoardDep, caller: CallerDep) -> Response:
     return _json(_usage(board.jobs_of(caller).waste()))
 
 
-@routes.get("/functions.json", response_class=Response)
+@data_routes.get("/functions.json", response_class=Response)
 def functions(board: BoardDep, caller: CallerDep) -> Response:
     return _json([] if board.functions is None else function_loads(FunctionService(board.functions, caller)))
 
 
-@routes.get("/log.json", response_class=Response)
+@data_routes.get("/log.json", response_class=Response)
 def log(
     board: BoardDep,
     caller: CallerDep,
