@@ -1,6 +1,7 @@
 """Most tests run commands out of a process that has imported pgpu already: they must behave like the installed script."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.forked_commands import PGPU
@@ -21,6 +22,8 @@ COMMANDS = (
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_forked_command_answers_like_the_installed_script(place: Place, words: tuple[str, ...]) -> None:
     forked = place.run(*words, stdin="given\n")
+    # Notices are printed once for each state directory.
+    Path(place.environment["PGPU_STATE_DIR"], "notices").unlink(missing_ok=True)
     executed = subprocess.run(
         [PGPU, *words],
         env=place.environment,
