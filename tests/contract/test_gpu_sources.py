@@ -16,6 +16,8 @@ from pgpu.errors import NodeError
 from pgpu.gpu import GpuSource
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import CUDA_VERSION
+from pgpu.model import GpuSensors
+from pgpu.structs import asdict
 
 
 class World(Protocol):
@@ -102,6 +104,22 @@ def test_performance_metrics_are_fractions_or_unknown(world: World) -> None:
 def test_utilisation_is_a_percentage_or_unknown(world: World) -> None:
     percent = world.source.utilisation_percent(world.source.gpus()[0].uuid)
     assert percent is None or 0 <= percent <= 100
+
+
+def test_sensors_are_plausible_or_unknown(world: World) -> None:
+    sensors = world.source.sensors(world.source.gpus()[0].uuid)
+    celsius, watts, limit_watts, mhz, memory_mhz = (getattr(sensors, name) for name in GpuSensors.__struct_fields__)
+    assert celsius is None or 0 < celsius < 120
+    assert watts is None or limit_watts is None or 0 < watts <= limit_watts
+    assert all(each is None or each > 0 for each in (mhz, memory_mhz))
+
+
+def test_a_simulated_gpu_reports_all_sensors_and_its_instances_none(tmp_path: Path) -> None:
+    world = NvmlWorld(tmp_path)
+    assert None not in asdict(world.source.sensors(world.source.gpus()[0].uuid)).values()
+    SimulatedGpus(tmp_path / "mig", "H100 mig 1g.10gb")
+    source = NvmlSource(tmp_path / "mig")
+    assert source.sensors(source.gpus()[0].uuid) == GpuSensors()
 
 
 def test_nvml_says_clearly_that_a_gpu_is_not_there(tmp_path: Path) -> None:

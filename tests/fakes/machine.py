@@ -27,7 +27,7 @@ from pgpu.gpu import MetricsWatch
 from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
-from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease, ProcessHolder
+from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, GpuSensors, Holder, Job, Lease, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.runtimes.running_process import RunningProcess
@@ -68,6 +68,9 @@ class FileGpus:
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         return None
+
+    def sensors(self, gpu_uuid: str) -> GpuSensors:
+        return GpuSensors()
 
     def watch_metrics(self, gpu_uuid: str) -> MetricsWatch | None:
         return None

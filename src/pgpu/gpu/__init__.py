@@ -6,7 +6,7 @@ The only room that imports NVML's binding. It also creates simulated GPUs.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pgpu.model import Gpu, GpuMemory, GpuProcess, Resource
+from pgpu.model import Gpu, GpuMemory, GpuProcess, GpuSensors, Resource
 
 
 class MetricsWatch(Protocol):
@@ -58,6 +58,14 @@ class GpuSource(Protocol):
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the percentage of the last sample period in which a kernel ran, 0–100; None if the driver does not report it."""
+        ...
+
+    def sensors(self, gpu_uuid: str) -> GpuSensors:
+        """Return temperature, power and clocks of one GPU.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
         ...
 
     def watch_metrics(self, gpu_uuid: str) -> MetricsWatch | None:

@@ -25,7 +25,7 @@ from pgpu.gpu import nvml_watch
 from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.gpu.nvml_watch import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
-from pgpu.model import Gpu, GpuMemory, GpuProcess
+from pgpu.model import Gpu, GpuMemory, GpuProcess, GpuSensors
 from pgpu.structs import replace
 
 _NO_INSTANCE = (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument)
@@ -144,6 +144,27 @@ class NvmlSource:
         with self._open_gpu(gpu_uuid, "utilisation") as handle:
             rates = _if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
+
+    def sensors(self, gpu_uuid: str) -> GpuSensors:
+        """Return temperature, power and clocks of one GPU; nothing of a MIG instance, which shares those of its GPU.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        if gpu_uuid.startswith("MIG-"):
+            return GpuSensors()
+        with self._open_gpu(gpu_uuid, "sensors") as handle:
+            drawn, limit = (
+                _if_supported(query, handle)
+                for query in (pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetEnforcedPowerLimit)
+            )
+            return GpuSensors(
+                _if_supported(lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU), handle),
+                None if drawn is None else drawn / 1000,
+                None if limit is None else limit / 1000,
+                _if_supported(lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM), handle),
+                _if_supported(lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM), handle),
+            )
 
     def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
         """Return host PIDs of processes that ran kernels on a GPU recently; None if the driver does not report it.

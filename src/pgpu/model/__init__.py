@@ -16,7 +16,7 @@ from pgpu.model.function import (
     VersionState,
     with_canary,
 )
-from pgpu.model.gpu import SIMULATED_PREFIX, Bandwidths, Gpu, GpuMemory, GpuProcess, GpuSeries, Outsider
+from pgpu.model.gpu import SIMULATED_PREFIX, Bandwidths, Gpu, GpuMemory, GpuProcess, GpuSensors, GpuSeries, Outsider
 from pgpu.model.job import (
     ANONYMOUS,
     DOCKER_UID,
@@ -94,6 +94,7 @@ __all__ = [
     "Gpu",
     "GpuMemory",
     "GpuProcess",
+    "GpuSensors",
     "GpuSeries",
     "HeldClaim",
     "Holder",

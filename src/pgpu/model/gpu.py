@@ -59,6 +59,20 @@ class GpuMemory(Struct, frozen=True):
     """Held by all processes of the machine, without what the driver reserves."""
 
 
+class GpuSensors(Struct, frozen=True):
+    """Readings of one GPU at one moment; None where the driver does not report one, as for MIG instances."""
+
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    """Drawn now by the whole board."""
+
+    power_limit_watts: float | None = None
+    clock_mhz: int | None = None
+    """Of its multiprocessors, now."""
+
+    memory_clock_mhz: int | None = None
+
+
 class GpuSeries(Struct, frozen=True):
     """Minutes of one GPU, or of all together, in columns of the same length; a minute in which nothing ran is missing."""
 

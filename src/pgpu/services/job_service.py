@@ -442,6 +442,7 @@ class JobService:
                     outsiders=tuple(each for each in outsiders if each.gpu_uuid == gpu.uuid),
                     granted_compute=room.granted_compute,
                     sharing=room.tenancy.mode,
+                    sensors=engine.gpus.sensors(gpu.uuid),
                 )
             )
         return reports

@@ -6,7 +6,7 @@ changes the interface that generated clients see.
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import GpuTime
-from pgpu.model import Gpu, Job, Outsider, Profile, SharingMode, Submission, VersionState
+from pgpu.model import Gpu, GpuSensors, Job, Outsider, Profile, SharingMode, Submission, VersionState
 from pgpu.structs import Struct
 
 END_HEADER = "Pgpu-Log-Offset"
@@ -200,6 +200,8 @@ class GpuReport(Struct, frozen=True):
 
     sharing: SharingMode | None = None
     """How the jobs on it share it; None while there is none."""
+
+    sensors: GpuSensors = GpuSensors()
 
 
 class JobReport(Struct, frozen=True):

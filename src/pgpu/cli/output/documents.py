@@ -79,7 +79,8 @@ def of_gpus(reports: "Iterable[GpuReport]") -> Document:
             for each in report.outsiders
         ]
         gpu = {**to_builtins(report.gpu), **rest}
-        gpus.append({**gpu, "jobs": list(report.jobs), "outsiders": outsiders})
+        sensors = to_builtins(report.sensors)
+        gpus.append({**gpu, "jobs": list(report.jobs), "outsiders": outsiders, "sensors": sensors})
     return document(gpus=gpus)
 
 
