@@ -17,6 +17,7 @@ _HEAVY = {
     "pgpu.client.following",
     "rich",
     "statistics",
+    "textual",
     "typer",
     "typing_extensions",
 }
@@ -42,6 +43,14 @@ def test_a_short_command_imports_no_module_that_it_does_not_need(
     done = place.run_python("-c", code)
     assert done.returncode == 0, done.stderr
     assert not absent & set(done.stdout.split())
+
+
+def test_top_imports_textual_on_a_terminal_alone(place: Place) -> None:
+    for words in (["gpus"], ["top"], ["top", "--json"]):
+        code = f"import sys; from pgpu.cli.main import main; main({words}); print(*sys.modules)"
+        done = place.run_python("-c", code)
+        assert done.returncode == 0, done.stderr
+        assert not {"rich", "textual", "typer"} & set(done.stdout.split()), words
 
 
 def test_the_ids_of_an_array_that_waits_are_found_without_a_round(place: Place) -> None:

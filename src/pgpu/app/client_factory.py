@@ -90,6 +90,7 @@ def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
 
 
 def server_address(settings: Settings) -> "Address | None":
+    """Return the address of the server that the settings name or this machine has; None for an engine in this process."""
     from pgpu.client.address import address_of, installed_server
 
     # Without the setting, the socket of this machine's server decides; `embedded` as a host reads as no address.

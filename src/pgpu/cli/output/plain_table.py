@@ -8,13 +8,9 @@ lines; a `FittedTable` keeps each row on one line: it leaves out columns of a lo
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from pgpu.cli.output.console import visible
 from pgpu.structs import Struct, replace
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _GAP = "  "
 _RESET = "\x1b[0m"
@@ -95,7 +91,7 @@ class PlainTable:
             yield from map(_GAP.join, zip(*padded, strict=True))
             return
         rows = [list(map(visible, row)) for row in rows]
-        widths = [max(1, *map(_cells, column)) for column in zip_longest(*rows, fillvalue="")]
+        widths = [max(1, *map(cell_width, column)) for column in zip_longest(*rows, fillvalue="")]
         if width is not None:
             may_wrap = self._may_wrap or [True] * len(columns)
             widths = _narrowed(widths, may_wrap, width - len(_GAP) * (len(columns) - 1))
@@ -103,13 +99,6 @@ class PlainTable:
             styles = [_STYLES.get(cell.style) if has_colours and isinstance(cell, Styled) else None for cell in styled]
             for parts in zip_longest(*map(_folded, row, widths), fillvalue=""):
                 yield _GAP.join(map(_padded, parts, widths, is_right, styles))
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        """Yield the lines where rich draws the table among other things, as `pgpu top` does."""
-        from rich.text import Text
-
-        for line in self.lines(options.max_width, has_colours=console.color_system is not None):
-            yield Text.from_ansi(line, no_wrap=True, end="\n")
 
 
 class Column(Struct, frozen=True):
@@ -189,7 +178,7 @@ def _short_ids(ids: Sequence[str]) -> list[str]:
 
 def _fitted(columns: Mapping[Column, list[str]], width: int) -> dict[Column, list[str]]:
     """Leave out and cut columns until rows are no wider than the terminal, if that is possible."""
-    natural = {column: max(map(_cells, (column.title, *cells))) for column, cells in columns.items()}
+    natural = {column: max(map(cell_width, (column.title, *cells))) for column, cells in columns.items()}
 
     def excess(widths: Mapping[Column, int]) -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
@@ -203,13 +192,14 @@ def _fitted(columns: Mapping[Column, list[str]], width: int) -> dict[Column, lis
     widths = dict(natural)
     while excess(widths) > 0 and (cuttable := [column for column in widths if widths[column] > least[column]]):
         widths[max(cuttable, key=widths.__getitem__)] -= 1
-    return {column: [_cut(cell, widths[column]) for cell in columns[column]] for column in widths}
+    return {column: [cut(cell, widths[column]) for cell in columns[column]] for column in widths}
 
 
-def _cut(text: str, width: int) -> str:
-    if _cells(text) <= width:
+def cut(text: str, width: int) -> str:
+    """Return a text that takes at most some places of a terminal, one cut off ends with `…`."""
+    if cell_width(text) <= width:
         return text
-    end = next((end for end in range(len(text), 0, -1) if _cells(text[:end]) < width), 0)
+    end = next((end for end in range(len(text), 0, -1) if cell_width(text[:end]) < width), 0)
     return f"{text[:end].rstrip()}…"
 
 
@@ -222,7 +212,7 @@ def _is_narrow(text: str) -> bool:
     return text.isascii() or text.replace("…", "").isascii()
 
 
-def _cells(text: str) -> int:
+def cell_width(text: str) -> int:
     """Return the width of a text on a terminal: characters of East Asia and emoji take two places, combining ones none."""
     if _is_narrow(text):
         return len(text)
@@ -260,19 +250,19 @@ def _narrowed(widths: Sequence[int], may_wrap: Sequence[bool], most: int) -> lis
 
 def _folded(text: str, width: int) -> list[str]:
     """Return a cell in lines of at most a width: broken between words, and inside of a word that is longer than a line."""
-    if _cells(text) <= width:
+    if cell_width(text) <= width:
         return [text]
     lines, line = [], ""
     for word in _WORD.findall(text):
-        if _cells(line) + _cells(word.rstrip()) <= width:
+        if cell_width(line) + cell_width(word.rstrip()) <= width:
             line += word
             continue
         if line:
             lines.append(line.rstrip())
         rest = word
-        while _cells(rest.rstrip()) > width:
+        while cell_width(rest.rstrip()) > width:
             # At least one character, or a column of one place would never end in front of one that takes two.
-            count = next((end for end in range(len(rest), 1, -1) if _cells(rest[:end]) <= width), 1)
+            count = next((end for end in range(len(rest), 1, -1) if cell_width(rest[:end]) <= width), 1)
             lines.append(rest[:count])
             rest = rest[count:]
         line = rest
@@ -280,6 +270,6 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _padded(text: str, width: int, is_right: bool, style: int | None) -> str:
-    padding = " " * (width - _cells(text))
+    padding = " " * (width - cell_width(text))
     shown = text if style is None else f"\x1b[{style}m{text}{_RESET}"
     return padding + shown if is_right else shown + padding

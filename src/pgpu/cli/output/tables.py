@@ -128,23 +128,23 @@ def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float 
     # GPUs on which a job is held: there jobs take turns, and one that is not held has the turn.
     turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
     # Jobs without a GPU compute as anywhere; a column tells simulated jobs from others where both are in one table.
-    models = [_simulated_model(report.job) for report in reports]
+    models = [simulated_model(report.job) for report in reports]
     is_mixed = any(models) and any(
         not model and not report.job.request.is_without_gpu for model, report in zip(models, reports, strict=True)
     )
     table = FittedTable(_JOBS, heading=simulated_heading(models), is_uncut=is_uncut)
     for model, report in zip(models, reports, strict=True):
-        cells = _job_cells(report, now, turns, is_uncut=is_uncut)
+        cells = job_cells(report, now, turns, is_uncut=is_uncut)
         cells["SIMULATED"] = model or "" if is_mixed else ""
         table.add_row(*(cells[column.title] for column in _JOBS))
     return table
 
 
-def _simulated_model(job: Job) -> str | None:
+def simulated_model(job: Job) -> str | None:
     return job.gpu_model if job.is_simulated else None
 
 
-def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Styled | str]:
+def job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Styled | str]:
     job, spec = report.job, report.job.spec
     granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
     is_advisory = job.lease is not None and job.lease.is_advisory and not job.state.is_final
@@ -202,7 +202,7 @@ def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: flo
     """Lay out waiting jobs, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
     found = list(reports)
-    models = [_simulated_model(report.job) for report in found]
+    models = [simulated_model(report.job) for report in found]
     table = FittedTable(_QUEUE, heading=simulated_heading(models), is_uncut=is_uncut)
     for report in found:
         job = report.job
@@ -224,7 +224,7 @@ def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: flo
 def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None) -> FittedTable:
     """Lay out the jobs of a submission that was not made, by name or number, one on each line."""
     now = time.time() if now_seconds is None else now_seconds
-    table = FittedTable(_DRY_RUN, heading=simulated_heading(_simulated_model(report.job) for report in reports))
+    table = FittedTable(_DRY_RUN, heading=simulated_heading(simulated_model(report.job) for report in reports))
     for number, report in enumerate(reports, 1):
         job = report.job
         table.add_row(

@@ -1,9 +1,9 @@
-"""Verbs for the machine: `gpus`, `top` with a live view, `doctor`, and `version` for bug reports."""
+"""Verbs for the machine: `gpus`, `top`, `doctor`, and `version` for bug reports."""
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,34 +14,13 @@ from pgpu.cli.option_table import JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.distribution import extra_hint, installed_version
 from pgpu.errors import RequestError
-from pgpu.structs import Struct, to_builtins
+from pgpu.structs import to_builtins
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-    from pgpu.client import Client, GpuReport, JobReport
+    from pgpu.client import GpuReport
     from pgpu.model.finding import Finding
 
-_REFRESH_SECONDS = 1.0
 _MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
-
-
-class SortOrder(Struct, frozen=True):
-    """One way to sort jobs in the live view."""
-
-    key: str
-    """The key that chooses it."""
-
-    name: str
-    sort_key: "Callable[[JobReport], Any]"
-
-
-SORT_ORDERS = (
-    SortOrder("u", "use", lambda report: -sum(use.used_bytes for use in report.use)),
-    SortOrder("m", "memory asked", lambda report: -report.job.request.memory_bytes * report.job.request.gpu_count),
-    SortOrder("a", "age", lambda report: report.job.created_at_seconds),
-    SortOrder("n", "name", lambda report: (report.job.spec.name or "", report.job.id)),
-)
 
 
 @takes(*LIST_OPTIONS, JSON)
@@ -80,70 +59,37 @@ def gpus(invocation: Invocation, **given: Any) -> None:
 
 
 @takes(JSON)
-def top(invocation: Invocation, *, as_json: bool) -> None:
-    """Watch GPUs and jobs, refreshed each second.
+def top(invocation: Invocation, *, as_json: bool) -> int:
+    """Watch GPUs, slices and jobs; stop and resize them by key.
 
-    Keys sort by use (u), slice (m), age (a) or name (n); q quits. Into a pipe, it prints once.
+    Read anew each second; ? shows the keys. Into a pipe, or with input or errors redirected, it prints one table.
     """
-    client = invocation.client()
+    settings = invocation.settings()
+    client = invocation.make_client(settings)
     if as_json:
         console.print_json(documents.of_top(client.gpus(), client.jobs(include_final=False)))
-    elif sys.stdout.isatty() and sys.stdin.isatty():
-        _watch(client)
-    else:
-        console.print_table(_render(client, SORT_ORDERS[0]))
+        return exits.OK
+    is_dumb = os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+    if not is_dumb and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        from pgpu.app.client_factory import server_address
+        from pgpu.cli.top.app import Target, watch
+        from pgpu.client.address import TcpAddress
 
-
-def _render(client: "Client", order: SortOrder) -> "Group":
-    from rich.console import Group
-    from rich.text import Text
-
+        address = server_address(settings)
+        return watch(
+            Target(
+                client,
+                os.uname().nodename if address is None else str(address),
+                None if isinstance(address, TcpAddress) else os.geteuid(),
+                settings.stop_grace,
+            )
+        )
     from pgpu.cli.output import tables
 
-    # Sorting is stable: jobs with equal keys do not change places from one frame to the next.
-    jobs = sorted(client.jobs(include_final=False), key=order.sort_key)
-    keys = "  ".join(f"{each.key} {each.name}" for each in SORT_ORDERS)
-    return Group(
-        tables.of_gpus(client.gpus()),
-        Text(),
-        tables.of_jobs(jobs, is_uncut=False),
-        Text(),
-        Text(f"sorted by {order.name} · {keys} · q quit", style="dim"),
-    )
-
-
-def _watch(client: "Client") -> None:
-    """Draw each second and after each key, until q is pressed or the input ends."""
-    import select
-
-    from rich.live import Live
-
-    order = SORT_ORDERS[0]
-    with _unbuffered_keys(), Live(_render(client, order), screen=True, auto_refresh=False) as live:
-        while True:
-            # Select and read the descriptor itself: a buffered stdin could hold a key that select does not see.
-            ready, _, _ = select.select([sys.stdin], [], [], _REFRESH_SECONDS)
-            key = os.read(sys.stdin.fileno(), 1).decode("ascii", "replace").lower() if ready else None
-            # An empty read is the end of the input: the terminal was closed.
-            if key in {"q", ""}:
-                return
-            order = next((each for each in SORT_ORDERS if each.key == key), order)
-            live.update(_render(client, order), refresh=True)
-
-
-@contextmanager
-def _unbuffered_keys() -> Iterator[None]:
-    """Put the terminal into cbreak mode without echo, and restore it at the end."""
-    import termios
-    import tty
-
-    # Restored after Ctrl-C too: a shell in cbreak mode would not show what is typed.
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    console.print_table(tables.of_gpus(client.gpus()))
+    print()
+    console.print_table(tables.of_jobs(client.jobs(include_final=False), is_uncut=False))
+    return exits.OK
 
 
 @takes(
