@@ -1,8 +1,11 @@
 """The view of `pgpu top` over a client that runs nothing: what it shows, and what its keys do."""
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,10 @@ from pgpu.errors import NodeError
 from pgpu.model import GpuSeries
 from pgpu.units import GIB
 
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+DRAWS_VARIABLE = "PGPU_DRAW_TOP"
+"""Set: the pictures of the guide are drawn anew."""
+
 HOSTILE = "[red]x[/] \x1b[31mred\u202eevil\n"
 
 Use = Callable[[Any, TopApp], Awaitable[None]]
@@ -29,7 +36,7 @@ def run(client: BusyClient, use: Use, size: tuple[int, int] = (80, 24), uid: int
 
     async def shown() -> None:
         reader = PictureReader(client)
-        for _ in range(3):
+        for _ in range(30):
             picture = reader.read()
         app = TopApp(Target(client, "node-00", uid, 10.0), reader, picture)
         async with app.run_test(size=size) as pilot:
@@ -146,6 +153,28 @@ def test_a_terminal_of_any_size_is_filled(size: tuple[int, int]) -> None:
         assert [cell_width(line) for line in lines_of(app)] == [size[0]] * size[1]
 
     run(BusyClient(), use, size)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+def test_the_guide_has_a_picture_that_loads_nothing(size: tuple[int, int]) -> None:
+    path = IMAGES / f"top-{size[0]}.svg"
+
+    async def draw(pilot: Any, app: TopApp) -> None:
+        await wait_for(pilot, lambda: size[0] < 120 or "█" in "".join(lines_of(app)[3:9]))
+        drawn = app.export_screenshot(title="pgpu top")
+        # Textual's picture loads a font from a server of others; any font of one width fits, since each text has its length.
+        drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace(
+            "<!-- Generated with Rich https://www.textualize.io -->", ""
+        )
+        drawn = drawn.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+        path.write_text("\n".join(map(str.rstrip, drawn.splitlines())) + "\n", "utf-8")
+
+    if os.environ.get(DRAWS_VARIABLE):
+        run(BusyClient(), draw, size)
+    text = path.read_text("utf-8")
+    assert set(re.findall(r"https?:[^\"') ]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert "@font-face" not in text
+    assert "notebook-16" in text
 
 
 def test_what_steers_a_terminal_is_escaped_in_names_and_output() -> None:
