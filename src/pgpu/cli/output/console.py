@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from functools import cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pgpu.errors import PgpuError
@@ -110,8 +111,9 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
 
 
 @cache
+@cache
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number of a user without one."""
+    """Return a user's name, or the number of a user without one; looked up once, since it may be a question of a network."""
     import pwd
 
     from pgpu.model import OWNER_NAMES
