@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from functools import cache
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pgpu.errors import PgpuError
