@@ -32,7 +32,7 @@ class BusyClient(FakeClient):
     stopped: list[tuple[str, float]] = field(default_factory=list)
     resized: list[tuple[str, int | None, float | None]] = field(default_factory=list)
 
-    def gpus(self) -> Sequence[GpuReport]:
+    def gpus(self, simulate: str | None = None) -> Sequence[GpuReport]:
         self.readings += 1
         return [self._gpu(index) for index in range(4)]
 
@@ -118,7 +118,6 @@ class BusyClient(FakeClient):
         self,
         id_or_name: str,
         memory_bytes: int | None = None,
-        *,
         compute_share: float | None = None,
         is_strict: bool | None = None,
     ) -> Job:

@@ -234,10 +234,10 @@ def test_a_reading_that_fails_leaves_the_last_picture_with_the_error() -> None:
     class Broken(BusyClient):
         is_broken = False
 
-        def gpus(self) -> Any:
+        def gpus(self, simulate: str | None = None) -> Any:
             if self.is_broken:
                 raise NodeError("the driver is gone\n")
-            return super().gpus()
+            return super().gpus(simulate)
 
     client = Broken()
     reader = PictureReader(client)

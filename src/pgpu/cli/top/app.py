@@ -7,7 +7,6 @@ the ledger or a server.
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -318,7 +317,7 @@ class TopApp(App[int]):
 
     def show(self, picture: Picture) -> None:
         """Show another picture."""
-        if not self.is_headless and not os.isatty(sys.__stdin__.fileno()):
+        if not self.is_headless and not os.isatty(0):
             # A terminal that is not the controlling one sends no SIGHUP when it is closed, and Textual reads its end for ever.
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGHUP)
