@@ -22,7 +22,7 @@ def client() -> FakeClient:
 
 @pytest.fixture
 def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE"):
+    for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # of the notices that are printed once
