@@ -63,7 +63,7 @@ class BusyClient(FakeClient):
     def _job(self, number: int, size: int) -> Job:
         program = _PROGRAMS[number % 5]
         return Job(
-            f"{number * 7919 + 0x4A1000000:012x}",
+            f"{(number + 7) * 0x9E3779B97F4A7C15 % 2**48:012x}",
             JobSpec(
                 ("python", f"{program}.py", "--seed", str(number)), "process", name=self.name or f"{program}-{number}"
             ),

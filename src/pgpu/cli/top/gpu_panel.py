@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pgpu.cli.output.console import visible
 from pgpu.cli.output.plain_table import cell_width
 from pgpu.cli.output.tables import simulated_heading, simulated_model
-from pgpu.cli.top.drawing import Line, Slice, Span, bar, buckets, chart, line_width, spread
+from pgpu.cli.top.drawing import Line, Slice, Span, bar, buckets, chart, line_width, spread, tinted
 from pgpu.cli.top.picture import Picture
 from pgpu.client import GpuReport, JobReport
 from pgpu.model import JobState
@@ -146,7 +146,7 @@ def history(picture: Picture, chosen: int, minutes: int, width: int, height: int
         Span(f"GPU {report.gpu.place}", DARK.accent, is_bold=True),
         Span(f"  last {format_duration(60.0 * minutes * count)}   "),
         Span("█ used  ", DARK.used),
-        Span("█ reserved  ", DARK.reserved),
+        Span("█ reserved  ", tinted(DARK.reserved)),
         Span("█ busy", DARK.share),
     ]
     total_bytes = report.gpu.memory_bytes
