@@ -13,7 +13,7 @@ from tests.fakes.busy_client import BusyClient
 from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.cli.output.plain_table import cell_width
-from pgpu.cli.top.app import Target, TopApp, line_differences
+from pgpu.cli.top.app import Target, TopApp, line_difference
 from pgpu.cli.top.drawing import Slice, Span, bar, buckets, chart, sparkline
 from pgpu.cli.top.job_table import SORT_ORDERS, is_own, row, rows, titles, widths
 from pgpu.cli.top.log_tail import LogTail, log_line
@@ -261,11 +261,9 @@ def test_the_uid_of_a_server_over_tcp_is_not_guessed() -> None:
 
 def test_only_the_part_of_a_line_that_differs_is_sent() -> None:
     old = (Span("name"), Span("  7 ", "#ff0000"), Span("end"))
-    assert line_differences(old, (Span("name"), Span("  8 ", "#ff0000"), Span("end")), 80) == [(4, 8)]
-    assert line_differences(old, (Span("NAME"), Span("  7 ", "#ff0000"), Span("END")), 80) == [(0, 4), (8, 11)]
-    assert line_differences(old, (Span("NAME"), Span("  8 "), Span("end")), 80) == [(0, 8)]
-    assert line_differences(old, (*old, Span("more")), 80) == [(11, 80)]
-    assert line_differences((), old, 80) == [(0, 80)]
+    assert line_difference(old, (Span("name"), Span("  8 ", "#ff0000"), Span("end")), 80) == (4, 8)
+    assert line_difference(old, (*old, Span("more")), 80) == (11, 80)
+    assert line_difference((), old, 80) == (0, 80)
 
 
 def test_a_bar_has_its_width_and_shows_what_is_used_reserved_and_free() -> None:

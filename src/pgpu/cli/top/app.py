@@ -1,7 +1,7 @@
 """The application of `pgpu top`: widgets of lines, keys, and the screens behind them.
 
-`Lines` uses Textual's line API: it keeps the lines that the terminal shows, and of each line that differs only the spans that
-differ are drawn and sent. Changes (stop, resize) run in threads of their own, so the screen never waits for
+`Lines` uses Textual's line API: it keeps the lines that the terminal shows, and of each line that differs only the part between the
+first and the last differing span is drawn and sent. Changes (stop, resize) run in threads of their own, so the screen never waits for
 the ledger or a server.
 """
 
@@ -102,8 +102,8 @@ class Lines(ScrollView):
         for number in range(first, first + self.size.height):
             line = line_of(number) if number < count else ()
             if (old := before.get(number)) != line:
-                for begin, end in line_differences(old or (), line, self.size.width):
-                    self.refresh(Region(begin, number - first, end - begin, 1))
+                begin, end = line_difference(old or (), line, self.size.width)
+                self.refresh(Region(begin, number - first, end - begin, 1))
             self._shown[number] = line
 
     def show_all(self, lines: Sequence[Line]) -> None:
@@ -128,21 +128,21 @@ class JobLines(Lines, inherit_bindings=False):
     """The jobs: keys that scroll lines move the mark here."""
 
 
-def line_differences(old: Line, new: Line, width: int) -> list[tuple[int, int]]:
-    """Return the parts of a line that differ, each by its first place and the place behind its last one."""
-    widths_of = [cell_width(span.text) for span in new]
-    if [cell_width(span.text) for span in old] != widths_of:
-        same = next(
-            (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
-        )
-        return [(min(sum(widths_of[:same]), width - 1), width)]
-    found: list[tuple[int, int]] = []
-    end = 0
-    for before, after, size in zip(old, new, widths_of, strict=True):
-        begin, end = end, end + size
+def line_difference(old: Line, new: Line, width: int) -> tuple[int, int]:
+    """Return the first place that differs and the place behind the last one."""
+    begin = 0
+    for before, after in zip(old, new, strict=False):
         if before != after:
-            found.append((found.pop()[0] if found and found[-1][1] == begin else begin, end))
-    return found
+            break
+        begin += cell_width(after.text)
+    if sum(cell_width(span.text) for span in old) != sum(cell_width(span.text) for span in new):
+        return min(begin, width - 1), width
+    end = sum(cell_width(span.text) for span in new)
+    for before, after in zip(reversed(old), reversed(new), strict=False):
+        if before != after or end <= begin:
+            break
+        end -= cell_width(after.text)
+    return min(begin, width - 1), max(begin + 1, end)
 
 
 class TextScreen(ModalScreen[None]):

@@ -10,7 +10,7 @@ from typing import Any
 from pgpu.cli.output.console import user_name, visible
 from pgpu.cli.output.plain_table import Styled, cell_width, cut
 from pgpu.cli.output.tables import job_cells, simulated_model
-from pgpu.cli.top.drawing import Line, Span, sparkline
+from pgpu.cli.top.drawing import Line, Span, joined, sparkline
 from pgpu.cli.top.picture import Picture
 from pgpu.client import JobReport
 from pgpu.model import Job, JobState
@@ -144,9 +144,8 @@ def row(
         if column == "GPU" and colour is not None:
             tone = colour
         spans.append(Span(_padded(cut(visible(text), width), column, width), tone, back))
-    # One span for each column, with the gap behind it: what changes in one of them is sent without the others.
-    *first, last = spans
-    return (*(Span(f"{span.text} ", span.colour, back) for span in first), last)
+    gap = Span(" ", back=back)
+    return joined(part for number, span in enumerate(spans) for part in ((gap, span) if number else (span,)))
 
 
 def _cell(
