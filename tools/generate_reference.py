@@ -44,6 +44,18 @@ BANNER = "<!-- Written by tools/generate_reference.py: change the program and ru
 SOURCE = Path(errors.__file__).parent
 _VARIABLE = "…"
 _DIGITS = 5
+_LEAST_LETTERS = 12
+"""Of a message with variable parts; one more where it begins with one."""
+
+_OF_THE_PARSER = (
+    ("No such option: ", ""),
+    ("No such command ", ""),
+    ("Missing argument ", ""),
+    ("Got unexpected extra argument", "(", ")"),
+    ("Option ", " requires an argument"),
+    ("Invalid value for ", ": ", ""),
+)
+"""Messages of Typer, which are not in pgpu's text."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,21 @@ class Message:
         return "E" + sha256("\0".join(self.parts).encode()).hexdigest()[:_DIGITS]
 
     @property
+    def is_recognisable(self) -> bool:
+        """Whether it has so much text of its own that hardly a message of another program matches."""
+        letters = sum(each.isalnum() for part in self.parts for each in part)
+        return len(self.parts) == 1 or letters >= _LEAST_LETTERS + (not self.parts[0])
+
+    @property
     def text(self) -> str:
         return _VARIABLE.join(self.parts)
 
 
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
-    codes = json.dumps({each.code: each.parts for each in messages()}, ensure_ascii=False, indent=0)
+    codes = json.dumps(
+        {each.code: each.parts for each in messages() if each.is_recognisable}, ensure_ascii=False, indent=0
+    )
     return {
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "settings.md": settings_page(),
@@ -200,7 +220,9 @@ def messages() -> list[Message]:
     kinds = sorted(
         classes, key=lambda name: next(at for at, line in enumerate(lines) if line.startswith(f"class {name}("))
     )
-    found: dict[tuple[str, ...], Message] = {}
+    found: dict[tuple[str, ...], Message] = {
+        parts: Message("RequestError", parts, "see `… --help`") for parts in _OF_THE_PARSER
+    }
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         scopes = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -261,7 +283,8 @@ def errors_page() -> str:
     found = messages()
     intro = (
         "Behind a message stands its code, which is also `code` in JSON: `errors.md#e4f2a1` is the line of E4f2a1. `…` stands"
-        " for what differs from call to call. A message without a code is another program's."
+        " for what differs from call to call. A message without a code is another program's, or has too little text of its own"
+        " to be recognised."
     )
     parts = [f"# Error messages\n\n{BANNER}\n{intro}"]
     for kind in dict.fromkeys(each.kind for each in found):
@@ -275,9 +298,8 @@ def errors_page() -> str:
 
 
 def _message_row(each: Message) -> str:
-    return (
-        f'| <a id="{each.code.lower()}"></a>{each.code} | {_as_markdown(each.text)} | {_as_markdown(each.hint or "")} |'
-    )
+    code = f'<a id="{each.code.lower()}"></a>{each.code}' if each.is_recognisable else ""
+    return f"| {code} | {_as_markdown(each.text)} | {_as_markdown(each.hint or '')} |"
 
 
 def _as_markdown(text: str) -> str:

@@ -90,7 +90,8 @@ def _unit_bytes(unit: str, text: str) -> int:
         raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
     if rest == "" and unit.isupper():
         raise RequestError(
-            f"{quoted(text)} is ambiguous", hint=f"write {unit}iB for powers of 1024 or {unit}B for powers of 1000"
+            f"{quoted(text)} is ambiguous as an amount",
+            hint=f"write {unit}iB for powers of 1024 or {unit}B for powers of 1000",
         )
     base = 1000 if rest == "B" else KIB
     return int(base**power)
@@ -110,7 +111,8 @@ def parse_compute_share(text: str) -> float:
         raise RequestError(f"{quoted(text)} is not a share of a GPU's time", hint=_SHARE_EXAMPLES)
     if match["percent"] is None and "." not in match["number"]:
         raise RequestError(
-            f"{quoted(text)} is ambiguous", hint=f"write {quoted(text)[1:-1]}% for hundredths, or 0.3 for 30%"
+            f"{quoted(text)} is ambiguous as a share",
+            hint=f"write {quoted(text)[1:-1]}% for hundredths, or 0.3 for 30%",
         )
     share = round(float(match["number"]) / (100 if match["percent"] else 1), 6)
     if not SMALLEST_COMPUTE_SHARE <= share <= 1:

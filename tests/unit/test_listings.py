@@ -184,6 +184,14 @@ def test_output_forms_of_ps(filled: Run, capsys: pytest.CaptureFixture[str]) -> 
     assert shown(filled, capsys, "gpus", "-q") == f"{GPU.uuid}\n"
 
 
+@pytest.mark.parametrize("both", ["-a", "-aa"], ids=["direct parser", "Typer, which alone reads groups of letters"])
+@pytest.mark.parametrize("form", [("--json",), ("-q",), ("--format", "{{.Job}}"), ("-o", "name")], ids=" ".join)
+def test_whole_rows_may_be_asked_for_beside_another_form(
+    filled: Run, capsys: pytest.CaptureFixture[str], both: str, form: tuple[str, ...]
+) -> None:
+    assert shown(filled, capsys, "ps", both, "--no-trunc", *form) == shown(filled, capsys, "ps", "--all", *form)
+
+
 def test_a_template_is_filled_with_columns(filled: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(filled, capsys, "ps", "--format", "{{.Name}}={{ .MEMORY }}", "-n", "4").splitlines() == [
         "one=0/2 GiB",
@@ -225,6 +233,8 @@ def test_filters_of_one_column_add_up_and_those_of_several_narrow_down(
         (("ps", "--filter", "state"), "not COLUMN=VALUE", "state=running"),
         (("ps", "--filter", "nothing=1"), "no column 'nothing'", "job, name, user"),
         (("ps", "-n", "many"), "many", "--help"),
+        (("ps", "-n", "-1"), "--last -1 is no number of rows", "-n 10"),
+        (("queue", "--last=-3"), "--last -3 is no number of rows", "-n 10"),
         (("history", "a", "b"), "unexpected extra argument", "--help"),
         (("ps", "--kubernetes", "-q"), "as a table or as --json", "leave out"),
     ],

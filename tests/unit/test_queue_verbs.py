@@ -209,6 +209,10 @@ BAD_WORDS = [
     ((*SUBMIT, "--image", "img", "--", "a\udcff"), "an argument of a container must be UTF-8: 'a\\udcff'", None),
     ((*SUBMIT, "--name", "", "--", "true"), "'' is not a valid name", "letters"),
     ((*SUBMIT, "--name", "-x", "--", "true"), "'-x' is not a valid name", "letters"),
+    *(
+        ((*SUBMIT, "--name", name, "--", "true"), "is not a valid name", "letters")
+        for name in ("\u3164", "a\u115f", "\u1160b", "x\uffa0", "k\u17b4", "k\u17b5", "v\ufe0f", "g\u034f")
+    ),
     ((*SUBMIT, "--name", "x" * 127, "--array", "0-10", "--", "true"), "is too long", "index included"),
     ((*SUBMIT, "--workdir", "\udcff", "--", "true"), "no such directory", None),
     ((*SUBMIT, "--env-file", "\udcff", "--", "true"), "cannot be read", None),

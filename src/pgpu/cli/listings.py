@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pgpu.cli.option_table import OUTPUT, Option, OptionKind, wants_json
 from pgpu.cli.output import console
 from pgpu.errors import UsageError
-from pgpu.structs import Struct
+from pgpu.structs import Struct, replace
 from pgpu.units import quoted
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _TABLE = "table "
 _REFRESH_SECONDS = 2.0
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
+_LIMIT = Option("limit", OptionKind.NUMBER, ("--last", "-n"), "Print only this many rows, the last ones.", "N")
 QUIET = Option("is_quiet", OptionKind.FLAG, ("--quiet", "-q"), "Print ids only.")
 LIST_OPTIONS = (
     OUTPUT,
@@ -44,10 +45,15 @@ LIST_OPTIONS = (
         "COLUMN=VALUE",
     ),
     QUIET,
-    Option("limit", OptionKind.NUMBER, ("--last", "-n"), "Print only this many rows, the newest ones.", "N"),
+    _LIMIT,
     Option("watches", OptionKind.FLAG, ("--watch", "-w"), "Print again every 2 s until Ctrl-C."),
 )
 """Beside `--json`, which stands last in each verb."""
+
+OPTIONS_OF_FIRST = tuple(
+    replace(_LIMIT, help="Print only this many rows, the first ones.") if row is _LIMIT else row for row in LIST_OPTIONS
+)
+"""Likewise of verbs whose most important rows stand above."""
 
 
 class Kind(Struct, frozen=True):
@@ -60,7 +66,8 @@ class Kind(Struct, frozen=True):
     identify: Callable[[Any], tuple[str, str]]
     """Returns id and name of a report; empty for one that cannot be named in another call."""
 
-    is_newest_first: bool = False
+    keeps_first: bool = False
+    """Whether `-n` keeps the first rows; else the last ones."""
 
 
 class ListOptions(Struct, frozen=True, kw_only=True):
@@ -89,6 +96,8 @@ class ListOptions(Struct, frozen=True, kw_only=True):
         given = [flag for flag, is_given in forms.items() if is_given]
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} contradict each other", hint="leave one of them out")
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"--last {self.limit} is no number of rows", hint="write it like -n 10")
         for each in self.filters:
             if not each.partition("=")[1]:
                 raise UsageError(f"--filter {quoted(each)} is not COLUMN=VALUE", hint="write it like state=running")
@@ -176,7 +185,7 @@ def _selected(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> Seque
         ]
     if options.limit is None:
         return reports
-    return reports[: options.limit] if kind.is_newest_first else reports[max(0, len(reports) - options.limit) :]
+    return reports[: options.limit] if kind.keeps_first else reports[max(0, len(reports) - options.limit) :]
 
 
 def _parts(text: str) -> set[str]:

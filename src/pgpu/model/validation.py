@@ -13,6 +13,9 @@ from pgpu.model.lease import Request, SharingWish
 from pgpu.units import SMALLEST_COMPUTE_SHARE, composed, is_bytes, is_text, quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+_INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
+"""Letters and marks without a picture of their own (Unicode's Default_Ignorable_Code_Point), as a class of a pattern."""
+
 _LONGEST_NAME = 128
 
 # Longest argument or variable that Linux accepts (MAX_ARG_STRLEN in execve(2), with its terminating zero).
@@ -144,13 +147,15 @@ def _check_name(submission: Submission) -> None:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a name has letters, digits and marks of any script, and `_ . -` after the first; never what steers a terminal."""
+    """Whether a name has letters, digits and marks of any script, and `_ . -` after the first; never what is invisible."""
     if name.isascii():
         return bool(_NAME.fullmatch(name))
     from unicodedata import category  # noqa: PLC0415 - most names are of ASCII
 
-    return name[0].isalnum() and all(
-        each.isalnum() or each in "_.-" or category(each).startswith("M") for each in name[1:]
+    return (
+        name[0].isalnum()
+        and all(each.isalnum() or each in "_.-" or category(each).startswith("M") for each in name[1:])
+        and re.search(f"[{_INVISIBLE}]", name) is None
     )
 
 

@@ -110,7 +110,6 @@ def print_error(error: PgpuError, *, as_json: bool) -> None:
 
 
 @cache
-@cache
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of a user without one; looked up once, since it may be a question of a network."""
     import pwd

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
-from pgpu.cli.listings import LIST_OPTIONS, Kind, ListOptions, print_listing
+from pgpu.cli.listings import LIST_OPTIONS, OPTIONS_OF_FIRST, Kind, ListOptions, print_listing
 from pgpu.cli.option_table import GRACE, JOBS, JSON, ONE_JOB, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport, QueueReport
@@ -71,9 +71,9 @@ def ps(
     **given: Any,
 ) -> None:
     """List jobs: what runs, what it holds, and why others wait."""
-    if is_uncut:
-        given["output"] = given["output"] or "wide"
     options = ListOptions(**given)
+    if is_uncut and options.wants_table:
+        options = replace(options, output="wide")
     if of_kubernetes:
         _list_pods(options, driver, include_final=include_final)
         return
@@ -271,14 +271,14 @@ def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_j
     )
 
 
-@takes(replace(ONE_JOB, kind=OptionKind.OPTIONAL_WORD, metavar="[JOB]"), *LIST_OPTIONS, JSON)
+@takes(replace(ONE_JOB, kind=OptionKind.OPTIONAL_WORD, metavar="[JOB]"), *OPTIONS_OF_FIRST, JSON)
 def queue(invocation: Invocation, *, job: str | None, **given: Any) -> None:
     """List waiting jobs: order, reason, expected start.
 
     A job that waits for others (--after) has no place in the order until they ended. With a JOB, explain why it waits: the
     rule that decides, its figures, and what is free on each GPU.
     """
-    kind = Kind(_table_of_queue, documents.of_queue, lambda report: _identity(report.job), is_newest_first=True)
+    kind = Kind(_table_of_queue, documents.of_queue, lambda report: _identity(report.job), keeps_first=True)
     options = ListOptions(**given)
     if job is None:
         print_listing(options, kind, invocation.client().queue)

@@ -15,7 +15,7 @@ from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.job_arguments import read_submission
 from pgpu.cli.job_options import PROFILE, JobOptions, rows_of
-from pgpu.cli.listings import LIST_OPTIONS, Kind, ListOptions, print_listing
+from pgpu.cli.listings import OPTIONS_OF_FIRST, Kind, ListOptions, print_listing
 from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.errors import NodeError, RequestError
@@ -44,7 +44,7 @@ _WEEK = "7d"
         "gpu", OptionKind.FLAG, ("--gpu",), "Show the memory and the time of the GPUs instead, a line for each day."
     ),
     Option("since", OptionKind.TEXT, ("--since",), "With --gpu, so far back; a week is kept [7d].", "DURATION"),
-    *LIST_OPTIONS,
+    *OPTIONS_OF_FIRST,
     JSON,
 )
 def history(invocation: Invocation, *, program: str | None, gpu: bool, since: str | None, **given: Any) -> None:
@@ -76,7 +76,7 @@ def history(invocation: Invocation, *, program: str | None, gpu: bool, since: st
         lambda reports, is_uncut: tables.of_calls(reports, is_uncut=is_uncut),
         documents.of_history,
         lambda call: (call.signature, ""),
-        is_newest_first=True,
+        keeps_first=True,
     )
     print_listing(options, kind, read)
     for call in calls if program is not None and options.wants_table else ():
