@@ -23,6 +23,7 @@ from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
+from pgpu.ledger.change_watch import CachedRead
 from pgpu.model import Account, Gpu, Job, JobSpec, Request
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
@@ -102,6 +103,16 @@ class EngineContext:
     def queue_of(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries of jobs that use this engine's GPUs; one ledger may hold queues of several models."""
         return [entry for entry in entries if entry.job.gpu_model == self.settings.gpu_model]
+
+    @cached_property
+    def paced(self) -> CachedRead[list[Entry]]:
+        """Reads the jobs with a lease that have a share of compute or a priority."""
+
+        def read() -> list[Entry]:
+            with self.ledger.view() as view:
+                return view.paced()
+
+        return self.ledger.cached(read)
 
     # GPUs
 

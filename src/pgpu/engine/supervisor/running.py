@@ -30,7 +30,7 @@ from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
 
 _TICKS_BETWEEN_SHARES = 60
-"""After so many ticks, the share is compared with the jobs beside it; each of those sends a message when it comes or goes."""
+"""After so many ticks, the share is compared with the jobs beside it, as after the message that each of those sends."""
 
 _KILL_AGAIN_SECONDS = 5.0
 
@@ -223,6 +223,9 @@ class Running:
             for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
                 with self._errors_logged():  # A driver that fails for a moment must not end a job.
                     check(job)
+            if self._ticks % _TICKS_BETWEEN_SHARES == 0:
+                with self._errors_logged():
+                    follow_compute(self._engine.enforcer, job, self._engine.paced.get())
             if entry.stop_grace_seconds is None or self._is_stopping:
                 self._follow_suspension(job)
             else:
@@ -230,8 +233,6 @@ class Running:
         if self.watch.violation is not None and had_violation is None:
             self._report(self.watch.violation, is_end=self._engine.settings.on_violation == "stop")
         self._take_turns()
-        if self._ticks % _TICKS_BETWEEN_SHARES == 0:
-            self._wake_soon()
 
     def _is_calm(self) -> bool:
         """Whether a tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
