@@ -2,8 +2,8 @@
 
 The agents write it (`engine.history.gpu_recorder`); commands and the dashboard read it. It decides nothing: a write that fails
 drops its rows, and a damaged file is removed and begun anew. A row has some 20 bytes, and SQLite holds the file below
-`MOST_BYTES`, so 50 GPUs that are used all week fit. WAL mode without a sync per commit: readers and the writer do not wait for each
-other, and a power failure may cost the last minutes.
+`MOST_BYTES`, so 50 GPUs that are used all week fit. In WAL mode readers and the writer do not wait for each other; without any
+sync a write never waits for the disk, and a power failure may cost the file.
 """
 
 import os
@@ -62,7 +62,9 @@ class GpuHistory:
         self.path = state_directory / FILE_NAME
 
     def add(self, minute: int, rows: Iterable[GpuMinute]) -> None:
-        """Store one minute, and delete those older than a week; drops the rows if the file cannot be written.
+        """Store one minute, and delete those older than a week or in the future; drops the rows if the file cannot be written.
+
+        Without a row of the last week nothing is deleted: the clock may be wrong for a moment.
 
         Args:
             minute: Since the epoch.
@@ -84,11 +86,13 @@ class GpuHistory:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA synchronous = OFF")
             connection.execute(f"PRAGMA max_page_count = {MOST_BYTES // _PAGE_BYTES}")
             connection.executescript(_SCHEMA)
             with connection:
-                connection.execute("DELETE FROM minutes WHERE minute < ?", (minute - KEPT_SECONDS // MINUTE_SECONDS,))
+                week = minute - KEPT_SECONDS // MINUTE_SECONDS, minute
+                if connection.execute("SELECT 1 FROM minutes WHERE minute BETWEEN ? AND ? LIMIT 1", week).fetchone():
+                    connection.execute("DELETE FROM minutes WHERE minute < ? OR minute > ?", week)
                 for row in rows:
                     connection.execute("INSERT OR IGNORE INTO gpus (uuid) VALUES (?)", (row.gpu_uuid,))
                     # Two agents of one minute, one after the other: the second one's means stay.
