@@ -34,9 +34,16 @@ def test_what_is_written_is_read_and_a_minute_without_a_row_is_missing(tmp_path:
 
 def test_older_than_a_week_is_deleted(tmp_path: Path) -> None:
     history = GpuHistory(tmp_path)
-    history.add(NOON, [ROW])
-    history.add(NOON + KEPT_SECONDS // 60 + 1, [ROW])
-    assert len(history.series(0)[0].at_seconds) == 1
+    for minute in (0, 1, KEPT_SECONDS // 60 + 1):
+        history.add(NOON + minute, [ROW])
+    assert len(history.series(0)[0].at_seconds) == 2
+
+
+def test_a_minute_of_a_wrong_clock_deletes_no_other_and_goes_with_the_next_one(tmp_path: Path) -> None:
+    history = GpuHistory(tmp_path)
+    for minute in (NOON, 2 * NOON, NOON + 1, 1, NOON + 2):
+        history.add(minute, [ROW])
+    assert history.series(0)[0].at_seconds == tuple((NOON + number) * 60 for number in range(3))
 
 
 def test_a_damaged_file_is_begun_anew(tmp_path: Path) -> None:
@@ -118,3 +125,17 @@ def test_an_agent_records_the_means_of_a_minute_once_it_is_over_and_nothing_whil
     assert series.reserved_bytes == (4 * GIB,)
     recorder.flush()
     assert len(history.series(0)[0].at_seconds) == 2
+
+
+def test_gpus_that_cannot_be_read_are_tried_again_after_ten_seconds(tmp_path: Path) -> None:
+    engine = make_machine(tmp_path, [10 * GIB])
+    (tmp_path / "gpus.json").unlink()
+    clock, failed = Clock(), 0
+    recorder = GpuRecorder(engine, lambda: clock.seconds)
+    for _ in range(20):
+        try:
+            recorder.tick(is_used=True)
+        except OSError:
+            failed += 1
+        clock.seconds += 1
+    assert failed == 2

@@ -234,7 +234,7 @@ def test_jobs_that_need_nothing_have_no_thread_and_the_main_one_measures_them(ma
     def has_measured_alone_three_times() -> bool:
         before = waits()
         until(lambda: waits() >= before + 3)
-        return has_one_thread(keeper)
+        return has_no_thread_of_a_job(keeper)
 
     until(has_measured_alone_three_times)
     machine.engine.ask_to_stop(jobs[0].id, 0.0)
@@ -246,13 +246,14 @@ def test_jobs_that_need_nothing_have_no_thread_and_the_main_one_measures_them(ma
 def test_a_job_without_a_thread_is_taken_over_by_the_next_agent(machine: World) -> None:
     job = machine.submit(("sleep", "600"), gib=1)
     machine.until_running(job)
-    until(lambda: has_one_thread(machine.until_supervised(job)))
+    until(lambda: has_no_thread_of_a_job(machine.until_supervised(job)))
     old = machine.kill_agent()
     machine.until_supervised_by_another(job, old)
-    until(lambda: has_one_thread(machine.until_supervised(job)))
+    until(lambda: has_no_thread_of_a_job(machine.until_supervised(job)))
     machine.engine.ask_to_stop(job.id, 0.0)
     machine.until_free(job)
 
 
-def has_one_thread(process: ProcessHolder) -> bool:
-    return len(os.listdir(f"/proc/{process.pid}/task")) == 1  # noqa: PTH208 - names, not paths
+def has_no_thread_of_a_job(process: ProcessHolder) -> bool:
+    """Whether only the main thread and the spare one are left."""
+    return len(os.listdir(f"/proc/{process.pid}/task")) == 2  # noqa: PTH208 - names, not paths

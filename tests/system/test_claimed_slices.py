@@ -91,7 +91,8 @@ def holder_in(node: Node, held: HeldClaim) -> Iterator[RunningJob]:
 def test_a_held_claim_has_no_process_and_no_thread_and_is_freed_by_a_new_one(node: Node) -> None:
     held = node.hold()
     keeper = node.supervisor(held)
-    until(lambda: len(os.listdir(f"/proc/{keeper.pid}/task")) == 1)  # noqa: PTH208 - names, not paths
+    # The main and the spare one.
+    until(lambda: len(os.listdir(f"/proc/{keeper.pid}/task")) == 2)  # noqa: PTH208 - names, not paths
     assert not psutil.Process(keeper.pid).children()
     with holder_in(node, held) as running:
         node.claims.free("one")

@@ -328,8 +328,12 @@ class _Agent:
 
     def _look_around(self) -> None:
         """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
-        self._log_errors(self._watchdog.tick)
-        self._log_errors(lambda: self._recorder.tick(is_used=bool(self._holding.get())))
+        for tick in (self._watchdog.tick, lambda: self._recorder.tick(is_used=bool(self._holding.get()))):
+            # Not by `_log_errors`: an error each second would put off the next check each second.
+            try:
+                tick()
+            except PgpuError as exc:
+                self._complaints.say(exc)
         self._attendants.look()
         if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
             self._containers_at_seconds = now_seconds()

@@ -3,7 +3,8 @@
 A job has a thread while something happens: its start, its end, a client, a request to stop. After `CALM_SECONDS` without anything
 the thread ends, and what is left of the supervision is a generator that stands at its wait, and a descriptor in the loop of the
 agent's main thread. That is the job's epoll descriptor: it is ready when one of the job's own is (the pidfd, the sockets, the event
-of `beats`), and then another thread goes on with the generator. So hundreds of jobs that only run have no thread.
+of `beats`), and then another thread goes on with the generator. So hundreds of jobs that only run have no thread. One spare thread
+takes such a step where none can be created: a job that has used up the process numbers must be stopped all the same.
 
 A container of `docker run --runtime=pgpu` is attended from its creation on, which submits its request as well. Supervision that
 ends leaves its job released, queued again, or unsupervised because of an error that was logged. The agent compares the ledger
@@ -14,6 +15,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
 
 from pgpu.engine.agent.containers import SubmissionTurn, container_home
 from pgpu.engine.beats import Beats
@@ -22,7 +25,7 @@ from pgpu.engine.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.supervisor import TakeMonitor, supervision
 from pgpu.errors import JobNotFoundError, PgpuError
 from pgpu.host import thread_turns
-from pgpu.host.stderr_log import say, say_traceback
+from pgpu.host.stderr_log import Complaints, say, say_traceback
 from pgpu.structs import Struct
 
 RETRY_SECONDS = 1.0
@@ -66,7 +69,7 @@ class Attendants:
         take_monitor: TakeMonitor,
         on_end: Callable[[], None],
     ) -> None:
-        """Start nothing.
+        """Start no job.
 
         Args:
             loop: Of the agent's main thread.
@@ -94,7 +97,14 @@ class Attendants:
 
         self._last_turn: threading.Event | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._complaints = Complaints()
         threading.stack_size(_STACK_BYTES)
+        self._spare_steps: SimpleQueue[_Attended | None] = SimpleQueue()
+        self._spare = threading.Thread(target=self._take_spare_steps, name="spare", daemon=True)
+        self._is_spare_free = False
+        with suppress(RuntimeError):
+            self._spare.start()
+            self._is_spare_free = True
         thread_turns.limit_turns(_TURNS)
         loop.watch(self._event, READABLE, lambda _: self._collect())
 
@@ -127,7 +137,8 @@ class Attendants:
         self._beats.strike()
 
     def close(self) -> None:
-        """Close the event; threads that run are the process's."""
+        """Close the event and end the spare thread; other threads that run are the process's."""
+        self._spare_steps.put(None)
         self._loop.forget(self._event)
         os.close(self._event)
 
@@ -137,7 +148,7 @@ class Attendants:
         try:
             thread.start()
         except RuntimeError as exc:  # no memory or no process number is left
-            say(f"job {attended.job_id} cannot be supervised: {exc}")
+            self._complaints.say(f"job {attended.job_id} cannot be supervised: {exc}")
             return False
         attended.thread = thread
         return True
@@ -148,11 +159,24 @@ class Attendants:
             attended.timer.cancel()
         if attended.loop is not None:
             self._loop.forget(attended.loop.fileno())
-        if not self._go_on(attended):
+        if self._go_on(attended):
+            return
+        if self._is_spare_free:
+            self._is_spare_free = False
+            attended.thread = self._spare
+            self._spare_steps.put(attended)
+        else:
             attended.timer = self._loop.call_later(RETRY_SECONDS, lambda: self._wake(attended))
 
+    def _take_spare_steps(self) -> None:
+        for attended in iter(self._spare_steps.get, None):
+            self._step(attended)
+
     def _step(self, attended: _Attended) -> None:
-        attended.loop = next(attended.steps, None)
+        try:
+            attended.loop = next(attended.steps, None)
+        except BaseException:  # noqa: BLE001 - one that could not be logged: the ledger has the job, which is attended again
+            attended.loop = None
         self._stopped.append(attended)
         os.eventfd_write(self._event, 1)
 
@@ -181,7 +205,9 @@ class Attendants:
         ended = set()
         while self._stopped:
             attended = self._stopped.pop()
-            if attended.thread is not None:
+            if attended.thread is self._spare:
+                self._is_spare_free = True
+            elif attended.thread is not None:
                 attended.thread.join()
             attended.thread = None
             if attended.loop is None:

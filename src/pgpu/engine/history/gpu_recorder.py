@@ -40,7 +40,7 @@ class GpuRecorder:
             self.flush()
             self._minute = minute
         # `abs`: the clock of the machine may be set back.
-        if is_used and (not self._readings or abs(now_seconds - self._read_at_seconds) >= READING_SECONDS):
+        if is_used and abs(now_seconds - self._read_at_seconds) >= READING_SECONDS:
             self._read_at_seconds = now_seconds
             self._readings.append(self._read())
 
