@@ -54,9 +54,11 @@ def test_the_first_end_of_a_job_adds_one_job_without_a_gpu_with_what_it_inherite
         JobState.WAITING,
         "process",
     )
-    assert job.spec.command[-3:] == ("sh", "-c", "tell me")
+    assert job.spec.command[-3:] == ("notify of " + "a" * 12, "/tmp", "tell me")
+    assert job.spec.notifies == "a" * 12
+    assert entry.job.spec.notifies is None
     assert job.spec.notify is None
-    assert job.spec.working_directory == "/tmp"
+    assert job.spec.working_directory == "/"
     assert dict(job.spec.environment) == {
         "PGPU_JOB": "a" * 12,
         "PGPU_JOB_NAME": "",

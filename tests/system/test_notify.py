@@ -67,9 +67,29 @@ def test_a_command_that_hangs_holds_no_gpu_and_keeps_nothing_waiting(place: Plac
     assert place.run("run", "--memory", "20GiB", "--notify", "sleep 600", "--", "true").returncode == 0
     [hanging] = eventually(lambda: [job for job in place.json("ps")["jobs"] if job["state"] == "running"])
     assert hanging["request"]["gpu_count"] == 0
-    assert hanging["command"][:4] == ["timeout", "-k", "5", "60"]
+    assert hanging["command"][-1] == "sleep 600"
+    assert "-k 5 60" in hanging["command"][2]
+    [ended] = [job for job in place.json("ps", "-a")["jobs"] if job["state"] == "exited"]
+    assert hanging["notifies"] == ended["id"]
+    assert f"notify of {ended['id']}" in place.run("ps").stdout
     assert place.run("run", "--no-wait", "--memory", "20GiB", "--", "true").returncode == 0
     place.run("stop", "--time", "0", hanging["id"])
+
+
+def test_a_command_runs_although_the_job_removed_its_directory(place: Place, eventually: Eventually) -> None:
+    path = place.path / "told"
+    submitted = ("--memory", "1GiB", "-w", str(place.path / "gone"), "--notify", f"pwd > {path}")
+    (place.path / "gone").mkdir()
+    assert place.run("run", *submitted, "sh", "-c", "rmdir $PWD").returncode == 0
+    eventually(lambda: told(path) == [["/"]])
+
+
+def test_a_command_runs_where_the_path_of_the_job_is_of_no_use(place: Place, eventually: Eventually) -> None:
+    path = place.path / "told"
+    notify = f"echo told > {path}"
+    done = place.run("run", "--memory", "1GiB", "--notify", notify, "/bin/true", PATH="/nowhere")
+    assert done.returncode == 0
+    eventually(lambda: told(path) == [["told"]])
 
 
 def agent_of(place: Place) -> int:

@@ -93,6 +93,21 @@ class Mount(Struct, frozen=True):
     """Docker's own options, such as `ro` or `rw,z`; empty for the engine's default."""
 
 
+END_SHELL = (
+    "/bin/sh",
+    "-c",
+    (
+        'cd -- "$1" 2>/dev/null || cd /; '
+        '[ ! -x /usr/bin/timeout ] || exec /usr/bin/timeout -k 5 60 /bin/sh -c "$2"; '
+        '! command -v timeout >/dev/null || exec timeout -k 5 60 /bin/sh -c "$2"; exec /bin/sh -c "$2"'
+    ),
+)
+"""Runs a job's `notify` command, `$2`, in the job's working directory, `$1`; `$0` is `notify of JOB`.
+
+It runs in `/` where that directory is gone, and without a limit of time where there is no `timeout`.
+"""
+
+
 class JobSpec(Struct, frozen=True):
     """What to run and how; the same terms as `docker run`."""
 
@@ -155,6 +170,12 @@ class JobSpec(Struct, frozen=True):
 
     notify: str | None = None
     """Command of a shell that runs on the host as the job's owner once it has ended; see `ledger.end_commands`."""
+
+    @property
+    def notifies(self) -> str | None:
+        """Id of the ended job whose `notify` command it runs; None for any other job."""
+        prefix, _, job_id = (self.command[3] if self.command[:3] == END_SHELL else "").partition(" of ")
+        return job_id if prefix == "notify" else None
 
     @property
     def has_program(self) -> bool:

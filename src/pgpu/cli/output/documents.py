@@ -146,6 +146,7 @@ def _job(report: "JobReport") -> Document:
         "resumed_at_seconds": job.resumed_at_seconds,
         "serves": job.spec.serves,
         "notify": job.spec.notify,
+        "notifies": job.spec.notifies,
         "offered_value": job.offered_value,
         "reclaimed_at_seconds": job.reclaimed_at_seconds,
         "parked_at_seconds": job.parked_at_seconds,

@@ -13,7 +13,7 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name
 from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable, Styled
 from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
-from pgpu.model import SIMULATED_PREFIX, Gpu, GpuSeries, Job, JobState, Outsider, SharingMode
+from pgpu.model import SIMULATED_PREFIX, Gpu, GpuSeries, Job, JobSpec, JobState, Outsider, SharingMode
 from pgpu.units import format_duration, format_memory, format_share, format_use
 
 if TYPE_CHECKING:
@@ -163,9 +163,15 @@ def job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncu
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         **_time_cells(report, turns, now_seconds),
         "IMAGE": spec.image or "",
-        # The command of a replica is pgpu's own; its function is more useful.
-        "COMMAND": _command(spec.command, is_uncut) if spec.serves is None or is_uncut else f"serves {spec.serves}",
+        "COMMAND": _command_cell(spec, is_uncut),
     }
+
+
+def _command_cell(spec: JobSpec, is_uncut: bool) -> str:
+    # The command of a replica and of an end are pgpu's own; what they are for is more useful.
+    if spec.notifies is not None:
+        return f"notify of {spec.notifies}" + (f": {spec.command[-1]}" if is_uncut else "")
+    return _command(spec.command, is_uncut) if spec.serves is None or is_uncut else f"serves {spec.serves}"
 
 
 @lru_cache(maxsize=1024)
