@@ -191,3 +191,22 @@ def test_settings_that_change_between_two_jobs_of_one_agent_hold_for_the_second(
     kept = [len(place.run("logs", name).stdout) for name in ("long", "short", "again")]
     assert kept[0] == kept[2] == 3_000_000
     assert kept[1] < 2_000_000
+
+
+def test_each_unknown_start_has_its_own_cause(place: Place, eventually: Eventually) -> None:
+    place.detach("holder", "20GiB", ["sleep", "600"])
+    place.run("submit", "--memory", "20GiB", "--name", "next", "true")
+    place.run("submit", "--gpus", "0", "--name", "one", "--array", "0-1%1", "--", "sleep", "600")
+    eventually(lambda: place.job("one-0")["state"] == "running")
+    place.run("submit", "--gpus", "0", "--name", "after", "--after", "one", "true")
+    place.run("submit", "--memory", "20GiB", "--name", "many", "--array", "0-200", "true")
+    holder = place.job("holder")["id"]
+    found = {each["job"]["name"]: (each["doubt"], each["doubted"]) for each in place.json("queue")["queue"]}
+    assert [found[name] for name in ("next", "one-1", "after", "many-200")] == [
+        ("unmeasured", holder),
+        ("held", None),
+        ("after", None),
+        ("far", None),
+    ]
+    assert f"job {holder} ends before" in place.run("queue", "next").stdout
+    assert place.run("cancel", "many", "next", "one", "after", "holder").returncode == 0

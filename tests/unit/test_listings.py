@@ -15,9 +15,10 @@ from tests.unit.test_cli import validate
 
 from pgpu.cli.output import tables
 from pgpu.cli.output.plain_table import Column, FittedTable
-from pgpu.cli.output.waits import RULES
+from pgpu.cli.output.waits import DOUBTS, RULES, start_basis
 from pgpu.client import JobReport, QueueReport
 from pgpu.enforcement import SliceUse
+from pgpu.engine.admission.rounds import DOUBTS as FORECAST_DOUBTS
 from pgpu.engine.admission.rounds import FITS, HELD
 from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
 from pgpu.scheduling import Cause
@@ -322,6 +323,14 @@ def test_the_queue_explains_one_job_and_lists_those_of_an_array(
     assert len(shown(filled, capsys, "queue", array_id, "-q").split()) == 2
     assert filled("queue", "one") == 125
     assert "does not wait: it is running" in capsys.readouterr().err
+
+
+def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:
+    assert set(DOUBTS) == set(FORECAST_DOUBTS)
+    for doubt, text in DOUBTS.items():
+        for doubted, named in ((None, "a job"), ("a" * 12, "job " + "a" * 12)):
+            found = start_basis(QueueReport(1, JOBS[20].job, "memory", doubt=doubt, doubted=doubted))
+            assert found == text.replace("{job}", named)
 
 
 def test_every_rule_of_the_scheduler_is_explained() -> None:

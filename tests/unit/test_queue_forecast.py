@@ -43,16 +43,17 @@ def test_jobs_of_unknown_length_are_taken_to_run_as_long_as_the_rules_say() -> N
 
 
 def test_a_start_is_known_only_while_every_end_before_it_is_predicted_from_runs() -> None:
-    def known(*held: Held, lasts: float | None = 10) -> dict[str, bool]:
+    def known(*held: Held, lasts: float | None = 10) -> dict[str, str | None]:
         waiting = [job("first", 20, lasts), job("second", 20, lasts)]
         starts = expected_starts([room(granted_gib=16)], waiting, NOW, held=held)
-        return {job_id: start.is_known for job_id, start in starts.items()}
+        assert {start.is_known == (start.assumed is None) for start in starts.values()} == {True}
+        return {job_id: start.assumed for job_id, start in starts.items()}
 
-    assert known(holds(16, 60)) == {"first": True, "second": True}
-    assert known(holds(16, 60), lasts=None) == {"first": True, "second": False}
-    assert known(holds(16, None)) == {"first": False, "second": False}
+    assert known(holds(16, 60)) == {"first": None, "second": None}
+    assert known(holds(16, 60), lasts=None) == {"first": None, "second": "first"}
+    assert known(holds(16, None)) == {"first": "running", "second": "running"}
     overrun = replace(holds(16, 60), granted_at_seconds=NOW - 61)
-    assert known(overrun) == {"first": False, "second": False}
+    assert known(overrun) == {"first": "running", "second": "running"}
 
 
 def test_nothing_is_foretold_of_a_job_that_no_end_will_let_start() -> None:

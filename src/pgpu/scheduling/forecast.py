@@ -203,8 +203,13 @@ class ExpectedStart(Struct, frozen=True):
     """Seconds since the epoch."""
 
     gpu_uuids: tuple[str, ...]
-    is_known: bool = True
-    """Whether all ends before it are predicted from earlier runs, none by the default duration or past its prediction."""
+    assumed: str | None = None
+    """Id of the first job that ends before it by an assumption (no earlier run, or past its prediction); None if none does."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all ends before it are predicted from earlier runs."""
+        return self.assumed is None
 
 
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
@@ -299,7 +304,7 @@ class _Future:
         self._rules = rules
         self._now_seconds = now_seconds
         self._holds_back = False
-        self._is_known = True
+        self._assumption: str | None = None
         # Jobs whose ends are assumed: without history, or past their prediction.
         self._assumed = {
             each.job_id
@@ -342,7 +347,7 @@ class _Future:
                 profiled=candidate.profiled,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
-            self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids, self._is_known)
+            self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids, self._assumption)
             self.ends.append((self._now_seconds + lasts_seconds, started))
             self._change(started, 1)
             if not candidate.duration_seconds:
@@ -356,7 +361,8 @@ class _Future:
         self._now_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
-            self._is_known = self._is_known and ended.job_id not in self._assumed
+            if self._assumption is None and ended.job_id in self._assumed:
+                self._assumption = ended.job_id
             self._change(ended, -1)
             for _, awaited in self.later:
                 awaited.discard(ended.job_id)

@@ -87,7 +87,7 @@ class JobService:
         The ids are of no job. Errors are those of the submission.
         """
         engine, submitter = self._accepting(ask)
-        return [_queue_report(each) for each in engine.rehearse(ask.submissions, submitter)]
+        return [self._queue_report(each) for each in engine.rehearse(ask.submissions, submitter)]
 
     def _accepting(self, ask: Ask) -> tuple[Engine, Submitter | None]:
         """Check a submission, and return the engine and the user of its jobs."""
@@ -230,7 +230,18 @@ class JobService:
             if view.first_waiting(engine.settings.gpu_model) is None:
                 return []  # without a forecast, which needs the scheduler and the driver
         found = engine.admissions.read_queue()
-        return [_queue_report(each) for each in found if self.caller.sees(each.job.owner_uid)]
+        return [self._queue_report(each) for each in found if self.caller.sees(each.job.owner_uid)]
+
+    def _queue_report(self, each: "Forecast") -> QueueReport:
+        is_seen = each.doubted is not None and self.caller.sees(each.doubted.owner_uid)
+        return QueueReport(
+            each.position,
+            each.job,
+            each.rule,
+            is_start_known=not each.doubt,
+            doubt=each.doubt,
+            doubted=each.doubted.id if each.doubted is not None and is_seen else None,
+        )
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
@@ -492,10 +503,6 @@ class JobService:
         # A server's maintenance thread recovers every second; a local client has no other process to rely on.
         if self.caller.is_local:
             recover(self.engines.own)
-
-
-def _queue_report(each: "Forecast") -> QueueReport:
-    return QueueReport(each.position, each.job, each.rule, is_start_known=each.is_start_known)
 
 
 def report_job(engine: EngineContext, entry: Entry) -> JobReport:

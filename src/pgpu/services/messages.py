@@ -232,3 +232,9 @@ class QueueReport(Struct, frozen=True):
 
     is_start_known: bool = False
     """Whether the expected start rests on earlier runs alone, and on no assumed duration."""
+
+    doubt: str = ""
+    """Why it does not: far, after, held, no end, overdue or unmeasured; empty where it does, and from an older server."""
+
+    doubted: str | None = None
+    """Id of the job whose end before it is assumed, if that is why and the caller sees this job."""

@@ -63,6 +63,8 @@ def of_queue(reports: "Iterable[QueueReport]") -> Document:
                 "job": _job(JobReport(each.job, ())),
                 "rule": each.rule,
                 "is_start_known": each.is_start_known,
+                "doubt": each.doubt,
+                "doubted": each.doubted,
             }
             for each in reports
         ]

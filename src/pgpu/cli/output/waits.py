@@ -7,6 +7,7 @@ from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, Plai
 from pgpu.cli.output.tables import simulated_heading, start_text
 from pgpu.client import GpuReport, QueueReport
 from pgpu.model import Request
+from pgpu.scheduling.forecast import MOST_JOBS
 from pgpu.units import format_duration, format_memory, format_share
 
 RULES = {
@@ -25,6 +26,16 @@ RULES = {
 }
 """What each rule of a `QueueReport` means."""
 
+DOUBTS = {
+    "far": f"only the first {MOST_JOBS} jobs of the queue are looked at",
+    "after": "the start of a job that it waits for is unknown itself",
+    "held": "what holds it, such as the limit of its array, has no predicted end",
+    "no end": "no end of a job that pgpu knows of makes room for it",
+    "overdue": "{job}, which ends before, has run longer than its earlier runs",
+    "unmeasured": "{job} ends before, and no earlier run of its program has ended here",
+}
+"""What each doubt of a `QueueReport` means."""
+
 _ROOM = (
     Column("GPU", NEVER_DROPPED, is_always=True),
     Column("GRANTABLE", 95, is_always=True),
@@ -38,11 +49,10 @@ _ROOM = (
 
 def start_basis(report: QueueReport) -> str:
     """Return what the expected start rests on, or why it is unknown."""
-    if report.job.expected_start_seconds is None:
-        return "no end of a job that pgpu knows of makes room for it"
     if report.is_start_known:
         return "from the durations of earlier runs"
-    return "a job before it runs longer than before, or its program never ended here"
+    job = "a job" if report.doubted is None else f"job {report.doubted}"
+    return DOUBTS.get(report.doubt, "for a reason that this version does not know").format(job=job)
 
 
 def explain(report: QueueReport, count: int, gpus: Iterable[GpuReport]) -> Iterator[PlainTable]:

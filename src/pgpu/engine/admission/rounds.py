@@ -22,6 +22,7 @@ from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease, Objective, ProcessHolder, SharingWish
 from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.capacity import with_host_part
+from pgpu.scheduling.forecast import MOST_JOBS
 from pgpu.structs import Struct, field, replace
 
 NO_CHANGE = Admission((), (), ())
@@ -29,6 +30,11 @@ NO_CHANGE = Admission((), (), ())
 
 HELD, FITS = "held", "fits"
 """Rules of `Forecast` beside the causes of waits: it waits for other jobs, or starts now."""
+
+DOUBTS = FAR, AFTER, KEPT, NO_END, OVERDUE, UNMEASURED = "far", "after", "held", "no end", "overdue", "unmeasured"
+"""Why a start is unknown: behind the jobs that the forecast looks at; after a job whose own start is unknown; held by what has no
+predicted end, such as the limit of its array; no known end makes room; a job before it is past its prediction, or has no
+earlier run."""
 
 
 class Forecast(Struct, frozen=True):
@@ -43,8 +49,11 @@ class Forecast(Struct, frozen=True):
     rule: str
     """The rule that decides: a `Cause`, `HELD` or `FITS`."""
 
-    is_start_known: bool
-    """Whether its expected start rests on earlier runs alone."""
+    doubt: str = ""
+    """Why its expected start is unknown, one of `DOUBTS`; empty where it rests on earlier runs alone."""
+
+    doubted: Job | None = None
+    """The job whose end before it is assumed, where that is why."""
 
 
 class RoundOutcome(Struct, frozen=True, dict=True):
@@ -269,13 +278,21 @@ class Admissions:
             predict=situation.predict,
         )
 
+        far = {wait.job_id for wait in admission.waits[MOST_JOBS:]}
+        joining = {candidate.job_id for candidate, awaited in later if awaited}
+        measured = {each.job_id for each in situation.held if each.duration_seconds is not None}
+        jobs = {entry.job.id: entry.job for entry in entries}
+
         def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:
             if (start := starts.get(job.id)) is None:
-                return Forecast(position, replace(job, reason=reason), rule, is_start_known=False)
+                held = AFTER if job.id in joining else KEPT
+                doubt = held if position is None else FAR if job.id in far else NO_END
+                return Forecast(position, replace(job, reason=reason), rule, doubt)
             job = replace(
                 job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
             )
-            return Forecast(position, job, rule, is_start_known=start.is_known)
+            doubt = "" if start.assumed is None else OVERDUE if start.assumed in measured else UNMEASURED
+            return Forecast(position, job, rule, doubt, jobs.get(start.assumed or ""))
 
         queue = [waiting[job_id] for job_id in order if job_id in waiting]
         line = [
