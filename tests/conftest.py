@@ -22,6 +22,8 @@ from pgpu.host.stderr_log import log_to_stderr
 settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
 log_to_stderr()  # as every program of pgpu does
+for _name in ("COLUMNS", "LINES"):  # readline, which pytest loads, sets them for the processes that run the tests
+    os.environ.pop(_name, None)
 
 CHROMIUM = "/usr/bin/chromium"
 """Of Debian's package."""

@@ -146,10 +146,14 @@ class TestFairnessGivesIdleTimeAway:
         with large.load(*words) as theirs, small.load(*words) as ours:
             until_used(world, [ours], ENOUGH_NS // 4)
             pids = [ours.process.pid, theirs.process.pid]
-            before = world.got_ns(pids)
-            until_used(world, [ours], before[pids[0]] + ENOUGH_NS)
-            after = world.got_ns(pids)
-        assert after[pids[1]] - before[pids[1]] > 2 * (after[pids[0]] - before[pids[0]])
+
+            def comes_first() -> bool:
+                before = world.got_ns(pids)
+                until_used(world, [ours], before[pids[0]] + ENOUGH_NS)
+                after = world.got_ns(pids)
+                return after[pids[1]] - before[pids[1]] > 2 * (after[pids[0]] - before[pids[0]])
+
+            until(comes_first)  # without a free core, a process may launch too little in one interval
 
     def test_weights_divide_what_nobody_is_entitled_to(self, world: ComputeWorld) -> None:
         light, heavy = world.job(shared(weight=100)), world.job(shared(weight=300))

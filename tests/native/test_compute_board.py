@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from tests.compute_world import ENOUGH_NS, ComputeJob, ComputeWorld, a_compute_world, most_ns, shared, until_used
 from tests.compute_world import LAUNCHING as _KERNEL
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.enforcement.board import ABI, BOARD_BYTES, HEADER, MAGIC
 
@@ -71,10 +71,14 @@ class TestNoJobIsBelieved:
         with large.load(*words) as theirs, small.load(*words) as ours:
             until_used(world, [ours, theirs])
             pids = [ours.process.pid, theirs.process.pid]
-            before = world.got_ns(pids)
-            until_used(world, [ours, theirs], sum(before.values()) + 2 * ENOUGH_NS)
-            after = world.got_ns(pids)
-        assert after[pids[1]] - before[pids[1]] > 2.5 * (after[pids[0]] - before[pids[0]])
+
+            def is_served_first() -> bool:
+                before = world.got_ns(pids)
+                until_used(world, [ours, theirs], sum(before.values()) + 2 * ENOUGH_NS)
+                after = world.got_ns(pids)
+                return after[pids[1]] - before[pids[1]] > 2.5 * (after[pids[0]] - before[pids[0]])
+
+            until(is_served_first)  # without a free core, a process may launch too little in one interval
 
     def test_a_neighbour_of_another_version_may_be_entitled_to_anything(self, world: ComputeWorld) -> None:
         job, newer = world.job(shared(0.2)), world.job()
