@@ -179,6 +179,8 @@ def test_a_quantile_is_interpolated_in_its_bucket() -> None:
 
 # The feed
 
+HEAD = {"simulated": False, "problem": ""}
+
 
 def read_events(text: bytes) -> list[tuple[str, Any]]:
     """Decode the events of one message, which can be decompressed without those before it."""
@@ -239,6 +241,47 @@ def test_five_users_see_their_own_jobs_and_of_others_memory_gpu_and_state_alone(
     assert [row[3] for row in read_events(seen[None])[1][1]["own"]] == [str(uid) for uid in users]
 
 
+def waiting(tmp_path: Path, *commands: tuple[str, ...]) -> tuple[JobService, list[str]]:
+    """Return a service for an administrator, and the ids of jobs that wait for its only GPU."""
+    engine = make_machine(tmp_path, [10 * GIB])
+    engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
+    submitter = Submitter(ALICE, (), '{"umask": 18, "limits": {}}')
+    jobs = engine.submit_all([Submission(JobSpec(command, "process"), Request(GIB)) for command in commands], submitter)
+    root = Identity(0, 0, frozenset())
+    return JobService(EnginePool(engine, is_server=True), Caller(0, is_admin=True, identity=root)), [
+        job.id for job in jobs
+    ]
+
+
+def test_a_long_command_is_cut_before_it_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def escape(text: str) -> str:
+        texts.append(text)
+        return printable(text)
+
+    service, _ = waiting(tmp_path, ("python", "\x1b" * 100_000), ("python", *"y" * 50_000))
+    monkeypatch.setattr("pgpu.server.dashboard.picture.printable", escape)
+    [first, second] = PictureReader(service).read().own.values()
+    assert first[1][4] == ("python " + "\\x1b" * 100)[:300]
+    assert second[1][4] == ("python " + "y " * 150)[:300]
+    assert max(map(len, texts)) == 300
+
+
+def test_jobs_that_ended_leave_the_reader_and_no_other_process_gives_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.server.dashboard.picture.MOST_ENDED", 1)
+    service, ids = waiting(tmp_path, ("a",), ("b",), ("c",))
+    reader = PictureReader(service)
+    numbers = set(reader.read().jobs)
+    assert numbers.isdisjoint(PictureReader(service).read().jobs)
+    service.request_cancel(ids, 0.0)
+    assert [row[1] for row in reader.read().jobs.values()] == ["cancelled"]
+    assert len(reader._numbers) == 1
+    assert not reader._rows
+
+
 def picture(*numbers: int, state: str = "running", owner_uid: int = 7) -> Picture:
     return Picture(
         {"GPU-0": ("GPU-0", state)},
@@ -282,6 +325,60 @@ def test_the_public_part_is_encoded_once_for_all_viewers_and_the_rest_once_for_e
     assert len([each for each in encoded if "gpus" in each and each["gpus"][0][1] == "b"]) == 1
     # User 8 has no job, so nothing changes for it.
     assert len([each for each in encoded if each.get("own", [[0, 0, ""]])[0][2] == "b"]) == 2
+
+
+def test_a_failed_reading_is_shown_until_one_succeeds_and_is_no_empty_picture(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = iter([OSError(5, "secret"), OSError(5, "secret"), picture(1), OSError(5, "secret"), picture(2)])
+
+    def read() -> Picture:
+        if isinstance(each := next(found), OSError):
+            raise each
+        return each
+
+    feed = Feed(read, 0.0)
+    messages = asyncio.run(first_of(feed.stream(7), 4))
+    problem = {"head": {"simulated": False, "problem": "No news can be read: OSError; the server's log has more"}}
+    kinds = [read_events(message) for message in messages]
+    assert kinds[0] == [("", problem)]
+    assert kinds[1][0] == ("all", {"gpus": [["GPU-0", "running"]], "jobs": [[1, "running"]], "head": HEAD})
+    assert kinds[2] == [("", problem)]
+    assert kinds[3][0] == ("", {"jobs": [[2, "running"]], "gone_jobs": [1], "head": HEAD})
+    assert len(caplog.records) == 2
+
+
+def test_an_error_in_sending_ends_the_streams_so_that_pages_connect_again() -> None:
+    pictures = iter([picture(1), Picture({"x": (object(),)}, {}, {})])
+    feed = Feed(lambda: next(pictures), 0.0)
+
+    async def watch() -> list[bytes]:
+        return [unpacked(message) async for message in feed.stream(None)]
+
+    assert b"event: all" in asyncio.run(watch())[1]
+
+
+def test_the_pause_after_a_long_reading_is_bounded_and_a_quiet_stream_tells_the_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgpu.server.dashboard.feed.MOST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("pgpu.server.dashboard.feed._ALIVE_SECONDS", 0.0)
+    pictures = iter([picture(1), picture(2)])
+    feed = Feed(lambda: next(pictures), 0.0)
+    monkeypatch.setattr(feed, "_read_timed", lambda: (feed._read(), 1e6))
+
+    async def watch() -> list[Any]:
+        seen: list[Any] = []
+        async for message in feed.stream(None):
+            seen += read_events(unpacked(message))
+            if any("gone_jobs" in content for _, content in seen):
+                break
+            await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(watch())
+    assert seen[0] == ("age", {"seconds": None})
+    assert ("age", {"seconds": 0}) in seen
 
 
 def test_a_viewer_that_does_not_read_is_ended_and_gets_everything_when_it_is_back() -> None:

@@ -249,6 +249,9 @@ def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
     page = world.signed_in()
     has_job = "(id) => [...window.pgpu.state.own.values()].some((row) => row[1] === id && row[7] === null)"
     page.wait_for_function(has_job, arg=job_id)
+    page.get_by_role("row", name=re.compile("second")).click()
+    second = world.place.job("second")["id"]
+    page.get_by_role("dialog").locator("dd", has_text=second).wait_for()
     world.server.end(signal.SIGKILL)
     page.get_by_text("reconnecting").wait_for()
     # Without the server, the ledger itself is asked: the job ends while no process serves the page.
@@ -260,6 +263,8 @@ def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
     page.get_by_text("live", exact=True).wait_for()
     page.wait_for_function(f"(id) => !({has_job})(id)", arg=job_id)
     assert page.evaluate("() => window.pgpu.rows()") >= 5
+    # Jobs have other numbers in the new process.
+    assert page.get_by_role("dialog").locator("dd", has_text=second).is_visible()
     page.context.close()
 
 

@@ -3,9 +3,13 @@
 The public part of a change is encoded and compressed once for all viewers, the rest once for each user: administrators, who see everything, share
 one encoding. A new viewer gets everything once, and then changes. A viewer whose queue is full is disconnected: its `EventSource`
 connects again and gets everything, so no page keeps an old row. Without viewers nothing is read.
+
+A reading that fails is a problem in the picture's head, until one succeeds; an error in sending ends all streams. A viewer to which
+nothing is sent gets the age of the last reading, so that a page does not call old rows live.
 """
 
 import asyncio
+import logging
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from pgpu.errors import PgpuError
 from pgpu.server.dashboard.picture import RESTS, Picture, Row
-from pgpu.structs import encode_json
+from pgpu.structs import encode_json, replace
 
 PERIOD_SECONDS = 1.0
 
@@ -26,11 +30,15 @@ MOST_QUEUED = 16
 MOST_STREAM_SECONDS = 600.0
 """A stream ends after this time and is opened again, so that a revoked token is noticed."""
 
+MOST_PAUSE_SECONDS = 10.0
+"""Longest pause between two readings, however long one takes."""
+
 _ALIVE_SECONDS = 15.0
 _LEVEL = 4
 _GZIP_HEAD = bytes((31, 139, 8, 0, 0, 0, 0, 0, 0, 255))
 """Of a stream without name and time. Source: RFC 1952, 2.3."""
 _EMPTY = Picture({}, {}, {})
+_LOG = logging.getLogger(__name__)
 
 _Tables = Mapping[str, tuple[Mapping[Any, Row], Mapping[Any, Row]]]
 
@@ -50,6 +58,9 @@ class Feed:
         self._viewers: set[_Viewer] = set()
         self._task: asyncio.Task[None] | None = None
         self._picture = _EMPTY
+        self._read_at_seconds: float | None = None
+        """Monotonic time of the last reading that succeeded; None before the first one."""
+
         self._everything: bytes | None = None
         """The public part of the picture, encoded for new viewers."""
 
@@ -74,34 +85,39 @@ class Feed:
         until_seconds = time.monotonic() + MOST_STREAM_SECONDS
         try:
             yield _GZIP_HEAD + _pack(b"retry: 1000\n\n")
-            if self._picture is not _EMPTY:
+            if self._read_at_seconds is not None:
                 self._welcome(viewer)
             while not self._is_closed and time.monotonic() < until_seconds:
-                message = _ALIVE
+                message = None
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_ALIVE_SECONDS):
                         message = await viewer.queue.get() or b""
-                if not message:
+                if message == b"":
                     return
-                yield message
+                yield self._age() if message is None else message
         finally:
             self._viewers.discard(viewer)
 
     async def _run(self) -> None:
         try:
             while self._viewers and not self._is_closed:
-                problem, busy_seconds = None, 0.0
+                busy_seconds = 0.0
                 try:
                     picture, busy_seconds = await run_in_threadpool(self._read_timed)
-                except (
-                    PgpuError
-                ) as exc:  # a full disk, a locked ledger: the page shows it, and the next read may succeed
-                    picture, problem = self._picture, str(exc)
-                self._send(picture, problem)
-                await asyncio.sleep(max(self._period_seconds, RESTS * busy_seconds))
+                    self._read_at_seconds = time.monotonic()
+                except Exception as exc:  # noqa: BLE001 - a full disk, a locked ledger, a bug: the page shows it, and the next reading may succeed
+                    picture = replace(self._picture, problem=f"No news can be read: {_reason(exc)}")
+                    if picture.problem != self._picture.problem:
+                        _LOG.warning("pgpu: the dashboard cannot read", exc_info=exc)
+                self._send(picture)
+                await asyncio.sleep(max(self._period_seconds, min(MOST_PAUSE_SECONDS, RESTS * busy_seconds)))
+        except Exception:  # noqa: BLE001 - a bug: pages connect again, instead of showing old rows as live
+            _LOG.exception("pgpu: the dashboard cannot send")
+            for viewer in self._viewers:
+                viewer.end()
         finally:
             # No await since the last check for viewers: a later one starts another task.
-            self._task, self._picture, self._everything = None, _EMPTY, None
+            self._task, self._picture, self._everything, self._read_at_seconds = None, _EMPTY, None, None
 
     def _read_timed(self) -> tuple[Picture, float]:
         """Return a picture, and the processor time that it took; elapsed time would depend on what else runs."""
@@ -109,14 +125,17 @@ class Feed:
         picture = self._read()
         return picture, time.thread_time() - began_seconds
 
-    def _send(self, picture: Picture, problem: str | None) -> None:
+    def _age(self) -> bytes:
+        age_seconds = None if self._read_at_seconds is None else int(time.monotonic() - self._read_at_seconds)
+        return _pack(_event("age", {"seconds": age_seconds}))
+
+    def _send(self, picture: Picture) -> None:
         before, self._picture = self._picture, picture
         public: bytes | None = None
         self._everything = None
-        trouble = _pack(_event("problem", {"text": problem})) if problem is not None else b""
         own: dict[int | None, bytes] = {}
         for viewer in list(self._viewers):
-            if viewer.is_new:
+            if viewer.is_new and self._read_at_seconds is not None:
                 self._welcome(viewer)
                 continue
             if public is None:
@@ -125,7 +144,7 @@ class Feed:
             if viewer.uid not in own:
                 rows = _rows_of(before, viewer.uid), _rows_of(picture, viewer.uid)
                 own[viewer.uid] = _changes({"own": rows}, {}, {})
-            viewer.put(public + own[viewer.uid] + trouble)
+            viewer.put(public + own[viewer.uid])
 
     def _welcome(self, viewer: "_Viewer") -> None:
         """Queue everything for a new viewer."""
@@ -200,7 +219,9 @@ def _pack(text: bytes) -> bytes:
     return deflate.compress(text) + deflate.flush(zlib.Z_FULL_FLUSH)
 
 
-_ALIVE = _pack(b": alive\n\n")
+def _reason(error: Exception) -> str:
+    # All viewers see it: the text of an error that is not pgpu's own may name files of the server.
+    return str(error) if isinstance(error, PgpuError) else f"{type(error).__name__}; the server's log has more"
 
 
 def _event(name: str, content: Mapping[str, object]) -> bytes:

@@ -4,6 +4,7 @@ Public is what every user may know: the GPUs, and of each job its state, its mem
 up. All else of a job (id, name, owner, use, command, reason) is in a row of its own, which its owner and administrators get.
 """
 
+import itertools
 import pwd
 import re
 import threading
@@ -14,7 +15,7 @@ from contextlib import suppress
 from pgpu.engine.context import EngineContext
 from pgpu.errors import NodeError, PgpuError
 from pgpu.ledger import Entry
-from pgpu.model import OWNER_NAMES, Job, JobState
+from pgpu.model import OWNER_NAMES, Job, JobSpec, JobState
 from pgpu.services.job_service import JobService, report_job
 from pgpu.services.messages import GpuReport
 from pgpu.structs import Struct
@@ -31,7 +32,8 @@ SAME_QUEUE_SECONDS = 30.0
 """Longer pause while no job changes: expected starts move with time."""
 
 RESTS = 100
-"""A reading, and a forecast, is followed by a pause of so many times its processor time: each takes at most 1 % of a core."""
+"""A forecast is followed by a pause of so many times its processor time, so it takes at most 1 % of a core; a reading likewise, up to a
+pause of `feed.MOST_PAUSE_SECONDS`."""
 
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MOST_COMMAND_CHARACTERS = 300
@@ -67,7 +69,7 @@ class Picture(Struct, frozen=True):
 
     simulated: bool = False
     problem: str = ""
-    """Why the GPUs cannot be read, in one line; empty if they can."""
+    """One line about what cannot be read; empty if all can."""
 
 
 class PictureReader:
@@ -79,8 +81,15 @@ class PictureReader:
         self._engine: EngineContext = service.engines.own
         self._live = service.ledger.cached(lambda: service.ledger.entries(include_final=False))
         self._numbers: dict[str, int] = {}
+        """By the id of each job of a picture."""
+
+        # Pages that are open stay open over a restart: no number of an earlier process is given to another job. Microseconds of this
+        # century are below 2^53, the largest whole number of JavaScript.
+        self._next_number = itertools.count(time.time_ns() // 1000)
         self._names: dict[int, str] = {}
-        self._ended: dict[int, tuple[int, Row, Row]] = {}
+        self._ended: dict[str, tuple[int, int, Row, Row]] = {}
+        """By id: number, UID of the owner and both rows."""
+
         self._live_ids: frozenset[str] = frozenset()
         self._rows: dict[int, tuple[Entry, tuple[int | None, Job] | None, Row]] = {}
         """Of jobs that do not run, with what each was made of."""
@@ -103,7 +112,7 @@ class PictureReader:
         try:
             reports = [*self._service.gpus()]
         except NodeError as exc:
-            problem = printable(str(exc))
+            problem = f"The GPUs cannot be read: {printable(str(exc))}"
         places = {report.gpu.uuid: report.gpu.place for report in reports}
         jobs: dict[int, Row] = {}
         own: dict[int, tuple[int, Row]] = {}
@@ -116,14 +125,16 @@ class PictureReader:
                 for part in entry.job.lease.slices:
                     slices.setdefault(part.gpu_uuid, []).append((number, part.memory_bytes))
         self._note_ended(frozenset(entry.job.id for entry in entries), places)
-        for number, (uid, public, row) in self._ended.items():
+        for number, uid, public, row in self._ended.values():
             jobs[number], own[number] = public, (uid, row)
         gpus = {report.gpu.uuid: _gpu_row(report, slices.get(report.gpu.uuid, ())) for report in reports}
         return Picture(gpus, jobs, own, any(report.gpu.is_simulated for report in reports), problem)
 
     def _number(self, job_id: str) -> int:
         # Its order alone says which job was seen first.
-        return self._numbers.setdefault(job_id, len(self._numbers) + 1)
+        if job_id not in self._numbers:
+            self._numbers[job_id] = next(self._next_number)
+        return self._numbers[job_id]
 
     def _begin_forecast(self, entries: Sequence[Entry]) -> None:
         """Forecast the queue in a thread, since this takes long where thousands of jobs wait; the last one is shown meanwhile."""
@@ -143,16 +154,19 @@ class PictureReader:
         self._forecast.start()
 
     def _note_ended(self, live_ids: frozenset[str], places: Mapping[str, str]) -> None:
-        gone = sorted(self._live_ids - live_ids)
-        for job_id in gone:
-            self._rows.pop(self._number(job_id), None)
-        self._live_ids = live_ids
-        for entry in self._engine.ledger.entries_of(gone) if gone else ():
+        gone = self._live_ids - live_ids
+        for entry in self._engine.ledger.entries_of(sorted(gone)) if gone else ():
             number = self._number(entry.job.id)
             row = self._own_row(number, entry, {})
-            self._ended[number] = entry.job.owner_uid, _public_row(number, entry, places), row
+            self._ended[entry.job.id] = number, entry.job.owner_uid, _public_row(number, entry, places), row
+        self._live_ids = live_ids
+        forgotten = gone - self._ended.keys()  # removed from the ledger meanwhile
         while len(self._ended) > MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
+            job_id = next(iter(self._ended))
+            del self._ended[job_id]
+            forgotten |= {job_id}
+        for job_id in forgotten:
+            self._rows.pop(self._numbers.pop(job_id), None)
 
     def _own_row(self, number: int, entry: Entry, waits: Mapping[str, tuple[int | None, Job]]) -> Row:
         job = entry.job
@@ -174,9 +188,7 @@ class PictureReader:
             job.id,
             printable(job.spec.name or ""),
             self._name(job.owner_uid),
-            printable(" ".join((*((job.spec.image,) if job.spec.image else ()), *job.spec.command)))[
-                :_MOST_COMMAND_CHARACTERS
-            ],
+            _command(job.spec),
             int(job.created_at_seconds),
             _whole(job.started_at_seconds),
             _whole(job.finished_at_seconds),
@@ -189,7 +201,7 @@ class PictureReader:
             _whole(waiting.expected_start_seconds),
             job.exit_code,
         )
-        if job.state is JobState.RUNNING:
+        if job.state is JobState.RUNNING or job.state.is_final:
             self._rows.pop(number, None)
         else:
             self._rows[number] = entry, wait, row
@@ -207,6 +219,13 @@ def user_name(uid: int) -> str:
         return OWNER_NAMES.get(uid) or printable(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return str(uid)
+
+
+def _command(spec: JobSpec) -> str:
+    # A command has up to 2 MiB, and this is read each second: it is cut before it is joined, where each word has a space at least.
+    most = _MOST_COMMAND_CHARACTERS
+    words = itertools.islice((*((spec.image,) if spec.image else ()), *spec.command), most)
+    return printable(" ".join(word[:most] for word in words)[:most])[:most]
 
 
 def _whole(seconds: float | None) -> int | None:

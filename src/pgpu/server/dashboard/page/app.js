@@ -32,7 +32,6 @@ async function load(name) {
 
 function take(message) {
   if (message.kind === "status") return showStatus(message.status);
-  if (message.kind === "problem") return showProblem(message.text);
   state.apply(message);
   page.events += 1;
   pending.push(message);
@@ -55,6 +54,7 @@ function draw() {
       queue.update(state, messages.some((changes) => changes.jobs || changes.gone_jobs || changes.own));
       summarise();
       showProblem(state.head.problem);
+      if (opened && messages.some(({ kind }) => kind === "all")) findOpened();
       if (opened) showFacts();
       if (isSlowDue && state.gpus.size) {
         isSlowDue = false;
@@ -82,13 +82,13 @@ function summarise() {
 function showStatus(status) {
   const live = at("live");
   live.dataset.state = status;
-  setText(live, status === "live" ? "live" : status === "signed out" ? "signed out" : `${status}…`);
+  setText(live, /^(live|signed out|data )/.test(status) ? status : `${status}…`);
   if (status === "signed out") start();
 }
 
 function showProblem(text) {
   at("notice").hidden = !text;
-  setText(at("notice"), text ? `The GPUs cannot be read: ${text}` : "");
+  setText(at("notice"), text ?? "");
 }
 
 function connect() {
@@ -167,11 +167,19 @@ function showFunctions(functions) {
 // One job
 
 function openJob(row) {
-  opened = { number: row.number, after: null, text: "" };
+  opened = { number: row.number, id: row.own?.[OWN.id], after: null, text: "" };
   at("log").textContent = "";
   showFacts();
   at("details").showModal();
   followLog(opened);
+}
+
+// Numbers are those of one process of the server: after its restart a job has another one.
+function findOpened() {
+  if (state.jobs.has(opened.number)) return;
+  const own = [...state.own.values()].find((row) => row[OWN.id] === opened.id);
+  if (own) opened.number = own[OWN.number];
+  else at("details").close();
 }
 
 function showFacts() {

@@ -2,9 +2,11 @@
 // connections to a host, and the state, so that a new tab gets it at once. While no tab is visible the stream is closed.
 // Where there are no shared workers, the page runs the same class itself.
 
+import { duration } from "./format.js";
 import { State } from "./state.js";
 
 const RETRY_MS = 1500;
+const OLD_SECONDS = 30; // a little more than the longest pause of the server between two readings
 
 export class Stream {
   constructor(publish) {
@@ -37,7 +39,10 @@ export class Stream {
     };
     source.onmessage = take("changes");
     source.addEventListener("all", take("all"));
-    source.addEventListener("problem", (event) => this.publish({ kind: "problem", ...JSON.parse(event.data) }));
+    source.addEventListener("age", ({ data }) => {
+      const { seconds } = JSON.parse(data);
+      this.note(seconds !== null && seconds < OLD_SECONDS ? "live" : seconds === null ? "waiting for data" : `data of ${duration(seconds)} ago`);
+    });
     source.onerror = () => {
       this.note("reconnecting");
       if (source.readyState !== EventSource.CLOSED || source !== this.source) return; // the browser connects again
