@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +330,9 @@ def test_the_public_part_is_encoded_once_for_all_viewers_and_the_rest_once_for_e
 def test_a_failed_reading_is_shown_until_one_succeeds_and_is_no_empty_picture(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = iter([OSError(5, "secret"), OSError(5, "secret"), picture(1), OSError(5, "secret"), picture(2)])
+    found: Iterator[Picture | OSError] = iter(
+        [OSError(5, "secret"), OSError(5, "secret"), picture(1), OSError(5, "secret"), picture(2)]
+    )
 
     def read() -> Picture:
         if isinstance(each := next(found), OSError):
