@@ -92,7 +92,10 @@ def test_the_queue_says_why_and_until_when_and_cancel_empties_it(either_place: P
     assert refused.returncode == 124
     line, hint = [line for line in refused.stderr.splitlines() if "simulated" not in line]
     assert "not granted in time: it waits for 10 GiB on one GPU: 2.99 GiB free of 22.99 GiB" in line
-    assert hint.startswith("pgpu: hint: without --no-wait when it would start is unknown: a job before it")
+    assert hint == (
+        "pgpu: hint: without --no-wait when it would start is unknown: "
+        f"job {either_place.job('holder')['id']} ends before, and no earlier run of its program has ended here"
+    )
     explained = either_place.run("queue", "low").stdout
     assert "place 2 of 2" in explained  # the jobs that are held have no place
     assert "rule     turn: it fits" in explained or "rule     memory: a slice is granted only" in explained

@@ -312,11 +312,21 @@ def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, caps
 
 @pytest.mark.parametrize("is_advisory", [True, False])
 def test_a_limit_that_the_job_could_have_dropped_is_told(
-    run: Run, client: FakeClient, capsys: Any, is_advisory: bool
+    run: Run, client: FakeClient, capsys: Any, monkeypatch: Any, is_advisory: bool
 ) -> None:
     client.outcome = Outcome(is_advisory=is_advisory)
+    attach = client.attach
+
+    def attach_once_told(*words: Any) -> Any:
+        assert ("limit of job 000000000001 is advisory" in capsys.readouterr().err) is is_advisory
+        return attach(*words)
+
+    monkeypatch.setattr(client, "attach", attach_once_told)
     assert run("run", "--memory", "2GiB", "--", "true") == 0
-    assert ("advisory" in capsys.readouterr().err) is is_advisory
+    assert "advisory" not in capsys.readouterr().err
+    for words in (("run", "--detach"), ("submit",)):
+        assert run(*words, "--memory", "2GiB", "--", "true") == 0
+        assert ("advisory" in capsys.readouterr().err) is is_advisory
 
 
 def test_what_was_not_granted_in_time_exits_so() -> None:

@@ -1,6 +1,10 @@
 """What `ps`, `queue`, `gpus` and `history` print: one row for each job at any width, and forms for programs."""
 
+import io
+import itertools
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +65,7 @@ def laid_out(reports: list[JobReport], width: int | None, *, is_uncut: bool = Fa
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
-        (80, "JOB USER GPU MEMORY SHARE STATE AGE REASON"),
+        (80, "JOB NAME USER GPU MEMORY SHARE STATE AGE REASON"),
         (100, "JOB NAME USER GPU MEMORY SHARE STATE AGE REASON"),
         (160, "JOB NAME USER GPU MEMORY SHARE STATE AGE REASON PEAK REFUSED COMMAND"),
     ],
@@ -81,9 +85,25 @@ def test_thirty_jobs_on_four_gpus_take_one_line_each(width: int, titles: str) ->
 
 def test_a_row_shows_use_and_slice_gpu_user_share_and_a_short_reason() -> None:
     rows = laid_out(JOBS, 80)[1:]
-    assert rows[3].split()[1:] == ["root", "3", "1.5/12", "GiB", "50%", "running", "3h"]
-    assert rows[29].split()[2:10] == ["12", "GiB", "50%", "waiting", "1d", "5h", "at", "most"]
+    assert rows[3].split()[1:] == ["Ärger", "root", "3", "1.5/12", "GiB", "50%", "running", "3h"]
+    assert rows[29].split()[3:10] == ["12", "GiB", "50%", "waiting", "1d", "at", "most"]
     assert rows[29].endswith("…")
+
+
+@pytest.mark.parametrize(("width", "has_share"), [(78, False), (80, True), (100, True), (160, True)])
+def test_beside_long_user_names_the_name_stays_before_the_share_and_ages_have_one_unit(
+    monkeypatch: pytest.MonkeyPatch, width: int, has_share: bool
+) -> None:
+    monkeypatch.setattr(tables, "user_name", "firstname.lastname-{}".format)
+    jobs = [replace(each.job, created_at_seconds=NOW_SECONDS - 3671.0 * n - 59) for n, each in enumerate(JOBS)]
+    jobs = [replace(job, started_at_seconds=None if job.lease is None else job.created_at_seconds) for job in jobs]
+    reports = [replace(each, job=job) for each, job in zip(JOBS, jobs, strict=True)]
+    header, *rows = laid_out(reports, width)
+    assert "NAME" in header
+    assert ("SHARE" in header) is has_share
+    assert max(map(cell_len, (header, *rows))) <= width
+    for line in rows:
+        assert re.search(r"(running|waiting)  \d+[smhd]( |$)", line), line
 
 
 def test_a_pipe_and_the_wide_form_get_whole_ids_and_reasons() -> None:
@@ -234,6 +254,7 @@ def test_filters_of_one_column_add_up_and_those_of_several_narrow_down(
         (("ps", "--filter", "state"), "not COLUMN=VALUE", "state=running"),
         (("ps", "--filter", "nothing=1"), "no column 'nothing'", "job, name, user"),
         (("ps", "-n", "many"), "many", "--help"),
+        (("ps", "-o"), "requires an argument", "pgpu ps --help"),
         (("ps", "-n", "-1"), "--last -1 is no number of rows", "-n 10"),
         (("queue", "--last=-3"), "--last -3 is no number of rows", "-n 10"),
         (("history", "a", "b"), "unexpected extra argument", "--help"),
@@ -316,13 +337,58 @@ def test_the_queue_explains_one_job_and_lists_those_of_an_array(
     assert facts["rule"] == "memory: a slice is granted only where its memory is really free"
     assert facts["figures"] == "no room"
     assert lines[7].split() == ["GPU", "GRANTABLE", "GRANTED", "NAME"]
-    found = validate("queue", shown(filled, capsys, "queue", "waits", "--json"))["queue"]
+    content = validate("queue", shown(filled, capsys, "queue", "waits", "--json"))
+    assert [each["uuid"] for each in content["gpus"]] == [GPU.uuid]
+    found = content["queue"]
     assert [(each["rule"], each["is_start_known"]) for each in found] == [("memory", True)]
     filled("submit", "--memory", "23GiB", "--array", "0-1", "--name", "many", "true")
     array_id = capsys.readouterr().out.strip()
     assert len(shown(filled, capsys, "queue", array_id, "-q").split()) == 2
-    assert filled("queue", "one") == 125
-    assert "does not wait: it is running" in capsys.readouterr().err
+    for form in ((), ("--json",), ("-q",), ("--format", "{{.Job}}"), ("--watch",)):
+        assert filled("queue", "one", *form) == 125
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "does not wait: it is running" in captured.err
+    for form in (("-f", "job=x"), ("-n", "1"), ("-o", "wide")):
+        assert filled("queue", "waits", *form) == 2
+        assert "explains one job" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_watch_draws_lines_of_the_terminals_width_on_a_screen_of_its_own(
+    filled: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.cli.listings._REFRESH_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "20")
+    monkeypatch.setenv("TERM", "xterm")
+    read = client.queue
+    for words in (
+        ("queue", "waits", "--watch"),
+        ("queue", "--watch", "-o", "wide"),
+        ("queue", "-w", "--format", "{{.Job}}" * 9),
+    ):
+        calls = itertools.count()
+
+        def queue(simulate: str | None = None, calls: Iterator[int] = calls) -> Any:
+            if next(calls):
+                raise KeyboardInterrupt
+            return read(simulate)
+
+        monkeypatch.setattr(client, "queue", queue)
+        monkeypatch.setattr("sys.stdout", terminal := Terminal())
+        assert filled(*words) == 130
+        text = terminal.getvalue()
+        assert text.startswith("\x1b[?1049h\x1b[H")
+        assert text.endswith("\x1b[?1049l")
+        lines = [re.sub(r"\x1b\[[?\d]*\w", "", line) for line in text.splitlines()]
+        assert max(map(cell_len, lines)) == 40
+        if words[1] == "waits":
+            assert any(line.strip().startswith("figures") for line in lines)
 
 
 def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:

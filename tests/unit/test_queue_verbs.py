@@ -91,8 +91,8 @@ def test_a_dry_run_prints_a_table_or_a_queue_and_submits_nothing(
     assert lines[0] == "simulated GPUs (rtx-3090): kernels compute nothing"
     assert lines[1].split() == ["JOB", "MEMORY", "PLACE", "STARTS", "GPU", "REASON"]
     assert [line.split() for line in lines[2:]] == [
-        ["3", "2", "GiB", "1", "soon", GPU.uuid[:12]],
-        ["4", "2", "GiB", "2", "soon", GPU.uuid[:12]],
+        ["3", "2", "GiB", "1", "soon", GPU.place],
+        ["4", "2", "GiB", "2", "soon", GPU.place],
     ]
     path = tmp_path / "jobs.toml"
     path.write_text(FILE)

@@ -6,14 +6,14 @@ A signal that arrives during the wait cancels the job; once the job runs, signal
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from pgpu.cli.output import console, documents
 from pgpu.client import Client
-from pgpu.errors import CancelledError
+from pgpu.errors import CancelledError, PgpuError
 from pgpu.model import Job, JobState
 from pgpu.units import format_memory
 
@@ -51,9 +51,9 @@ def print_estimate(job: Job) -> None:
 
 
 def print_advisory(job: Job) -> None:
-    """Warn that the job could have removed its limit."""
+    """Warn that the job can remove its limit."""
     if job.lease is not None and job.lease.is_advisory:
-        console.print_note(f"the limit of job {job.id} was advisory, its environment could drop it; see `pgpu doctor`")
+        console.print_note(f"the limit of job {job.id} is advisory, its environment can drop it; see `pgpu doctor`")
 
 
 @contextmanager
@@ -103,10 +103,13 @@ def attach(
     with _show_wait(is_quiet=as_json or is_quiet or reason is None) as notice:
         while not signals and reason is not None:
             if reason:
-                notice(f"waiting: {reason}")
+                notice(f"waiting: {reason.removeprefix('waits ')}")
             reason = wait()
         if signals:
             pass_on(client, job.id, signals[0])
+    if not (as_json or is_quiet):
+        with suppress(PgpuError):  # a meter that cannot be read while the job ends is no failure of the job
+            print_advisory(client.job(job.id).job)
     # From here on the client forwards signals itself, since the job has processes that can handle them.
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
     ended = client.attach(job.id, stdin, stdout or sys.stdout.buffer, sys.stderr.buffer)

@@ -7,8 +7,8 @@ through a template, or as ids. `--watch` repeats that. Fields of `--filter` and 
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pgpu.cli.option_table import OUTPUT, Option, OptionKind, wants_json
 from pgpu.cli.output import console
@@ -18,13 +18,14 @@ from pgpu.units import quoted
 
 if TYPE_CHECKING:
     from pgpu.cli.output.documents import Document
-    from pgpu.cli.output.plain_table import FittedTable
+    from pgpu.cli.output.plain_table import FittedTable, PlainTable
 
 _OUTPUTS = ("wide", "json", "name")
 _PLACEHOLDER = r"\{\{\s*\.(\w+)\s*\}\}"  # compiled at its first use: most listings have no template
 _TABLE = "table "
 _REFRESH_SECONDS = 2.0
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_OTHER_SCREEN, _SCREEN_BEFORE = "\x1b[?1049h", "\x1b[?1049l"
 
 _LIMIT = Option("limit", OptionKind.NUMBER, ("--last", "-n"), "Print only this many rows, the last ones.", "N")
 QUIET = Option("is_quiet", OptionKind.FLAG, ("--quiet", "-q"), "Print ids only.")
@@ -68,6 +69,9 @@ class Kind(Struct, frozen=True):
 
     keeps_first: bool = False
     """Whether `-n` keeps the first rows; else the last ones."""
+
+    explain: "Callable[[Sequence[Any]], Iterable[PlainTable]] | None" = None
+    """Lays reports out for people as several tables in place of the one of rows."""
 
 
 class ListOptions(Struct, frozen=True, kw_only=True):
@@ -148,14 +152,23 @@ def print_listing(
     Raises:
         UsageError: A filter or the template names no column.
     """
+    if not options.watches:
+        _print_once(options, kind, _selected(options, kind, read()))
+        for line in notes() if notes is not None and options.wants_table else ():
+            console.print_note(line)
+        return
+    has_screen = sys.stdout.isatty() and not options.wants_json
+    try:
+        print(_OTHER_SCREEN if has_screen else "", end="")
+        _watch(options, kind, read)
+    finally:
+        print(_SCREEN_BEFORE if has_screen else "", end="", flush=True)
+
+
+def _watch(options: ListOptions, kind: Kind, read: Callable[[], Sequence[Any]]) -> NoReturn:
     before: list[str] | None = None
     while True:
         reports = _selected(options, kind, read())
-        if not options.watches:
-            _print_once(options, kind, reports)
-            for line in notes() if notes is not None and options.wants_table else ():
-                console.print_note(line)
-            return
         if options.wants_json:
             console.print_json_line(kind.document(reports))
         elif (lines := list(_lines(options, kind, reports))) != before:
@@ -216,6 +229,9 @@ def _lines(options: ListOptions, kind: Kind, reports: Sequence[Any]) -> Iterator
             word, name = kind.identify(report)
             if word:
                 yield console.visible(name or word) if options.output == "name" else word
+    elif kind.explain is not None and options.template is None:
+        for table in kind.explain(reports):
+            yield from console.table_lines(table)
     elif options.template is None:
         yield from console.table_lines(kind.table(reports, options.output == "wide"))
     else:
@@ -243,13 +259,26 @@ def _formatted(template: str, table: "FittedTable") -> Iterator[str]:
 
 
 def _draw(lines: Sequence[str]) -> None:
-    """Draw a frame over the last one on a terminal, cut to its height; into a pipe, print it below the last one."""
+    """Draw a frame over the last one on a terminal, cut to its size; into a pipe, print it below the last one."""
     if not sys.stdout.isatty():
         print(*lines, "", sep="\n", flush=True)
         return
     import shutil
 
-    most = shutil.get_terminal_size().lines - 1
+    width, height = shutil.get_terminal_size()
+    most = height - 1
     shown = [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"] if len(lines) > most else list(lines)
-    text = "".join(f"{line}{_REST_OF_LINE}\n" for line in shown)
+    text = "".join(f"{_cut_line(line, width)}{_REST_OF_LINE}\n" for line in shown)
     print(f"{_HOME}{text}{_REST_OF_SCREEN}", end="", flush=True)
+
+
+def _cut_line(line: str, width: int) -> str:
+    """Cut a line that may have colours to the terminal's width: a longer one would take several lines of the frame."""
+    from pgpu.cli.output.plain_table import cell_width, cut
+
+    parts = []
+    for part in re.split(r"(\x1b\[\d*m)", line):
+        is_style = part.startswith("\x1b")
+        parts.append(part if is_style else cut(part, width) if width > 0 else "")
+        width -= 0 if is_style else cell_width(part)
+    return "".join(parts)

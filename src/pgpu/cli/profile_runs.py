@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from pgpu.cli.attachment import attach, deferred_signals, print_advisory
+from pgpu.cli.attachment import attach, deferred_signals
 from pgpu.cli.output import console
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
@@ -412,8 +412,6 @@ def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
         ended = attach(plan.client, job, came, as_json=False, is_quiet=plan.is_quiet, stdout=output)
     if ended.error is not None:
         raise RequestError(f"job {ended.id} could not be profiled: {ended.error}")
-    if not plan.is_quiet:
-        print_advisory(ended)
     return ended
 
 

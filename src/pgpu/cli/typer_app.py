@@ -45,13 +45,13 @@ def run(words: Sequence[str], invocation: Invocation) -> int | None:
         # The words could not be parsed, so --json was not noted; behind "--" it would be the job's own option.
         own = words[: words.index("--")] if "--" in words else words
         invocation.as_json = "--json" in own or ("-o", "json") in pairwise(own)
-        return _print_help(exc)
+        return _print_help(exc, own)
     except typer.Abort as exc:
         raise KeyboardInterrupt from exc
     return result if isinstance(result, int) else None
 
 
-def _print_help(error: Exception) -> int:
+def _print_help(error: Exception, words: Sequence[str]) -> int:
     """Print the help of a group that was called without a command; raise any other usage error as one of pgpu.
 
     Raises:
@@ -67,8 +67,11 @@ def _print_help(error: Exception) -> int:
     if misplaced:
         hint = f"write pgpu {misplaced} … before the verb"
         raise RequestError(f"{misplaced} is an option of pgpu itself", hint=hint) from error
-    where = context.command_path if context else "pgpu"
-    lists = any(parameter.name == OUTPUT.name for parameter in context.command.params) if context else False
+    # click does not tell where an option has no value; the first verb among the words is the one.
+    verb = next((word for word in words if word in VERBS), None)
+    where = context.command_path if context else " ".join(filter(None, ("pgpu", verb)))
+    rows = context.command.params if context else getattr(VERBS[verb].verb() if verb else None, "options", ())
+    lists = any(row.name == OUTPUT.name for row in rows)
     raise (UsageError if lists else RequestError)(text, hint=f"see `{where} --help`") from error
 
 

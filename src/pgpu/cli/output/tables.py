@@ -5,7 +5,7 @@ Only verbs that print a table import this module.
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COMMAND_CHARACTERS = 32
 _JOBS = (
     Column("JOB", NEVER_DROPPED, is_always=True, is_id=True),
-    Column("NAME", 60, least=8),
+    Column("NAME", 68, least=8),
     Column("USER", 70, least=6, is_always=True),
     Column("GPU", 90, is_always=True),
     Column("MEMORY", 95, is_always=True),
@@ -58,7 +58,7 @@ _DRY_RUN = (
     Column("MEMORY", 90, is_always=True),
     Column("PLACE", 95, is_always=True),
     Column("STARTS", 85, is_always=True),
-    Column("GPU", 70, least=8, is_always=True),
+    Column("GPU", 70, is_always=True),
     Column("REASON", 80, least=14, is_always=True),
 )
 _GPUS = (
@@ -157,7 +157,8 @@ def job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncu
         "MEMORY": _memory(report),
         "STATE": Styled(state, _STATE_STYLES[job.state]),
         "LIMIT": Styled("advisory", "red") if is_advisory else "",
-        "AGE": "" if job.is_anonymous else format_duration(now_seconds - since_seconds),
+        # In its largest unit: an age is compared at a glance.
+        "AGE": "" if job.is_anonymous else format_duration(now_seconds - since_seconds).partition(" ")[0],
         "REASON": _reason(job),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
@@ -227,8 +228,16 @@ def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: flo
     return table
 
 
-def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None) -> FittedTable:
-    """Lay out the jobs of a submission that was not made, by name or number, one on each line."""
+def of_dry_run(
+    reports: Sequence[QueueReport], places: Mapping[str, str], now_seconds: float | None = None
+) -> FittedTable:
+    """Lay out the jobs of a submission that was not made, by name or number, one on each line.
+
+    Args:
+        reports: In their order.
+        places: Index of each GPU by UUID, as nvidia-smi prints it.
+        now_seconds: Seconds since the epoch.
+    """
     now = time.time() if now_seconds is None else now_seconds
     table = FittedTable(_DRY_RUN, heading=simulated_heading(simulated_model(report.job) for report in reports))
     for number, report in enumerate(reports, 1):
@@ -238,7 +247,7 @@ def of_dry_run(reports: Sequence[QueueReport], now_seconds: float | None = None)
             _slice(job),
             "held" if report.position is None else str(report.position),
             start_text(report, now),
-            ", ".join(uuid[:12] for uuid in job.expected_gpu_uuids),
+            ",".join(places.get(uuid, uuid[:12]) for uuid in job.expected_gpu_uuids),
             _reason(job),
         )
     return table
@@ -255,6 +264,10 @@ def start_text(report: QueueReport, now_seconds: float) -> str:
     return f"in about {format_duration(left_seconds)}" if report.is_start_known else "unknown"
 
 
+def short_gpu_name(name: str) -> str:
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
 def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTable:
     """Lay out GPUs, one on each line."""
     found = list(reports)
@@ -268,7 +281,7 @@ def of_gpus(reports: Iterable[GpuReport], *, is_uncut: bool = False) -> FittedTa
         outside_cell = f"{held} ({len(report.outsiders)})" if report.outsiders else ""
         table.add_row(
             gpu.place,
-            gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "),
+            short_gpu_name(gpu.name),
             gpu.uuid,
             format_use(report.used_bytes, gpu.memory_bytes),
             format_memory(report.granted_bytes),
@@ -394,7 +407,9 @@ def of_calls(calls: Iterable[CallHistory], *, is_uncut: bool = False, now_second
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
             call.signature,
-            call.gpu_name.removeprefix(SIMULATED_PREFIX) if all_simulated else call.gpu_name,
+            short_gpu_name(call.gpu_name.removeprefix(SIMULATED_PREFIX))
+            if all_simulated
+            else short_gpu_name(call.gpu_name),
             str(len(call.runs)),
             format_memory(max(run.peak_bytes for run in call.runs)),
             format_duration(median(run.duration_seconds for run in call.runs)),

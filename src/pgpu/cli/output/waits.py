@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable
-from pgpu.cli.output.tables import simulated_heading, start_text
+from pgpu.cli.output.tables import short_gpu_name, simulated_heading, start_text
 from pgpu.client import GpuReport, QueueReport
 from pgpu.model import Request
 from pgpu.scheduling.forecast import MOST_JOBS
@@ -103,6 +103,6 @@ def _room_of(gpus: Iterable[GpuReport]) -> FittedTable:
             format_memory(sum(known_bytes)) if known_bytes else "",
             format_share(each.granted_compute) if each.granted_compute else "",
             "" if each.sharing is None else each.sharing.value,
-            each.gpu.name,
+            short_gpu_name(each.gpu.name),
         )
     return table

@@ -288,24 +288,31 @@ def queue(invocation: Invocation, *, job: str | None, **given: Any) -> None:
     # The queue of the job counts, whether --simulate was given or not.
     client = invocation.make_client(replace(settings, simulate=members[0].job.gpu_model))
     ids = {report.job.id for report in members}
+    count = 0
 
     def read() -> list[QueueReport]:
-        return [report for report in client.queue() if report.job.id in ids]
+        nonlocal count
+        line = client.queue()
+        found = [report for report in line if report.job.id in ids]
+        count = sum(each.position is not None for each in line)
+        if not found:
+            first = client.job(members[0].job.id).job
+            which = f"job {first.id} does" if len(ids) == 1 else f"the jobs of {quoted(job)} do"
+            state = f"it is {first.state.value}" if len(ids) == 1 else f"the first is {first.state.value}"
+            raise RequestError(f"{which} not wait: {state}", hint="pgpu ps --all lists it")
+        return found
 
-    if len(ids) > 1 or not options.wants_table or options.watches:
-        print_listing(options, kind, read)
-        return
-    line = client.queue()
-    report = next((each for each in line if each.job.id in ids), None)
-    if report is None:
-        raise RequestError(
-            f"job {members[0].job.id} does not wait: it is {members[0].job.state.value}", hint="pgpu ps --all lists it"
+    if len(ids) == 1:
+        if options.filters or options.limit is not None or options.output == "wide":
+            raise UsageError("queue JOB explains one job and lists none", hint="leave out --filter, --last and -o wide")
+        from pgpu.cli.output.waits import explain
+
+        kind = replace(
+            kind,
+            explain=lambda reports: explain(reports[0], count, client.gpus()),
+            document=lambda reports: {**documents.of_queue(reports), **documents.of_gpus(client.gpus())},
         )
-    from pgpu.cli.output.waits import explain
-
-    count = sum(each.position is not None for each in line)
-    for table in explain(report, count, client.gpus()):
-        console.print_table(table)
+    print_listing(options, kind, read)
 
 
 @takes(JOBS, GRACE, JSON)

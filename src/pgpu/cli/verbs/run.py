@@ -55,6 +55,7 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
             if as_json:
                 console.print_json(documents.of_job(client.job(submitted.id)))
             else:
+                print_advisory(submitted)
                 print(submitted.id)
             return None
         try:
@@ -63,7 +64,6 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
             raise (_with_missing(exc, client, submission) if job.no_wait else exc) from None
     sys.stdout.flush()
     if not as_json:
-        print_advisory(ended)
         if ended.warning:
             console.print_note(ended.warning)
         if ended.error:
@@ -109,7 +109,8 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
             return
         from pgpu.cli.output import tables
 
-        console.print_table(tables.of_dry_run(reports))
+        places = {each.gpu.uuid: each.gpu.place for each in client.gpus()}
+        console.print_table(tables.of_dry_run(reports, places))
         return
     with deferred_signals() as signals:
         jobs = client.submit_all(submissions)
@@ -169,6 +170,7 @@ def _print_submitted(jobs: Sequence[Job], state_dir: Path, *, as_json: bool) -> 
     print_simulated(jobs, state_dir)
     if len(jobs) == 1:
         print_estimate(jobs[0])
+        print_advisory(jobs[0])
     # Jobs of an array have one id in common, which is printed once.
     for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
         print(line)
