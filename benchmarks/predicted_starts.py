@@ -1,9 +1,8 @@
 """Streams of profiled programs: what the start rule gains by predicted slowdowns (`python -m benchmarks.predicted_starts`).
 
-Programs of `benchmarks.advice` are measured alone and in pairs on a simulated GPU, each also beside itself, in time slices and
-under MPS. Then jobs of 60 to 600 s come to GPUs that take two of them at a time, in simulated time: each pair is slowed down as
-measured, while the rule knows predictions from profiles (*profiles*), the measured slowdowns themselves (*oracle*), demands
-alone (*demands*, which under MPS is no rule), or nothing: then each job starts where it fits (*filled*).
+Programs of `benchmarks.advice` are measured alone and in pairs on a simulated GPU, each also beside itself, under MPS. Then jobs of 60 to 600 s come to GPUs that take two of them at a time, in simulated time: each pair is slowed down as
+measured, while the rule knows predictions from profiles (*profiles*), the measured slowdowns themselves (*oracle*), or nothing:
+then each job starts where it fits (*filled*).
 
 Prints mean response and end over those of filled GPUs, as geometric means over the seeds, and writes one JSON file.
 """
@@ -55,14 +54,12 @@ def main() -> int:
         for known, seconds in zip(programs, itertools.cycle(SECONDS), strict=False)
     ]
     record: dict[str, Any] = {**circumstances(), "driver": f"simulated {arguments.model}", "streams": []}
-    for mode in (SharingMode.TIME_SLICE, SharingMode.MPS):
-        measured, predicted = (
-            {pair.names: getattr(pair, what)[mode] for pair in pairs} for what in ("measured", "predicted")
-        )
-        for gpus, load in itertools.product(GPUS, LOADS):
-            found = _ratios(kinds, mode, gpus, load, measured=measured, predicted=predicted)
-            record["streams"].append({"mode": mode, "gpus": gpus, "load": load, **found})
-            print(f"{mode}, {gpus} GPUs, load {load}: {json.dumps(found)}")
+    measured = {pair.names: pair.measured[SharingMode.MPS] for pair in pairs}
+    predicted = {pair.names: pair.predicted[SharingMode.MPS] for pair in pairs}
+    for gpus, load in itertools.product(GPUS, LOADS):
+        found = _ratios(kinds, gpus, load, measured, predicted)
+        record["streams"].append({"mode": SharingMode.MPS, "gpus": gpus, "load": load, **found})
+        print(f"{gpus} GPUs, load {load}: {json.dumps(found)}")
     record["pairs"] = [pair.record() for pair in pairs]
     path = arguments.output / f"predicted-starts-{record['date']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
@@ -70,13 +67,13 @@ def main() -> int:
 
 
 def _ratios(
-    kinds: Sequence[Kind], mode: SharingMode, gpus: int, load: float, *, measured: Pairs, predicted: Pairs
+    kinds: Sequence[Kind], gpus: int, load: float, measured: Pairs, predicted: Pairs
 ) -> dict[str, tuple[float, float]]:
     """Return mean response and end over those of filled GPUs, by what the rule knows."""
-    rules = {"demands": predict_nothing, "profiles": _predicting(predicted), "oracle": _predicting(measured)}
+    rules = {"profiles": _predicting(predicted), "oracle": _predicting(measured)}
     logs: dict[str, list[tuple[float, float]]] = {rule: [] for rule in rules}
     for seed in range(STREAMS):
-        jobs = [_in_mode(each, mode) for each in arrivals(kinds, JOBS, seed, load=load * gpus)]
+        jobs = [_under_mps(each) for each in arrivals(kinds, JOBS, seed, load=load * gpus)]
         filled = _replay(jobs, measured, gpus, Objective.SOONEST, predict_nothing)
         for rule, predict in rules.items():
             found = _replay(jobs, measured, gpus, Objective.RESPONSE, predict)
@@ -87,8 +84,8 @@ def _ratios(
     }
 
 
-def _in_mode(arrival: Arrival, mode: SharingMode) -> Arrival:
-    request = replace(arrival.candidate.request, sharing=SharingWish(mode))
+def _under_mps(arrival: Arrival) -> Arrival:
+    request = replace(arrival.candidate.request, sharing=SharingWish.MPS)
     return replace(arrival, candidate=replace(arrival.candidate, request=request))
 
 
@@ -99,7 +96,7 @@ def _replay(
 
 
 def _predicting(pairs: Pairs) -> PredictSlowdowns:
-    def predict(_gpu_uuid: str, _mode: SharingMode, calls: Sequence[ProfiledCall]) -> Sequence[float]:
+    def predict(_gpu_uuid: str, calls: Sequence[ProfiledCall]) -> Sequence[float]:
         return _slowdowns(pairs, [name for name, _uid in calls])
 
     return predict

@@ -9,7 +9,7 @@ from tests.waiting import until
 
 from pgpu.engine.history.run_history import history_name
 from pgpu.errors import JobNotFoundError, RequestError
-from pgpu.model import Array, Job, JobSpec, JobState, Objective, ProcessHolder, Profile, Request, Run, Submission
+from pgpu.model import Array, Job, JobSpec, JobState, Objective, ProcessHolder, Request, Run, Submission
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -172,33 +172,6 @@ def test_a_job_whose_program_needs_the_whole_gpu_waits_for_the_one_that_runs(mac
     for other in (soonest, ask(command=command, gib=2, timeout=3600)):
         machine.until_running(submitted(machine, other)[0])
     assert machine.state(held) is JobState.WAITING
-    gate.touch()
-    machine.until_state(held, JobState.EXITED)
-
-
-def test_what_profiles_predict_of_a_pair_decides_in_place_of_its_demands(machine: World) -> None:
-    """By their demands the busy program would start beside itself, and the light one would wait."""
-    gate = machine.root / "gate"
-    gate.touch()
-    busy, light = (("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done; echo {name}") for name in "ab")
-    name = history_name(machine.gpus.gpus()[0])
-    for command, demand, busy_fraction in ((busy, 0.1, 1.0), (light, 0.95, 0.03)):
-        job = machine.until_free(submitted(machine, ask(command=command))[0])
-        run = Run(job.signature, name, job.id, job.owner_uid, GIB, 1, 1, 0, 600.0, 1.0, 0, demand=demand)
-        profile = Profile(job.signature, name, job.owner_uid, 1.0, 600.0, GIB, 0, busy_fraction)
-        with machine.engine.ledger.decision() as decision:
-            for _ in range(3):
-                decision.history.add(run)
-            decision.profiles.add(profile, job.id)
-    gate.unlink()
-    running = submitted(machine, ask(command=busy, gib=2))[0]
-    machine.until_running(running)
-    held, beside = (submitted(machine, ask(command=command, gib=2))[0] for command in (busy, light))
-    machine.until_running(beside)
-    reason = "for a less busy GPU: by their profiles, one of the jobs would take 2.1 times as long there"
-    until(lambda: reason in (machine.client.job(held.id).job.reason or ""))
-    [report] = machine.client.dry_run([ask(command=busy, gib=2)])
-    assert reason in (report.job.reason or "")
     gate.touch()
     machine.until_state(held, JobState.EXITED)
 

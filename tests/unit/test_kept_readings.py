@@ -73,6 +73,17 @@ def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
     )
 
 
+def test_a_round_computes_no_more_readings_than_it_has_time_for(ledger: Ledger) -> None:
+    readings, profiles = ProfileReadings(), [replace(KNOWN, contests=MET[:1]), replace(KNOWN, contests=MET[1:])]
+    another_process()
+    with ledger.view() as view:
+        for profile in profiles:
+            readings.recall(view, profile)
+    for count in (1, 2):
+        readings.keep(ledger.facts, 0.0)
+        assert sum(map(needs_estimation.is_cached, profiles)) == count
+
+
 def test_only_so_much_is_remembered_in_one_process() -> None:
     another_process()
     for number in range(needs_estimation._MOST_CACHED + 3):

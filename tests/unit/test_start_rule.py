@@ -190,14 +190,13 @@ def test_a_short_job_starts_beside_a_long_one(long_demand: float, demand: float,
 # Programs with profiles: "new" waits, "old" runs.
 
 NEW, OLD = ("new", 0), ("old", 0)
-PROFILED = replace(BUSY, profiled=NEW)
-UNDER_MPS = replace(PROFILED, usual_demand=None, request=replace(BUSY.request, sharing=SharingWish.MPS))
+PROFILED = replace(BUSY, profiled=NEW, request=replace(BUSY.request, sharing=SharingWish.MPS))
 
 
 def predicting(pairs: Mapping[ProfiledCall, tuple[float, float]]) -> PredictSlowdowns:
     """Predict slowdowns of each of these programs and of "new" together, and none of anything else but one program alone."""
 
-    def predict(_gpu_uuid: str, _mode: SharingMode, calls: Sequence[ProfiledCall]) -> Sequence[float] | None:
+    def predict(_gpu_uuid: str, calls: Sequence[ProfiledCall]) -> Sequence[float] | None:
         if len(calls) < 2:
             return (1.0,) * len(calls)
         return pairs.get(calls[0]) if len(calls) == 2 and calls[1] == NEW else None
@@ -216,21 +215,19 @@ def test_a_pair_that_is_predicted_to_lose_waits_although_its_demands_fit_and_the
     assert wait.reason == (
         "waits up to 4 min for a less busy GPU: by their profiles, one of the jobs would take 3.1 times as long there"
     )
-    assert admit([room()], [light], 70.0, held=[there]).grants
+    assert admit([room()], [light], 70.0, held=[there]).grants  # no prediction
 
 
 def test_a_pair_that_is_predicted_not_to_interfere_starts_although_its_demands_do_not_fit() -> None:
     there = replace(running(0.9), profiled=OLD)
-    assert not admit([room()], [PROFILED], 70.0, held=[there]).grants
     assert admitted(PROFILED, there, (1.02, INTERFERENCE)).grants
 
 
-def test_demands_decide_beside_a_job_without_a_profile_and_for_sets_that_are_not_predicted() -> None:
-    unknown = replace(running(0.9), job_id="other")
-    for beside in ([running(0.9)], [unknown, replace(running(0.9), profiled=OLD)]):
-        [wait] = admit([room()], [PROFILED], 70.0, held=beside, predict=predicting({OLD: (1.0, 1.0)})).waits
-        assert "of its time" in wait.reason
-    assert admit([room()], [PROFILED], 70.0, held=[running(0.05)], predict=predicting({OLD: (9.0, 9.0)})).grants
+def test_in_time_slices_demands_decide_whatever_is_predicted() -> None:
+    sliced, there = replace(PROFILED, request=BUSY.request), replace(running(0.9), profiled=OLD)
+    [wait] = admitted(sliced, there, (1.0, 1.0)).waits
+    assert "of its time" in wait.reason
+    assert admitted(replace(sliced, usual_demand=0.05), there, (9.0, 9.0)).grants
 
 
 def test_a_job_starts_beside_one_that_is_measured_to_pause_whatever_is_predicted() -> None:
@@ -238,11 +235,11 @@ def test_a_job_starts_beside_one_that_is_measured_to_pause_whatever_is_predicted
 
 
 def test_a_job_under_mps_waits_only_if_a_prediction_is_known() -> None:
-    there = replace(running(None), mode=SharingMode.MPS, profiled=OLD)
-    assert not admitted(UNDER_MPS, there, (2.0, 2.0)).grants
-    assert admitted(UNDER_MPS, there, (1.0, 1.1)).grants
-    assert admitted(UNDER_MPS, replace(there, profiled=("unknown", 0)), (2.0, 2.0)).grants
-    assert admitted(replace(UNDER_MPS, profiled=None, usual_demand=0.9), replace(there, demand=0.9), (2.0, 2.0)).grants
+    candidate, there = replace(PROFILED, usual_demand=None), replace(running(None), mode=SharingMode.MPS, profiled=OLD)
+    assert not admitted(candidate, there, (2.0, 2.0)).grants
+    assert admitted(candidate, there, (1.0, 1.1)).grants
+    assert admitted(candidate, replace(there, profiled=("unknown", 0)), (2.0, 2.0)).grants
+    assert admitted(replace(candidate, profiled=None, usual_demand=0.9), replace(there, demand=0.9), (2.0, 2.0)).grants
 
 
 def test_a_job_starts_beside_the_program_that_it_is_predicted_to_slow_down_least() -> None:

@@ -15,12 +15,12 @@ from pgpu.structs import Struct, replace
 # Signature and user of a program that was profiled.
 ProfiledCall = tuple[str, int]
 
-# Predicts how many times longer each of these programs runs with the others on a GPU, by its UUID, than alone; at least 1.
-# None if the prediction is unknown. The same arguments give the same result all through a round.
-PredictSlowdowns = Callable[[str, SharingMode, Sequence[ProfiledCall]], Sequence[float] | None]
+# Predicts how many times longer each of these programs runs under MPS with the others on a GPU, by its UUID, than alone; at
+# least 1. None if the prediction is unknown. The same arguments give the same result all through a round.
+PredictSlowdowns = Callable[[str, Sequence[ProfiledCall]], Sequence[float] | None]
 
 
-def predict_nothing(_gpu_uuid: str, _mode: SharingMode, _calls: Sequence[ProfiledCall]) -> None:
+def predict_nothing(_gpu_uuid: str, _calls: Sequence[ProfiledCall]) -> None:
     """Predict nothing; for rounds without profiles."""
 
 
@@ -55,7 +55,7 @@ class Candidate(Struct, frozen=True):
     """Share of a GPU's time that its program needed in earlier runs, 0 to 1; None without history."""
 
     profiled: ProfiledCall | None = None
-    """Its program, if slowdowns beside others may be predicted from a profile; else None."""
+    """Its program, if it runs under MPS and slowdowns beside others may be predicted from a profile; else None."""
 
     @property
     def mode(self) -> SharingMode:

@@ -6,9 +6,9 @@ all that fits starts. Beyond that, two plans are compared by the time that they 
 and the jobs there run slower until it has ended; or it starts once the first job there has ended. It waits only if that saves more
 than `MARGIN` leaves. Jobs of a batch start in even waves instead (`even_waves`), whatever other jobs need.
 
-Where the programs of all these jobs were profiled, what is predicted for just them together decides in place of their demands:
-all that fits starts while none of them is slowed down by more than `INTERFERENCE`, and the plans are compared by the predicted
-slowdown of each. Only so does the rule apply to jobs under MPS, whose demands do not add up.
+The demands of jobs under MPS do not add up. There, if the programs of all these jobs were profiled, what is predicted for just
+them together decides: all that fits starts while none of them is slowed down by more than `INTERFERENCE`, and the plans are
+compared by the predicted slowdown of each. Else all that fits starts.
 
 A GPU on which no job runs always takes one, only what is known counts, and no job is held back for longer than it runs or than
 `HOLD_SECONDS`. So jobs of which nothing is known, and jobs that hardly use the GPU, start as soon as they fit.
@@ -230,14 +230,11 @@ class StartRule:
             running = sum(each.batch == candidate.batch for each in there)
             return waves.count == 1 or may_join(wave_by_gpu[gpu_uuid], running, [each.demand for each in there])
         new, loads = _new_load(candidate), self._loads_on(gpu_uuid)
-        if candidate.profiled is not None:
-            mode, known = candidate.mode, [each for each in loads if each.demand or each.profiled]
-            if self._predicted(gpu_uuid, mode, [*known, new]) is not None:
-                return may_start_as_predicted(
-                    known, new, lambda loads: self._predicted(gpu_uuid, mode, loads) or [1.0] * len(loads)
-                )
-            if mode is SharingMode.MPS:
-                return True
+        if candidate.mode is SharingMode.MPS:
+            known = [each for each in loads if each.demand or each.profiled]
+            return self._predicted(gpu_uuid, [*known, new]) is None or may_start_as_predicted(
+                known, new, lambda loads: self._predicted(gpu_uuid, loads) or [1.0] * len(loads)
+            )
         return not new.demand or may_start_beside(loads, new)
 
     def least_busy(self, gpus: list[Gpu], candidate: Candidate) -> list[Gpu]:
@@ -299,15 +296,15 @@ class StartRule:
 
     def _predicted_with(self, gpu_uuid: str, candidate: Candidate) -> Sequence[float] | None:
         """Return the predicted slowdowns of the jobs on a GPU of which anything is known, and of a candidate as the last."""
-        if candidate.profiled is None:
+        if candidate.mode is not SharingMode.MPS:
             return None
         known = [each for each in self._loads_on(gpu_uuid) if each.demand or each.profiled]
-        return self._predicted(gpu_uuid, candidate.mode, [*known, _new_load(candidate)])
+        return self._predicted(gpu_uuid, [*known, _new_load(candidate)])
 
-    def _predicted(self, gpu_uuid: str, mode: SharingMode, loads: Sequence[Load]) -> Sequence[float] | None:
+    def _predicted(self, gpu_uuid: str, loads: Sequence[Load]) -> Sequence[float] | None:
         """Return the predicted slowdowns of jobs together; None if one of them has none."""
         calls = [each.profiled for each in loads if each.profiled is not None]
-        return self._predict(gpu_uuid, mode, calls) if len(calls) == len(loads) else None
+        return self._predict(gpu_uuid, calls) if len(calls) == len(loads) else None
 
     def _cost(self, gpu_uuid: str, candidate: Candidate) -> float:
         """Return the total demand, or the mean predicted slowdown, with one more job; at most 1 if the GPU has time for it."""

@@ -34,6 +34,9 @@ BELIEVED_SECONDS = 86_400.0
 KEPT_SECONDS = 30 * 86_400.0
 """For how long a reading is kept; it is computed again after that."""
 
+KEEPING_SECONDS = 0.1
+"""For how long a round computes missing readings: the main thread of an agent has other work."""
+
 _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 """Prefixes of the facts' keys."""
 
@@ -92,17 +95,24 @@ class ProfileReadings(Struct):
         else:
             cache_estimate(profile, reading)
 
-    def keep(self, facts: FactTable) -> None:
-        """Compute and store the missing readings; never inside a transaction.
+    def keep(self, facts: FactTable, longest_seconds: float = KEEPING_SECONDS) -> None:
+        """Compute and store missing readings; never inside a transaction.
+
+        Args:
+            facts: Of the ledger.
+            longest_seconds: No other one is begun after so long; the next call goes on.
 
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        unkept, self._unkept = self._unkept, {}
-        for name, profile in unkept.items():
+        until_seconds = time.monotonic() + longest_seconds
+        for name, profile in list(self._unkept.items()):
             facts.put_for(
                 needs_estimation.PREFIX, name, needs_estimation.text_of(estimate_needs(profile)), KEPT_SECONDS
             )
+            self._unkept.pop(name, None)
+            if time.monotonic() >= until_seconds:
+                return
 
     def prepare(self, ledger: Ledger, gpus: Sequence[Gpu], calls: Collection[Call]) -> None:
         """Load or compute the readings of these calls' profiles on these GPUs, before a transaction that needs them.
@@ -116,7 +126,7 @@ class ProfileReadings(Struct):
                     profile = view.profiles.newest(signature, name, owner_uid)
                     if profile is not None:
                         self.recall(view, profile)
-        self.keep(ledger.facts)
+        self.keep(ledger.facts, math.inf)
 
 
 _MOST_BESIDE = 3

@@ -216,7 +216,9 @@ class Admissions:
         snapshot = context.snapshot_or_blind(holding) if may_go_first else BLIND
         # Reading a profile takes tenths of a second, so it is done before the write lock is taken.
         requests = [entry.job.request for entry in entries] if may_go_first else []
-        has_company = bool(holding) and any(request.objective is Objective.RESPONSE for request in requests)
+        has_company = bool(holding) and any(
+            request.objective is Objective.RESPONSE and request.sharing is SharingWish.MPS for request in requests
+        )
         if has_company or any(request.sharing is SharingWish.AUTO for request in requests):
             calls = {(entry.job.signature, entry.job.owner_uid) for entry in (*entries, *holding)}
             self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, calls)

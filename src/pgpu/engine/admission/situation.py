@@ -16,7 +16,7 @@ from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.settings import EngineSettings
 from pgpu.ledger import ALL_GPUS, Call, Entry, LedgerView, Waiting
-from pgpu.model import Job, JobState, Request, SharingMode, Slice
+from pgpu.model import Job, JobState, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import (
     NO_PRECEDENCE,
     Admission,
@@ -30,7 +30,7 @@ from pgpu.scheduling import (
     has_compute,
 )
 from pgpu.scheduling.admission_round import PredictSlowdowns, predict_nothing
-from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
+from pgpu.scheduling.capacity import host_bytes, mode_of, short_of_host_memory, taken_of_device
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
@@ -186,9 +186,11 @@ class SituationReader(Struct):
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
         lasting = self.learning.durations(view, calls, snapshot.gpus)
-        self.predictor.read(view, calls, snapshot.gpus)
         open_rooms = self._with_headroom(open_rooms, waiting)
         waiting = self.auto_sharing.choose_modes(view, open_rooms, waiting, holding, lasting)
+        under_mps = {(each.signature, each.owner_uid) for each in waiting if each.request.sharing is SharingWish.MPS}
+        under_mps |= {(job.signature, job.owner_uid) for entry in holding if _mode(job := entry.job) is SharingMode.MPS}
+        self.predictor.read(view, under_mps & calls, snapshot.gpus)
         hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
         if is_all_closed or (rooms and not open_rooms):
             kept = (each for each in waiting if is_all_closed or each.request.gpu_count)
@@ -274,7 +276,7 @@ class SituationReader(Struct):
             # A parked job returns to a place that it lent.
             uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
             usual_demand=demand,
-            profiled=None if is_limited else self.predictor.call_of(waiting),
+            profiled=None if is_limited else self.predictor.call_of(waiting, mode_of(waiting.request.sharing)),
         )
 
     def _make_held(self, entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
@@ -287,11 +289,11 @@ class SituationReader(Struct):
             0.0 if lease is None else lease.granted_at_seconds,
             compute_of(job),
             lasting.get(call),
-            SharingMode.TIME_SLICE if lease is None else lease.sharing,
+            _mode(job),
             job.place.batch,
             demand,
             usual_demand=None if is_suspended else self.learning.demands.get(call),
-            profiled=None if is_suspended else self.predictor.call_of(job),
+            profiled=None if is_suspended else self.predictor.call_of(job, _mode(job)),
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
@@ -365,3 +367,7 @@ class SituationReader(Struct):
 def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:
     # The driver moves the whole process where it can, else only the pages of managed memory.
     return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
+
+
+def _mode(job: Job) -> SharingMode:
+    return SharingMode.TIME_SLICE if job.lease is None else job.lease.sharing
