@@ -44,7 +44,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
 def asked(
     app: ASGIApp, method: str, target: str, body: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """Return an answer's status, headers and body; the names of headers to send have `_` for `-`."""
+    """Return an answer's status, headers and body; the names of headers to send have `_` for `-`, and Host is that of clients."""
     path, _, query = target.partition("?")
     scope: Scope = {
         "type": "http",
@@ -54,7 +54,7 @@ def asked(
         "query_string": query.encode(),
         "headers": [
             (b"content-type", b"application/json"),
-            *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+            *((name.replace("_", "-").encode(), value.encode()) for name, value in {"host": "pgpu", **headers}.items()),
         ],
         "http_version": "1.1",
         "scheme": "http",

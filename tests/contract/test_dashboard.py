@@ -127,6 +127,12 @@ def test_a_code_is_valid_once_for_a_minute() -> None:
         {"host": "localhost", "sec_fetch_site": "same-site"},
         {"host": "localhost:1", "origin": "http://localhost:2"},
         {"host": "localhost", "origin": "null"},
+        {"host": "localhost", "origin": "http://["},
+        {"host": "["},
+        {"host": ""},
+        {"host": "pgpu:9000"},
+        {"host": "pgpu", "origin": "http://pgpu"},
+        {"host": "pgpu", "sec_fetch_site": "same-origin"},
     ],
 )
 def test_requests_of_other_sites_are_refused_where_the_kernel_names_the_user(
@@ -134,7 +140,55 @@ def test_requests_of_other_sites_are_refused_where_the_kernel_names_the_user(
 ) -> None:
     peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
     assert asked(peer, "GET", "/dashboard/usage.json", host="localhost:9000", sec_fetch_site="same-origin")[0] == 200
+    assert asked(peer, "GET", "/dashboard/usage.json", host="pgpu")[0] == 200  # of `pgpu dashboard`, which forwards
     assert asked(peer, "GET", "/dashboard/usage.json", b"", **headers)[0] == 403
+    assert asked(peer, "GET", "/v1/jobs", b"", **headers)[0] == 403
+
+
+@pytest.mark.parametrize("page", [{"origin": "http://127.0.0.1:9000"}, {"sec_fetch_site": "same-origin"}, {}])
+@pytest.mark.parametrize("target", ["POST /v1/jobs", "GET /v1/gpus", "GET /metrics", "GET /openapi.json"])
+def test_no_page_asks_the_api_where_the_kernel_names_the_user(
+    app: ASGIApp, token: str, target: str, page: Mapping[str, str]
+) -> None:
+    peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
+    method, _, path = target.partition(" ")
+    for host in ("127.0.0.1:9000", "localhost", "[::1]:9000", "pgpu"):
+        assert (asked(peer, method, path, b"", host=host, **page)[0] == 403) == bool(page)
+    assert asked(OverTcp(app), method, path, b"", host="a", authorization=f"Bearer {token}", **page)[0] != 403
+
+
+def test_no_page_attaches_to_a_job_where_the_kernel_names_the_user(app: ASGIApp) -> None:
+    async def attach(*headers: tuple[bytes, bytes]) -> int:
+        sent: list[Any] = []
+        scope: dict[str, Any] = {
+            "type": "websocket",
+            "path": "/v1/jobs/x/attach",
+            "headers": headers,
+            "query_string": b"",
+        }
+        scope |= {"state": {"peer": PeerCredentials(1, ALICE, ALICE, frozenset())}}
+        scope |= {"extensions": {"websocket.http.response": {}}}
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(attach((b"host", b"127.0.0.1"), (b"origin", b"https://evil.example"))) == 403
+    assert asyncio.run(attach((b"host", b"evil.example"))) == 403
+    assert asyncio.run(attach((b"host", b"pgpu"))) == 404
+
+
+def test_errors_have_the_headers_of_the_page_as_well(app: ASGIApp) -> None:
+    for path in ("/dashboard", "/dashboard/", "/dashboard/usage.json", "/dashboard/none", "/dashboard/log.json"):
+        _, headers, _ = asked(OverTcp(app), "GET", path, host="x")
+        assert headers["cache-control"] == "no-store", path
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+    assert "content-security-policy" not in asked(OverTcp(app), "GET", "/v1/jobs", host="x")[1]
 
 
 def test_another_site_cannot_sign_a_browser_in(app: ASGIApp, token: str) -> None:

@@ -264,7 +264,7 @@ def test_what_was_accepted_outlives_the_server_and_what_was_not_is_nowhere(
     kept = set(shelf.iterdir())
     with socket.socket(socket.AF_UNIX) as half:
         half.connect(str(server.socket))
-        half.sendall(f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n".encode())
+        half.sendall(f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: pgpu\r\nContent-Length: 9000\r\n\r\n".encode())
         half.sendall(b"x" * 4000)
         server.end(signal.SIGKILL)
     ledger = Ledger(root / "state" / "ledger.db")

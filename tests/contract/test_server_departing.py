@@ -56,7 +56,7 @@ def scope_of(kind: str, path: str) -> Scope:
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",
-        "headers": [],
+        "headers": [(b"host", b"pgpu")],
         "http_version": "1.1",
         "scheme": "http",
         "server": ("pgpu", 80),

@@ -33,7 +33,7 @@ sys.stdin.read()
 
 
 _ATTACH = (
-    "GET /v1/jobs/{job}/attach HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "GET /v1/jobs/{job}/attach HTTP/1.1\r\nHost: pgpu\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
@@ -68,7 +68,7 @@ def a_crowd(user: User, request: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(
     "request_text",
-    ["", "GET /healthz HTTP/1.1\r\nHost: x\r\nSlow: ", "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n", _ATTACH],
+    ["", "GET /healthz HTTP/1.1\r\nHost: pgpu\r\nSlow: ", "GET /v1/events HTTP/1.1\r\nHost: pgpu\r\n\r\n", _ATTACH],
     ids=["silent", "never-ending-head", "listening", "attached"],
 )
 def test_a_user_past_the_bound_is_told_so_and_others_go_on(world: UserWorld, request_text: str) -> None:

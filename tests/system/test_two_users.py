@@ -239,7 +239,7 @@ def test_no_user_reaches_the_sockets_of_a_monitor_not_even_of_their_own_job(
 _SEND_FRAMES = """
 import socket, sys
 path, route, data = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
-lines = [f"GET {route} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+lines = [f"GET {route} HTTP/1.1", "Host: pgpu", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
 lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
 with socket.socket(socket.AF_UNIX) as end:
     end.connect(path)

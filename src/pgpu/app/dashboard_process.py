@@ -17,12 +17,13 @@ from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.errors import PgpuBug, RequestError
 from pgpu.ledger import GpuHistory
 from pgpu.server.application import add_error_handlers
+from pgpu.server.browser_boundary import DASHBOARD_PATH, BrowserBoundary
 from pgpu.server.connection_limits import raise_descriptor_limit
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.forwarding import forwarding_routes
 from pgpu.server.dashboard.picture import PictureReader
 from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
-from pgpu.server.dashboard.sign_in import PATH, CodeSignIn, LoginCodes
+from pgpu.server.dashboard.sign_in import CodeSignIn, LoginCodes
 from pgpu.server.listeners import Tcp, listen_tcp
 from pgpu.server.listeners import serve as serve_until_signal
 
@@ -44,13 +45,14 @@ def serve_dashboard(settings: Settings, port: int, announce: Callable[[str], Non
     codes = LoginCodes()
     app = FastAPI(title="pgpu dashboard", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.sign_in, app.state.leave = CodeSignIn(codes), lambda: None
+    app.add_middleware(BrowserBoundary)
     app.include_router(page_routes)
     add_error_handlers(app)
     address = server_address(settings)
     if isinstance(address, TcpAddress):
         raise RequestError(
             "the server is on another machine",
-            hint=f"open {address}{PATH}/ with your token, or run this there over ssh",
+            hint=f"open {address}{DASHBOARD_PATH}/ with your token, or run this there over ssh",
         )
     if address is not None:
         app.include_router(forwarding_routes(address.path, app.state.sign_in))
@@ -58,7 +60,7 @@ def serve_dashboard(settings: Settings, port: int, announce: Callable[[str], Non
         _add_data(app, settings)
     raise_descriptor_limit()
     with listen_tcp(Tcp(ADDRESS, port)) as listener:
-        url = f"http://{ADDRESS}:{listener.getsockname()[1]}{PATH}/"
+        url = f"http://{ADDRESS}:{listener.getsockname()[1]}{DASHBOARD_PATH}/"
 
         def print_link() -> None:
             announce(f"{url}#code={codes.make()}")

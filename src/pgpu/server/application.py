@@ -12,6 +12,7 @@ from pgpu.distribution import installed_version
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.ledger import GpuHistory
 from pgpu.server import health, stream_routes
+from pgpu.server.browser_boundary import BrowserBoundary
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.picture import PictureReader
 from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
@@ -65,6 +66,7 @@ def create_app(
         board.feed.close()
 
     app.state.leave = leave
+    app.add_middleware(BrowserBoundary)
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
     for router in (stream_routes.routes, handwritten, table_routes(), health.routes, page_routes, data_routes):
         app.include_router(router)

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from pgpu.errors import NodeError
+from pgpu.server.browser_boundary import DASHBOARD_PATH
 from pgpu.server.dashboard.routes import data_routes
-from pgpu.server.dashboard.sign_in import PATH, SignIn
+from pgpu.server.dashboard.sign_in import SignIn
 
 _CHUNK_BYTES = 1 << 16
 _OF_THE_CONNECTION = {"connection", "content-length", "date", "transfer-encoding"}
@@ -30,7 +31,7 @@ def forwarding_routes(socket: Path, sign_in: SignIn) -> APIRouter:
     """
     router = APIRouter(include_in_schema=False)
     for route in data_routes.routes:
-        router.add_route(getattr(route, "path", PATH), _forward(socket, sign_in), methods=["GET"])
+        router.add_route(getattr(route, "path", DASHBOARD_PATH), _forward(socket, sign_in), methods=["GET"])
     return router
 
 

@@ -1,7 +1,6 @@
 """The routes of the dashboard: the page and its files for everybody, its data for those that are signed in.
 
-All answers carry the headers of a page that loads nothing from elsewhere and cannot be framed. They are not part of the API: they
-change with the page.
+They are not part of the API: they change with the page.
 """
 
 import gzip
@@ -23,26 +22,15 @@ from pgpu.ledger import GpuHistory
 from pgpu.ledger.gpu_history import KEPT_SECONDS
 from pgpu.model import GpuSeries
 from pgpu.palette import DARK, LIGHT, css_variables
+from pgpu.server.browser_boundary import DASHBOARD_PATH, check_origin
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.function_loads import function_loads
 from pgpu.server.dashboard.picture import log_text, printable, user_name
-from pgpu.server.dashboard.sign_in import PATH, SignIn, check_origin, set_cookie
+from pgpu.server.dashboard.sign_in import SignIn, set_cookie
 from pgpu.services.access import Caller
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
 from pgpu.structs import Struct, encode_json
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self';"
-        " worker-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SECRET_BYTES = 1000
@@ -85,10 +73,10 @@ class Board(Struct, frozen=True):
     """None where none are served."""
 
 
-page_routes = APIRouter(prefix=PATH, include_in_schema=False)
+page_routes = APIRouter(prefix=DASHBOARD_PATH, include_in_schema=False)
 """What the browser loads, and how it signs in; of an application with a `SignIn` as `state.sign_in`."""
 
-data_routes = APIRouter(prefix=PATH, include_in_schema=False)
+data_routes = APIRouter(prefix=DASHBOARD_PATH, include_in_schema=False)
 """For those that are signed in; of an application that has a `Board` as `state.board` as well."""
 
 
@@ -116,7 +104,7 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 @page_routes.get("", response_class=Response)
 def redirect() -> Response:
     """The page's relative links need the slash at the end."""
-    return RedirectResponse(f".{PATH}/", headers=HEADERS)
+    return RedirectResponse(f".{DASHBOARD_PATH}/")
 
 
 @page_routes.get("/", response_class=Response)
@@ -133,14 +121,14 @@ def file(name: str) -> Response:
 async def begin_session(request: Request, sign_in: SignInDep) -> Response:
     """Exchange a code or a token for the cookie."""
     # A secret is sent with it, so the name of the host decides nothing here.
-    check_origin(request, needs_local_host=False)
+    check_origin(request)
     secret = b""
     async for chunk in request.stream():
         secret += chunk
         if len(secret) > _MOST_SECRET_BYTES:
             raise RequestError("that is too long for a code or a token")
     sealed = await run_in_threadpool(sign_in.seal, secret.decode("utf-8", "replace").strip())
-    response = Response(status_code=204, headers=HEADERS)
+    response = Response(status_code=204)
     set_cookie(response, sealed, is_encrypted=request.url.scheme == "https")
     return response
 
@@ -158,7 +146,7 @@ def session(connection: Request, sign_in: SignInDep) -> Response:
 @data_routes.get("/events", response_class=Response)
 async def events(board: BoardDep, caller: CallerDep) -> Response:
     # Without the last header a proxy such as nginx would hold the events back.
-    headers = {**HEADERS, "Content-Encoding": "gzip", "X-Accel-Buffering": "no"}
+    headers = {"Content-Encoding": "gzip", "X-Accel-Buffering": "no"}
     return StreamingResponse(board.feed.stream(caller.sees_uid), media_type="text/event-stream", headers=headers)
 
 
@@ -166,7 +154,7 @@ async def events(board: BoardDep, caller: CallerDep) -> Response:
 def week(
     board: BoardDep, _caller: CallerDep, gpu: Annotated[str | None, Query(max_length=_MOST_NAME)] = None
 ) -> Response:
-    return Response(board.history.get(gpu), 200, {**HEADERS, "Content-Encoding": "gzip"}, "application/json")
+    return Response(board.history.get(gpu), 200, {"Content-Encoding": "gzip"}, "application/json")
 
 
 @data_routes.get("/usage.json", response_class=Response)
@@ -227,7 +215,7 @@ def _usage(found: Sequence[Waste]) -> dict[str, object]:
 
 
 def _json(content: object) -> Response:
-    return Response(encode_json(content), 200, HEADERS, "application/json")
+    return Response(encode_json(content), media_type="application/json")
 
 
 @cache
@@ -244,6 +232,6 @@ def _files() -> dict[str, bytes]:
 def _file(name: str) -> Response:
     content = _files().get(name)
     if content is None:
-        return Response(status_code=404, headers=HEADERS)
+        return Response(status_code=404)
     kind = _TYPES.get(f".{name.rpartition('.')[2]}", "application/octet-stream")
-    return Response(content, 200, HEADERS, kind)
+    return Response(content, media_type=kind)

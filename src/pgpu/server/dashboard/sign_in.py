@@ -6,7 +6,6 @@ restart of the server and ends with its token. It opens the dashboard and nothin
 
 import base64
 import hmac
-import ipaddress
 import json
 import os
 import secrets
@@ -15,26 +14,23 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from pgpu.errors import AccessError, NodeError, UnauthenticatedError
+from pgpu.errors import NodeError, UnauthenticatedError
 from pgpu.ledger import Tokens
+from pgpu.server.browser_boundary import DASHBOARD_PATH, check_host, check_origin
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
 from pgpu.services.access import AccessRules, Caller, Identity, administers
 from pgpu.services.administration import token_id_of
 
 COOKIE = "pgpu_dashboard"
-PATH = "/dashboard"
 SESSION_SECONDS = 12 * 3600
 CODE_SECONDS = 60.0
 KEY_NAME = "dashboard.key"
 
 _KEY_BYTES = 32
-_PEERS_HOST = "pgpu"
-"""Host of requests over the Unix socket, as in docs/server.md."""
 
 
 class LoginCodes:
@@ -148,7 +144,8 @@ class CodeSignIn:
         return self._key.seal(os.getuid(), "")
 
     def caller(self, connection: HTTPConnection) -> Caller:
-        check_origin(connection, needs_local_host=True)
+        check_origin(connection)
+        check_host(connection)
         self._key.read(connection.cookies.get(COOKIE, ""))
         return Caller.this_process()
 
@@ -169,9 +166,10 @@ class TokenSignIn:
 
     def caller(self, connection: HTTPConnection) -> Caller:
         peer: PeerCredentials | None = connection.scope.get("state", {}).get(STATE_KEY)
-        # Where the kernel identifies the user no cookie is asked for, so the name of the host must be one of this machine.
-        check_origin(connection, needs_local_host=peer is not None)
+        check_origin(connection)
         if peer is not None:
+            # No cookie is asked for, so the name of the host must be one of this machine.
+            check_host(connection)
             return self._rules.authenticate(Identity(peer.uid, peer.gid, peer.groups, peer.pid), None)
         uid, token_id = self._key.read(connection.cookies.get(COOKIE, ""))
         token = self._tokens.get(token_id)
@@ -183,40 +181,8 @@ class TokenSignIn:
 def set_cookie(response: Response, value: str, *, is_encrypted: bool) -> None:
     """Let a browser keep a session; scripts cannot read it, and other sites cannot use it."""
     response.set_cookie(
-        COOKIE, value, SESSION_SECONDS, path=PATH, secure=is_encrypted, httponly=True, samesite="strict"
+        COOKIE, value, SESSION_SECONDS, path=DASHBOARD_PATH, secure=is_encrypted, httponly=True, samesite="strict"
     )
-
-
-def check_origin(connection: HTTPConnection, *, needs_local_host: bool) -> None:
-    """Refuse requests that a page of another site made, and names of this machine that another site may have chosen.
-
-    Args:
-        connection: The request.
-        needs_local_host: Whether its Host must be a loopback name: where no cookie is asked for, DNS rebinding would let a page of another
-            name read the answers.
-
-    Raises:
-        AccessError: It is refused.
-    """
-    host = connection.headers.get("host", "")
-    site = connection.headers.get("sec-fetch-site", "none")
-    origin = connection.headers.get("origin")
-    if site not in {"same-origin", "none"} or (origin is not None and urlsplit(origin).netloc != host):
-        raise AccessError("the request was made by a page of another site", hint="open the dashboard itself")
-    if needs_local_host and not _is_local(host):
-        raise AccessError(
-            f"the dashboard does not answer to the name {host!r}", hint="use http://127.0.0.1 or localhost"
-        )
-
-
-def _is_local(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    if name in {"localhost", _PEERS_HOST}:
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _unauthenticated() -> UnauthenticatedError:

@@ -1,0 +1,107 @@
+"""What a page in a browser may ask of this server: the dashboard alone, where the kernel identifies the user.
+
+A port that `ssh -L` forwards to the Unix socket is open to every page in that user's browser, and all its requests are that user's. Browsers
+mark them with `Origin` or `Sec-Fetch-Site`, so the API refuses requests with either, WebSockets included; by the `Host` it refuses those of
+DNS rebinding. Over TCP the API takes tokens alone, which no browser adds by itself.
+"""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pgpu.errors import AccessError
+from pgpu.server.peer_credentials import STATE_KEY
+from pgpu.server.responses import error_response
+
+DASHBOARD_PATH = "/dashboard"
+
+_PEERS_HOST = "pgpu"
+"""Host of requests over the Unix socket, as in docs/server.md."""
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self';"
+        " worker-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of all answers below `DASHBOARD_PATH`, errors included: a page that loads nothing from elsewhere and cannot be framed."""
+
+
+class BrowserBoundary:
+    """ASGI middleware: refuses pages' requests for the API on the Unix socket, and adds headers to the dashboard's answers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_page(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_PAGE_HEADERS)
+            await send(message)
+
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+        elif f"{scope['path']}/".startswith(f"{DASHBOARD_PATH}/"):
+            await self._app(scope, receive, send_page)
+        else:
+            try:
+                _check_client(HTTPConnection(scope))
+            except AccessError as exc:
+                await error_response(exc)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+
+
+def _check_client(connection: HTTPConnection) -> None:
+    """Refuse a page's request for the API on the Unix socket."""
+    if connection.scope.get("state", {}).get(STATE_KEY) is None:
+        return
+    if _is_of_a_page(connection):
+        raise AccessError("the API takes no requests of web pages on the Unix socket", hint="use a token over TCP")
+    check_host(connection)
+
+
+def check_origin(connection: HTTPConnection) -> None:
+    """Refuse a request for the dashboard that a page of another site made.
+
+    Raises:
+        AccessError: It is refused.
+    """
+    host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
+    site = connection.headers.get("sec-fetch-site", "none")
+    if site not in {"same-origin", "none"} or origin not in {None, f"http://{host}", f"https://{host}"}:
+        raise AccessError("the request was made by a page of another site", hint="open the dashboard itself")
+
+
+def check_host(connection: HTTPConnection) -> None:
+    """Refuse a request whose Host another site may have chosen, unless it is of a client of the Unix socket.
+
+    Without cookie and token, DNS rebinding would let a page of that site read the answers.
+
+    Raises:
+        AccessError: It is refused.
+    """
+    host = connection.headers.get("host", "")
+    # A name server may answer for a name without a dot as well, so a page must use a name that is this machine's in every browser.
+    if not _is_loopback(host) and (host != _PEERS_HOST or _is_of_a_page(connection)):
+        raise AccessError(f"pgpu does not answer to the name {host!r} here", hint="use http://127.0.0.1 or localhost")
+
+
+def _is_of_a_page(connection: HTTPConnection) -> bool:
+    return "origin" in connection.headers or "sec-fetch-site" in connection.headers
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
