@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fakes.machine import make_machine
 
 from pgpu.engine.admission.outsider_peaks import OutsiderPeaks
 from pgpu.engine.admission.snapshot import Snapshot
+from pgpu.engine.watch.watchdog import READING_SECONDS, Watchdog
 from pgpu.model import Gpu
 from pgpu.units import GIB, MIB
 
@@ -88,3 +90,17 @@ def test_the_file_is_written_only_when_a_reading_changes_the_record(machine: Mac
     assert machine.path.stat().st_ino == inode
     machine.read(0, after_seconds=1.0)
     assert machine.path.stat().st_ino != inode
+
+
+def test_a_watchdog_takes_a_snapshot_only_where_there_was_none_lately(tmp_path: Path) -> None:
+    engine = make_machine(tmp_path, [GIB])
+    engine.settings.runtime_directory.mkdir(exist_ok=True)
+    watchdog = Watchdog(engine)
+    engine.snapshot()
+    engine.settings.outsider_peaks.unlink()
+    watchdog.tick()
+    assert not engine.settings.outsider_peaks.exists()
+    engine.snapshot_at_seconds = -READING_SECONDS
+    watchdog.tick()
+    assert engine.settings.outsider_peaks.exists()
+    watchdog.close()

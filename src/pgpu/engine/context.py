@@ -74,6 +74,8 @@ class EngineContext:
         self._runtimes = runtimes
         self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._recent_gpus: tuple[Sequence[Gpu], float] = (), float("-inf")
+        self.snapshot_at_seconds = float("-inf")
+        """Monotonic time of the last `snapshot`."""
 
     @cached_property
     def mps(self) -> "MpsSharing | None":
@@ -166,7 +168,8 @@ class EngineContext:
         # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
         found = take_snapshot(self.gpus, self.enforcer, holding, away)
-        self._recent_gpus = found.gpus, time.monotonic()
+        self.snapshot_at_seconds = time.monotonic()
+        self._recent_gpus = found.gpus, self.snapshot_at_seconds
         if not self.headroom.yields:
             return found
         return replace(found, stable_bytes=self._outsider_peaks.with_reading(found))

@@ -328,7 +328,8 @@ class _Agent:
 
     def _look_around(self) -> None:
         """Do what is due once a second while a GPU is used: one wake-up for all of it, and one in ten seconds else."""
-        for tick in (self._watchdog.tick, lambda: self._recorder.tick(is_used=bool(self._holding.get()))):
+        # The recorder first: the watchdog needs no snapshot of its own then.
+        for tick in (self._record, self._watchdog.tick):
             # Not by `_log_errors`: an error each second would put off the next check each second.
             try:
                 tick()
@@ -344,6 +345,9 @@ class _Agent:
         self._is_resting = self._door.is_kept and not (is_used or self._holding.get())
         pause_seconds = ROUND_SECONDS if self._is_resting else PAUSES_SECONDS[-1]
         self._look_timer = self._loop.call_on_beat(self._look_around, pause_seconds)
+
+    def _record(self) -> None:
+        self._recorder.tick(is_used=bool(self._holding.get()))
 
     def _be_needed(self) -> None:
         """Note that a process needs this agent now: it stays some seconds, and looks around each of them."""

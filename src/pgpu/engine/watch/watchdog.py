@@ -30,7 +30,7 @@ _FIRST_PID_NAMESPACE = 4026531836
 """Inode of the machine's initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
 
 READING_SECONDS = 10.0
-"""Time between two readings of the memory outside of slices, besides those of the rounds."""
+"""Longest time between two readings of the memory outside of slices, in rounds or for any other reason."""
 
 _OUTSIDERS = JsonDecoder(list[Outsider])
 _Key = tuple[str, ProcessHolder]
@@ -107,7 +107,6 @@ class Watchdog:
         """At the last tick."""
 
         self._reported: dict[_Key, _Reported] = {}
-        self._read_at_seconds = -READING_SECONDS
         self._has_written = False
         """Whether the ledger's fact is from this process and not from an earlier watchdog."""
 
@@ -129,9 +128,9 @@ class Watchdog:
         if self._lock is None:
             return
         # A tick of a resting agent comes each ten seconds, and may come a little early.
-        if self._context.headroom.yields and time.monotonic() - self._read_at_seconds > READING_SECONDS - 0.5:
-            self._read_at_seconds = time.monotonic()
-            self._context.snapshot()
+        context = self._context
+        if context.headroom.yields and time.monotonic() - context.snapshot_at_seconds > READING_SECONDS - 0.5:
+            context.snapshot()
         found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._owners)}
         before = set(self._reported)
         for key in before - set(found):
