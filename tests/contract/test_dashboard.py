@@ -14,24 +14,29 @@ from tests.contract.in_process import AsPeer, asked, make_app
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.agent.agents import Agents
+from pgpu.engine.streams.log import log_bytes
+from pgpu.engine.streams.records import Record, encode
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import UnauthenticatedError
 from pgpu.model import JobSpec, Request, Submission
 from pgpu.server.dashboard.feed import MOST_QUEUED, Feed
 from pgpu.server.dashboard.function_loads import quantile
-from pgpu.server.dashboard.picture import Picture, PictureReader, log_text, printable
+from pgpu.server.dashboard.job_output import MOST_LINE_BYTES, log_text, output_of
+from pgpu.server.dashboard.picture import Picture, PictureReader, printable
 from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, LoginCodes, SessionKey
 from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
+from pgpu.services.output_log import MOST_PART_BYTES, last_lines, read_part
 from pgpu.structs import encode_json
 from pgpu.units import GIB
 
 ALICE = 1  # who is in every machine's database, as `daemon`
 DATA = ("events", "history.json", "usage.json", "functions.json", "log.json?job=x")
 GZIP_HEAD = bytes((31, 139, 8, 0, 0, 0, 0, 0, 0, 255))
+NOW_NS = 1_800_000_000_000_000_000
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e</script>"
 
 
@@ -221,6 +226,66 @@ def test_what_steers_a_page_or_a_terminal_is_escaped_and_names_stay_names() -> N
         log_text(b"10%\r50%\r100%\r\n\x1b[32mdone\x1b[0m\tok\x07\xff\x1b]0;title\x07")
         == "100%\ndone\tok\\x07�\\x1b]0;title\\x07"
     )
+
+
+class Reading:
+    """A page that reads a job's log again after each piece of output."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.text = self.tail = ""
+        self.skips = 0
+        self._position = {"after": 0, "within": 0}
+        path.write_bytes(log_bytes(Record("stdout", b"", NOW_NS)))
+
+    def add(self, *pieces: bytes) -> dict[str, Any]:
+        with self.path.open("ab") as file:
+            file.writelines(encode(Record("stdout", piece, NOW_NS)) for piece in pieces)
+        found: dict[str, Any] = output_of(read_part(self.path, self._position["after"]), **self._position)
+        self._position = {name: found[name] for name in self._position}
+        self.text, self.tail, self.skips = self.text + found["text"], found["tail"], self.skips + found["skipped"]
+        return found
+
+
+def test_a_line_and_a_character_in_pieces_are_shown_once_and_whole(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "log")
+    shown = []
+    for piece in (b"a\nepoch 1", b"\r50%", b"\r", b"100%\r", b"\ncaf", b"\xc3", b"\xa9\n", b"end\n"):
+        reading.add(piece)
+        shown.append((reading.text, reading.tail))
+    lines = "a\n100%\n"
+    assert shown[:5] == [("a\n", each) for each in ("epoch 1", "50%", "50%", "100%")] + [(lines, "caf")]
+    assert shown[6:] == [(f"{lines}caf\u00e9\n", ""), (f"{lines}caf\u00e9\nend\n", "")]
+    assert reading.skips == 0
+
+
+def test_a_long_log_is_begun_near_its_end_at_a_whole_line(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "log")
+    line = b"x" * 98 + b"\n"
+    found = reading.add(*[line] * 50_000)
+    assert MOST_PART_BYTES // 2 < len(found["text"]) < MOST_PART_BYTES
+    assert set(found["text"].splitlines()) == {"x" * 98}
+    assert reading.skips == 1
+    assert reading.add(b"next\n")["text"] == "next\n"
+    assert reading.skips == 1
+
+
+def test_a_line_without_end_is_not_read_again_as_a_whole(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "log")
+    text = "\u00e9" * MOST_LINE_BYTES
+    data = text.encode()
+    for at in range(0, len(data), 9999):
+        reading.add(data[at : at + 9999])
+        assert len(reading.tail) <= MOST_LINE_BYTES
+    assert (reading.text + reading.tail, reading.skips) == (text, 0)
+    assert len(last_lines(iter([Record("stdout", b"x" * 99, NOW_NS)] * 9), 2)[0][1]) == 9 * 99
+
+
+def test_an_offset_without_a_record_is_refused(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "log")
+    reading.add(b"some output\n")
+    with pytest.raises(ValueError, match="no record"):
+        read_part(reading.path, 20)
 
 
 def test_a_quantile_is_interpolated_in_its_bucket() -> None:

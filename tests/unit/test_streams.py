@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from pgpu.engine.streams.frames import (
     encode_gap,
     encode_hello,
 )
-from pgpu.engine.streams.records import Record, RecordDecoder, encode
+from pgpu.engine.streams.records import Record, RecordDecoder, encode, first_record
 
 records = st.lists(
     st.builds(Record, st.sampled_from(["stdout", "stderr"]), st.binary(max_size=50), st.integers(0, 2**63)), max_size=8
@@ -34,6 +35,33 @@ def test_records_come_back_however_they_were_cut(written: list[Record], places: 
     decoder = RecordDecoder()
     pieces = cut(b"".join(encode(record) for record in written), places)
     assert [record for piece in pieces for record in decoder.feed(piece)] == written
+
+
+@given(
+    st.lists(
+        st.builds(
+            Record,
+            st.sampled_from(["stdout", "stderr"]),
+            st.binary(max_size=50).filter(lambda payload: not re.search(rb"[\x01\x02]", payload)),
+            st.integers(1_600_000_000 * 10**9, 2_000_000_000 * 10**9),
+        )
+    ),
+    st.integers(0, 10_000),
+    st.integers(0, 10_000),
+)
+def test_the_first_record_is_found_in_a_log_that_is_cut_at_both_ends(
+    written: list[Record], begin: int, left_out: int
+) -> None:
+    # A time has bytes of any value, so a cut that is not at a record is within a payload.
+    begins = [0, *itertools.accumulate(len(encode(record)) for record in written)]
+    data = b"".join(encode(record) for record in written)
+    place = begin % (len(written) + 1)
+    within = begin % (len(written[place - 1].payload) + 1) if place else 0
+    cut_at = begins[place] - within
+    end = max(cut_at, len(data) - left_out % 200)
+    found = first_record(data[cut_at:end])
+    whole = [each for each in begins if cut_at <= each <= end - 13]
+    assert found == (whole[0] - cut_at if whole else end - cut_at)
 
 
 @given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=50))), st.lists(st.integers(0, 10_000), max_size=8))

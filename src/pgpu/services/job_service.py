@@ -32,6 +32,7 @@ from pgpu.structs import replace
 
 if TYPE_CHECKING:
     from pgpu.engine.admission.rounds import Forecast
+    from pgpu.services.output_log import LogPart
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
@@ -43,9 +44,6 @@ _LAST_SECONDS = 1e12
 """No clock has a later time."""
 
 _UNKNOWN_UID = -1
-
-_LAST_LINES = 300
-"""Of a log that is opened on a page."""
 
 
 class JobService:
@@ -479,25 +477,18 @@ class JobService:
         cursor, path = LogCursor(0), self.engines.own.places(self.find(id_or_name).job.id).log
         return last_lines(cursor.read_stored(path), line_count), cursor.offset
 
-    def output_since(self, id_or_name: str, offset: int | None) -> tuple[Sequence[tuple[str, bytes]], int]:
-        """Return the stored output from an offset on, or the last lines, and the offset for the next call.
+    def output_since(self, id_or_name: str, offset: int) -> "LogPart":
+        """Return the stored output from an offset on, or the newest part of it.
 
         Raises:
             RequestError: No record begins at this offset.
         """
-        from pgpu.services.output_log import LogCursor, last_lines
+        from pgpu.services.output_log import read_part
 
-        cursor, path = LogCursor(offset or 0), self.engines.own.places(self.find(id_or_name).job.id).log
-        records = cursor.read_stored(path)
         try:
-            pieces = (
-                last_lines(records, _LAST_LINES)
-                if offset is None
-                else [(record.stream, record.payload) for record in records]
-            )
+            return read_part(self.engines.own.places(self.find(id_or_name).job.id).log, offset)
         except ValueError as exc:
             raise RequestError(f"{offset} is no offset of this log") from exc
-        return pieces, cursor.record_offset
 
     def _recover(self) -> None:
         # A server's maintenance thread recovers every second; a local client has no other process to rely on.

@@ -57,10 +57,18 @@ def log_bytes(record: Record) -> bytes:
     return _FILE_HEADER.pack(_MAGIC, 0) + encode(record)
 
 
-def stored(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of the stored output, from an offset on; a jump of offsets is a gap."""
+def stored(path: Path, offset: int = 0, most_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of the stored output, from an offset on; a jump of offsets is a gap.
+
+    Args:
+        path: Of the newer file.
+        offset: Of the first byte.
+        most_bytes: Only so many of the newest bytes, which may begin within a record; None for all.
+    """
     files = _open_both(path)
     try:
+        if files and most_bytes is not None:
+            offset = max(offset, files[-1].end - most_bytes)
         for file in files:
             offset = max(offset, file.base)
             while data := file.read(offset) if file.holds(offset) else b"":

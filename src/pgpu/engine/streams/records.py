@@ -1,5 +1,6 @@
 """The format of output in logs and on connections: records, each with its stream, its time and its bytes."""
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -14,6 +15,9 @@ HEADER = struct.Struct(">BIQ")
 
 MOST_PAYLOAD_BYTES = 1 << 24
 """Largest record; a larger length means that the bytes are no log."""
+
+# A stream's number, a length of up to MOST_PAYLOAD_BYTES and a time between 2020 and 2043. Found at each byte, as records may overlap it.
+_MAYBE_HEADER = re.compile(rb"(?s)(?=[\x01\x02][\x00\x01]...[\x15-\x1f].{7})")
 
 _NUMBERS = {STDOUT: 1, STDERR: 2}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
@@ -33,6 +37,19 @@ class Record(Struct, frozen=True):
 def encode(record: Record) -> bytes:
     """Return a record's bytes."""
     return HEADER.pack(_NUMBERS[record.stream], len(record.payload), record.time_ns) + record.payload
+
+
+def first_record(data: bytes) -> int:
+    """Return where the first record begins in bytes that begin anywhere in a log and end where it ends; their length without one.
+
+    Nothing in the log marks a record's begin: it is the first header from which one record follows another to the end.
+    """
+    begins: set[int] = set()
+    for at in reversed([match.start() for match in _MAYBE_HEADER.finditer(data)]):
+        end = at + HEADER.size + HEADER.unpack_from(data, at)[1]
+        if end in begins or end > len(data) - HEADER.size:  # the last record, or its header, may be incomplete
+            begins.add(at)
+    return min(begins, default=len(data))
 
 
 class RecordDecoder:

@@ -6,7 +6,6 @@ up. All else of a job (id, name, owner, use, command, reason) is in a row of its
 
 import itertools
 import pwd
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,6 @@ RESTS = 100
 """A forecast is followed by a pause of so many times its processor time, so it takes at most 1 % of a core; a reading likewise, up to a
 pause of `feed.MOST_PAUSE_SECONDS`."""
 
-_STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MOST_COMMAND_CHARACTERS = 300
 
 
@@ -46,13 +44,6 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode("ascii") for each in text
     )
-
-
-def log_text(data: bytes) -> str:
-    """Return a job's output for a page: without colours, a line that was written over as its last state, the rest escaped."""
-    lines = _STEERING.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")).split("\n")
-    last = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
-    return "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in last)
 
 
 class Picture(Struct, frozen=True):

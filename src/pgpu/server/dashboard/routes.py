@@ -25,7 +25,8 @@ from pgpu.palette import DARK, LIGHT, css_variables
 from pgpu.server.browser_boundary import DASHBOARD_PATH, check_origin
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.function_loads import function_loads
-from pgpu.server.dashboard.picture import log_text, printable, user_name
+from pgpu.server.dashboard.job_output import output_of
+from pgpu.server.dashboard.picture import printable, user_name
 from pgpu.server.dashboard.sign_in import SignIn, set_cookie
 from pgpu.services.access import Caller
 from pgpu.services.function_service import FunctionHost, FunctionService
@@ -34,7 +35,6 @@ from pgpu.structs import Struct, encode_json
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SECRET_BYTES = 1000
-_MOST_LOG_CHARACTERS = 200_000
 _MOST_ADVICE = 8
 _MOST_NAME = 100
 _HISTORY_SECONDS = 60.0
@@ -172,11 +172,10 @@ def log(
     board: BoardDep,
     caller: CallerDep,
     job: Annotated[str, Query(max_length=_MOST_NAME)],
-    after: Annotated[int | None, Query(ge=0, lt=1 << 62)] = None,
+    after: Annotated[int, Query(ge=0, lt=1 << 62)] = 0,
+    within: Annotated[int, Query(ge=0, lt=1 << 62)] = 0,
 ) -> Response:
-    pieces, offset = board.jobs_of(caller).output_since(job, after)
-    text = log_text(b"".join(data for _, data in pieces))
-    return _json({"text": text[-_MOST_LOG_CHARACTERS:], "after": offset})
+    return _json(output_of(board.jobs_of(caller).output_since(job, after), after, within))
 
 
 def _columns(series: GpuSeries) -> dict[str, object]:

@@ -167,8 +167,7 @@ function showFunctions(functions) {
 // One job
 
 function openJob(row) {
-  opened = { number: row.number, id: row.own?.[OWN.id], after: null, text: "" };
-  at("log").textContent = "";
+  opened = { number: row.number, id: row.own?.[OWN.id] };
   showFacts();
   at("details").showModal();
   followLog(opened);
@@ -202,16 +201,19 @@ function showFacts() {
 async function followLog(job) {
   const own = state.own.get(job.number), log = at("log");
   if (!own) return void (log.textContent = "only its owner and administrators see its output");
+  const tail = document.createTextNode(""); // the unfinished line, which may still be written over
+  log.replaceChildren(tail);
+  let after = 0, within = 0;
   while (opened === job) {
     if (!document.hidden) {
       try {
-        const after = job.after === null ? "" : `&after=${job.after}`;
-        const found = await load(`log.json?job=${own[OWN.id]}${after}`);
+        const found = await load(`log.json?job=${own[OWN.id]}&after=${after}&within=${within}`);
         if (opened !== job) return;
         const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-        if (found.text) log.append(found.text);
-        else if (job.after === null) log.textContent = "";
-        job.after = found.after;
+        if (found.skipped) tail.before("… (the output before is left out here)\n");
+        if (found.text) tail.before(found.text);
+        tail.data = found.tail;
+        ({ after, within } = found);
         while (log.childNodes.length > 500) log.firstChild.remove();
         if (isAtEnd) log.scrollTop = log.scrollHeight;
       } catch {
