@@ -1,4 +1,4 @@
-"""Writes a man page for each verb from the Typer app: `python -m tools.generate_man FOLDER`. `make wheel` packs them.
+"""Writes a man page for each verb, and one of all error messages: `python -m tools.generate_man FOLDER`. `make wheel` packs them.
 
 The pages come from the same parameters as `--help` and docs/reference/cli.md, so they are never edited and not kept.
 """
@@ -6,6 +6,7 @@ The pages come from the same parameters as `--help` and docs/reference/cli.md, s
 import re
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,22 @@ from pgpu.distribution import installed_version
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page, by the name of its file such as `pgpu-run.1`."""
+    """Return the text of every page, by its path such as `man1/pgpu-run.1`."""
     root: Any = typer.main.get_command(make_app())
     commands = {"pgpu": root, **dict(reference.verbs("pgpu", root))}
-    return {f"{path.replace(' ', '-')}.1": "\n".join(_lines(path, commands)) + "\n" for path in commands}
+    found = {f"man1/{path.replace(' ', '-')}.1": "\n".join(_lines(path, commands)) + "\n" for path in commands}
+    return {**found, "man7/pgpu-errors.7": "\n".join(_lines_of_errors()) + "\n"}
+
+
+def _lines_of_errors() -> Iterator[str]:
+    yield f'.TH PGPU\\-ERRORS 7 "" "pgpu {installed_version()}" "Error Messages"'
+    yield ".SH NAME\npgpu\\-errors \\- error messages of pgpu by their codes"
+    yield ".SH DESCRIPTION\nA message ends with its code. Three dots stand for what differs from call to call."
+    for each in sorted(filter(attrgetter("is_recognisable"), reference.messages()), key=attrgetter("code")):
+        yield f".TP\n.B {each.code}\n{_roff(each.text.strip())}"
+        if each.hint:
+            yield f".br\n{_roff(each.hint.strip())}"
+    yield ".SH SEE ALSO\n.BR pgpu (1)"
 
 
 def _lines(path: str, commands: dict[str, Any]) -> Iterator[str]:
@@ -45,7 +58,8 @@ def _lines(path: str, commands: dict[str, Any]) -> Iterator[str]:
         codes = [f".TP\n.B {code}\n{_roff(meaning)}" for code, meaning in reference.EXIT_CODES]
         yield "\n".join([".SH EXIT STATUS", *codes])
     others = [path.rpartition(" ")[0], *below] if path != "pgpu" else below
-    yield ".SH SEE ALSO\n" + ",\n".join(f".BR {_roff(other.replace(' ', '-'))} (1)" for other in others)
+    pages = [*(f".BR {_roff(other.replace(' ', '-'))} (1)" for other in others), ".BR pgpu\\-errors (7)"]
+    yield ".SH SEE ALSO\n" + ",\n".join(pages)
 
 
 def _option(parameter: Any) -> str:
@@ -68,8 +82,8 @@ def _roff(text: str) -> str:
 def main(words: list[str]) -> int:
     """Write the pages into a folder."""
     (folder,) = map(Path, words)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     return 0
 

@@ -53,7 +53,8 @@ def complaints(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.removeprefix(_NATIVE) for name in archive.namelist() if name.startswith(_NATIVE)}
         found += [f"{name} is missing" for name in _EXPECTED if name not in names]
-        if not any(name.endswith("/share/man/man1/pgpu-run.1") for name in archive.namelist()):
+        pages = [name.rpartition("/share/man/")[2] for name in archive.namelist()]
+        if not {"man1/pgpu-run.1", "man7/pgpu-errors.7"}.issubset(pages):
             found.append("the man pages are missing")
         for name in sorted(names):
             content = archive.read(_NATIVE + name)

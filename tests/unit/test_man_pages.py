@@ -21,11 +21,18 @@ _PAGES = generate_man.pages()
 
 
 def _file(path: str) -> str:
-    return f"{path.replace(' ', '-')}.1"
+    return f"man1/{path.replace(' ', '-')}.1"
 
 
 def test_each_verb_has_a_page_and_no_other() -> None:
-    assert set(_PAGES) == {_file(path) for path in _COMMANDS}
+    assert set(_PAGES) == {*map(_file, _COMMANDS), "man7/pgpu-errors.7"}
+
+
+def test_each_code_stands_in_the_page_of_errors_which_help_names() -> None:
+    codes = re.findall(r"^\.B (E[0-9a-f]{5})\n.+", _PAGES["man7/pgpu-errors.7"], re.MULTILINE)
+    assert sorted(codes) == sorted(each.code for each in generate_reference.messages() if each.is_recognisable)
+    assert "man pgpu-errors" in _ROOT.get_help(_ROOT.make_context("pgpu", [], resilient_parsing=True))
+    assert ".BR pgpu\\-errors (7)" in _PAGES[_file("pgpu")]
 
 
 @pytest.mark.parametrize("path", sorted(_COMMANDS))
@@ -43,7 +50,7 @@ def test_each_option_of_help_stands_in_the_page(path: str) -> None:
 def test_pages_render_without_warnings_and_show_their_options(tmp_path: Path) -> None:
     files = []
     for name, text in _PAGES.items():
-        files.append(tmp_path / name)
+        files.append(tmp_path / Path(name).name)
         files[-1].write_text(text, "utf-8")
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
     done = subprocess.run(

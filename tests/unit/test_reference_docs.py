@@ -95,7 +95,8 @@ def test_eight_commands_stand_in_front_and_the_others_in_named_groups(monkeypatc
     root = _GROUPS["pgpu"]
     text = root.get_help(root.make_context("pgpu", ["--help"], resilient_parsing=True))
     _, _, listed = text.partition("Commands:\n")
-    front, *others = listed.split("\n\n")
+    front, *others, end = listed.split("\n\n")
+    assert "man pgpu-errors" in end
     assert [line.split()[0] for line in front.splitlines()] == [
         "run",
         "submit",

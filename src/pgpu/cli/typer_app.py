@@ -85,6 +85,7 @@ def make_app(entries: Mapping[str, CommandEntry] = VERBS) -> typer.Typer:
             GLOBAL_OPTIONS,
             "Run programs in hard slices of GPU memory; a job that does not fit waits instead of failing.",
         ),
+        epilog="An error message ends with its code; `man pgpu-errors` lists them.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
