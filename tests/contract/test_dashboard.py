@@ -3,15 +3,19 @@
 import asyncio
 import json
 import re
+import socket
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.types import ASGIApp
 from tests.contract.in_process import AsPeer, asked, make_app
 from tests.fakes.machine import make_machine
+from tests.waiting import DEADLINE_SECONDS
+from uvicorn.server import ServerState
 
 from pgpu.engine.agent.agents import Agents
 from pgpu.engine.streams.log import log_bytes
@@ -19,12 +23,13 @@ from pgpu.engine.streams.records import Record, encode
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import UnauthenticatedError
 from pgpu.model import JobSpec, Request, Submission
+from pgpu.server.browser_boundary import BrowserBoundary
 from pgpu.server.dashboard.feed import MOST_QUEUED, Feed
 from pgpu.server.dashboard.function_loads import quantile
 from pgpu.server.dashboard.job_output import MOST_LINE_BYTES, log_text, output_of
 from pgpu.server.dashboard.picture import Picture, PictureReader, printable
 from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, LoginCodes, SessionKey
-from pgpu.server.peer_credentials import PeerCredentials
+from pgpu.server.peer_credentials import PeerCredentials, PeerHttpProtocol
 from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
@@ -200,6 +205,44 @@ def test_another_site_cannot_sign_a_browser_in(app: ASGIApp, token: str) -> None
     headers = {"host": "gpu.example.org", "origin": "https://evil.example"}
     assert asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), **headers)[0] == 403
     assert asked(OverTcp(app), "POST", "/dashboard/session", b"x" * 5000, host="gpu.example.org")[0] == 400
+
+
+def test_a_secret_that_does_not_come_is_not_waited_for(app: ASGIApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgpu.server.dashboard.routes.SECRET_SECONDS", 0.01)
+
+    async def without_body(scope: Any, _receive: Any, send: Any) -> None:
+        await OverTcp(app)(scope, asyncio.Event().wait, send)
+
+    status, _, text = asked(without_body, "POST", "/dashboard/session", host="x")
+    assert (status, json.loads(text)["error"]["message"]) == (400, "the code or token did not come in time")
+
+
+def test_the_connection_of_a_viewer_that_reads_nothing_is_aborted() -> None:
+    async def watch() -> str:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def endless(_scope: Any, receive: Any, send: Any) -> None:
+            async def write() -> None:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                while not ended.done():
+                    await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+
+            writing = asyncio.create_task(write())
+            await receive()
+            ended.set_result((await receive())["type"])
+            await writing
+
+        configuration = uvicorn.Config(BrowserBoundary(endless, 0.01), ws="none", lifespan="off")
+        configuration.load()
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours:
+            await loop.connect_accepted_socket(lambda: PeerHttpProtocol(configuration, ServerState(), {}), theirs)
+            await loop.run_in_executor(None, ours.sendall, b"GET /dashboard/x HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                return await ended
+
+    assert asyncio.run(watch()) == "http.disconnect"
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_has_no_inline_code(app: ASGIApp) -> None:

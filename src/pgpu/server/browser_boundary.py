@@ -5,6 +5,7 @@ mark them with `Origin` or `Sec-Fetch-Site`, so the API refuses requests with ei
 DNS rebinding. Over TCP the API takes tokens alone, which no browser adds by itself.
 """
 
+import asyncio
 import ipaddress
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgpu.errors import AccessError
-from pgpu.server.peer_credentials import STATE_KEY
+from pgpu.server.peer_credentials import ABORT_KEY, STATE_KEY
 from pgpu.server.responses import error_response
 
 DASHBOARD_PATH = "/dashboard"
@@ -36,16 +37,27 @@ _PAGE_HEADERS = {
 
 
 class BrowserBoundary:
-    """ASGI middleware: refuses pages' requests for the API on the Unix socket, and adds headers to the dashboard's answers."""
+    """ASGI middleware: refuses pages' requests for the API on the Unix socket; adds headers and a time limit to the dashboard's answers."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, send_seconds: float = 60.0) -> None:
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            send_seconds: Time limit for a part of an answer; then the connection of a client that does not read is aborted.
+        """
+        self._app, self._send_seconds = app, send_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_page(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
-            await send(message)
+            try:
+                async with asyncio.timeout(self._send_seconds):
+                    await send(message)
+            except TimeoutError:
+                # Not only closed, which would send the buffer first. uvicorn reports the disconnect, which ends the answer.
+                scope["state"][ABORT_KEY]()
 
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)

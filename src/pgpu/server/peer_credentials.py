@@ -24,6 +24,9 @@ STATE_KEY = "peer"
 # Key in the same `state` of a function without arguments: `has_hung_up` of the request's connection.
 HANG_UP_KEY = "has_hung_up"
 
+# Key in the same `state` of a function without arguments that closes the request's connection without sending what is buffered.
+ABORT_KEY = "abort"
+
 _SO_PEERGROUPS = 59
 
 # The most that Python's getsockopt can return; a peer with more counts as one without groups.
@@ -85,6 +88,7 @@ class PeerHttpProtocol(H11Protocol):
             **self.app_state,
             STATE_KEY: peer_of(connection),
             HANG_UP_KEY: lambda: has_hung_up(connection),
+            ABORT_KEY: transport.abort,
         }
         super().connection_made(transport)
         self._time_head()

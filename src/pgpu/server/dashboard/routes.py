@@ -3,6 +3,7 @@
 They are not part of the API: they change with the page.
 """
 
+import asyncio
 import gzip
 import itertools
 import time
@@ -35,6 +36,7 @@ from pgpu.structs import Struct, encode_json
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SECRET_BYTES = 1000
+SECRET_SECONDS = 10.0
 _MOST_ADVICE = 8
 _MOST_NAME = 100
 _HISTORY_SECONDS = 60.0
@@ -123,10 +125,14 @@ async def begin_session(request: Request, sign_in: SignInDep) -> Response:
     # A secret is sent with it, so the name of the host decides nothing here.
     check_origin(request)
     secret = b""
-    async for chunk in request.stream():
-        secret += chunk
-        if len(secret) > _MOST_SECRET_BYTES:
-            raise RequestError("that is too long for a code or a token")
+    try:
+        async with asyncio.timeout(SECRET_SECONDS):
+            async for chunk in request.stream():
+                secret += chunk
+                if len(secret) > _MOST_SECRET_BYTES:
+                    raise RequestError("that is too long for a code or a token")
+    except TimeoutError:
+        raise RequestError("the code or token did not come in time") from None
     sealed = await run_in_threadpool(sign_in.seal, secret.decode("utf-8", "replace").strip())
     response = Response(status_code=204)
     set_cookie(response, sealed, is_encrypted=request.url.scheme == "https")
