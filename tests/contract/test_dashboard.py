@@ -34,8 +34,9 @@ from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
+from pgpu.services.messages import QueueReport
 from pgpu.services.output_log import MOST_PART_BYTES, last_lines, read_part
-from pgpu.structs import encode_json
+from pgpu.structs import encode_json, replace
 from pgpu.units import GIB
 
 ALICE = 1  # who is in every machine's database, as `daemon`
@@ -428,6 +429,33 @@ def test_a_long_command_is_cut_before_it_is_joined(tmp_path: Path, monkeypatch: 
     assert first[1][4] == ("python " + "\\x1b" * 100)[:300]
     assert second[1][4] == ("python " + "y " * 150)[:300]
     assert max(map(len, texts)) == 300
+
+
+def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, ids = waiting(tmp_path, ("a",), ("b",), ("c",), ("d",))
+    starts, is_known = (4e9, 4e9, 1e9, None), (True, False, False, False)
+    queue = [
+        QueueReport(
+            place,
+            replace(service.find(job_id).job, expected_start_seconds=start),
+            "memory",
+            is_start_known=known,
+        )
+        for place, (job_id, start, known) in enumerate(zip(ids, starts, is_known, strict=True), 1)
+    ]
+    monkeypatch.setattr(service, "queue", lambda: queue)
+    reader = PictureReader(service)
+    reader.read()
+    reader._forecast.join()
+    rows = [row for _, row in reader.read().own.values()]
+    assert [(row[12], row[14], row[16]) for row in rows] == [
+        (1, 4_000_000_000, "memory"),
+        (2, None, "memory"),
+        (3, 1_000_000_000, "memory"),
+        (4, None, "memory"),
+    ]
 
 
 def test_jobs_that_ended_leave_the_reader_and_no_other_process_gives_their_numbers(

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pgpu.engine.context import EngineContext
 from pgpu.errors import NodeError, PgpuError
 from pgpu.ledger import Entry
-from pgpu.model import OWNER_NAMES, Job, JobSpec, JobState
+from pgpu.model import OWNER_NAMES, JobSpec, JobState
 from pgpu.services.job_service import JobService, report_job
-from pgpu.services.messages import GpuReport
+from pgpu.services.messages import GpuReport, QueueReport
 from pgpu.structs import Struct
 
 Row = tuple[object, ...]
@@ -82,10 +82,10 @@ class PictureReader:
         """By id: number, UID of the owner and both rows."""
 
         self._live_ids: frozenset[str] = frozenset()
-        self._rows: dict[int, tuple[Entry, tuple[int | None, Job] | None, Row]] = {}
+        self._rows: dict[int, tuple[Entry, QueueReport | None, Row]] = {}
         """Of jobs that do not run, with what each was made of."""
 
-        self._waits: Mapping[str, tuple[int | None, Job]] = {}
+        self._waits: Mapping[str, QueueReport] = {}
         self._forecast = threading.Thread()
         self._forecast_due_seconds = 0.0
         self._forecast_of: Sequence[Entry] | None = None
@@ -136,7 +136,7 @@ class PictureReader:
         def forecast() -> None:
             began_seconds = time.thread_time()
             with suppress(PgpuError):  # the last forecast stays
-                self._waits = {each.job.id: (each.position, each.job) for each in self._service.queue()}
+                self._waits = {each.job.id: each for each in self._service.queue()}
             took_seconds = time.thread_time() - began_seconds
             self._forecast_due_seconds = time.monotonic() + max(QUEUE_SECONDS, RESTS * took_seconds)
 
@@ -159,13 +159,13 @@ class PictureReader:
         for job_id in forgotten:
             self._rows.pop(self._numbers.pop(job_id), None)
 
-    def _own_row(self, number: int, entry: Entry, waits: Mapping[str, tuple[int | None, Job]]) -> Row:
+    def _own_row(self, number: int, entry: Entry, waits: Mapping[str, QueueReport]) -> Row:
         job = entry.job
         wait = waits.get(job.id) if job.state is JobState.WAITING else None
         kept = self._rows.get(number)
         if kept is not None and kept[0] is entry and kept[1] is wait:
             return kept[2]
-        position, waiting = wait or (None, job)
+        waiting = job if wait is None else wait.job
         used_bytes = peak_bytes = share = None
         if job.state is JobState.RUNNING:
             with suppress(NodeError):
@@ -187,10 +187,11 @@ class PictureReader:
             job.peak_bytes if peak_bytes is None else peak_bytes,
             share,
             job.request.compute_share,
-            position,
+            None if wait is None else wait.position,
             printable(waiting.reason or job.error or job.warning or ""),
-            _whole(waiting.expected_start_seconds),
+            None if wait is None else _expected_start(wait),
             job.exit_code,
+            "" if wait is None else wait.rule,
         )
         if job.state is JobState.RUNNING or job.state.is_final:
             self._rows.pop(number, None)
@@ -221,6 +222,13 @@ def _command(spec: JobSpec) -> str:
 
 def _whole(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds)
+
+
+def _expected_start(wait: QueueReport) -> int | None:
+    """Return when a waiting job starts, as `pgpu queue` does; None where that would rest on an assumed duration, unless it is due."""
+    start_seconds = wait.job.expected_start_seconds
+    is_due = start_seconds is not None and start_seconds < time.time() + 1
+    return _whole(start_seconds) if wait.is_start_known or is_due else None
 
 
 def _public_row(number: int, entry: Entry, places: Mapping[str, str]) -> Row:

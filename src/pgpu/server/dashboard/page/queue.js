@@ -24,7 +24,7 @@ export class QueueList {
       setText(item.name, row[OWN.name] || row[OWN.id]);
       setText(item.wants, `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` × ${job[JOB.count]}` : ""} · ${row[OWN.user]} · waits ${duration(now - row[OWN.created])}`);
       setText(item.when, expected === null ? "start unknown" : expected < 1 ? "starts now" : `about ${duration(expected)}`);
-      setText(item.why, row[OWN.reason]);
+      setText(item.why, row[OWN.rule] ? `${row[OWN.rule]}: ${row[OWN.reason]}` : row[OWN.reason]);
       const end = expected === null ? 100 : Math.min(100, (100 * expected) / span);
       setAttribute(item.wait, "width", `${end.toFixed(1)}%`);
       setAttribute(item.wait, "class", expected === null ? "unknown" : "known");
