@@ -310,6 +310,18 @@ def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, caps
     assert "pgpu: held 3 GiB of a slice of 2 GiB" in capsys.readouterr().err
 
 
+def test_the_note_on_a_wait_repeats_no_word(run: Run, client: FakeClient, capsys: Any, monkeypatch: Any) -> None:
+    run("run", "--detach", "--memory", "23GiB", "--", "true")
+    reasons = iter(("waits for 2 GiB on one GPU: none is free", "waits its turn", None))
+    monkeypatch.setattr(client, "still_waits", lambda _job_id, timeout_seconds: next(reasons))  # noqa: ARG005 - as called
+    capsys.readouterr()
+    assert run("run", "--memory", "2GiB", "--", "true") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "pgpu: waiting: for 2 GiB on one GPU: none is free",
+        "pgpu: waiting: its turn",
+    ]
+
+
 @pytest.mark.parametrize("is_advisory", [True, False])
 def test_a_limit_that_the_job_could_have_dropped_is_told(
     run: Run, client: FakeClient, capsys: Any, monkeypatch: Any, is_advisory: bool
