@@ -387,3 +387,15 @@ def test_nobody_learns_what_anothers_ended_runs_held(world: UserWorld) -> None:
     for word in (job_id, "true", ours[0]["signature"].split()[0]):
         answer = bob.ask("GET", f"/v1/history?word={word}")
         assert (answer.status, "of-alice" in answer.text) == (400, False)
+
+
+def test_a_forecast_names_the_job_whose_end_it_assumes_to_those_alone_who_see_it(world: UserWorld) -> None:
+    alice, bob = world.user(), world.user()
+    holder = bob.started("sleep", "600", memory=20 << 30)
+    bob.until(holder, "running")
+    waits = alice.started("true", memory=20 << 30)
+    for user, doubted in ((alice, None), (world.root, holder)):
+        [found] = [each for each in user.ask("GET", "/v1/queue").value if each["job"]["id"] == waits]
+        assert (found["doubt"], found.get("doubted")) == ("unmeasured", doubted)
+    alice.ask("POST", f"/v1/jobs/{waits}/stop", {"grace_seconds": 0})
+    bob.ask("POST", f"/v1/jobs/{holder}/stop", {"grace_seconds": 0})

@@ -206,11 +206,6 @@ class ExpectedStart(Struct, frozen=True):
     assumed: str | None = None
     """Id of the first job that ends before it by an assumption (no earlier run, or past its prediction); None if none does."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether all ends before it are predicted from earlier runs."""
-        return self.assumed is None
-
 
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
 MOST_JOBS = 200
