@@ -32,6 +32,7 @@ PRINTS = f"echo \"{HOSTILE}\"; printf '\\033[2J\\033[31mred\\033[0m\\n'; exec sl
 SUBMITTERS = grp.getgrgid(65534)
 """`nogroup`, which is the group of some users of every machine."""
 
+NOTE_OF_USAGE = "of jobs that ended: memory reserved per GPU, and peaks, times their duration"
 TIMEOUT_MS = DEADLINE_SECONDS * 1000.0
 WATCH = """
 window.violations = [];
@@ -168,6 +169,20 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(world: World) 
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     assert page.evaluate("() => document.activeElement.getAttribute('role')") == "grid"
+    page.context.close()
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown_without_a_gpu_too(world: World) -> None:
+    page = world.signed_in()
+    assert page.locator("#usage-note").text_content() == NOTE_OF_USAGE
+    page.route("**/usage.json", lambda route: route.abort())
+    page.add_init_script("delete window.SharedWorker")
+    empty = 'event: all\ndata: {"gpus": [], "jobs": [], "head": {}}\n\n'
+    page.route("**/dashboard/events", lambda route: route.fulfill(content_type="text/event-stream", body=empty))
+    page.reload()
+    page.wait_for_function("() => window.pgpu?.isLoaded")
+    assert page.locator("#usage-note").text_content() == "cannot be read now"
+    assert page.locator("#history-note", has_text="busy time of the GPUs in use").is_visible()
     page.context.close()
 
 

@@ -1,6 +1,7 @@
 """What `pgpu history` and `pgpu waste` show, over a client that has runs and no GPU."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -59,7 +60,9 @@ def test_waste_sums_up_by_user_what_ended_jobs_held_over_time(
 ) -> None:
     client.runs += [a_run("b" * 12, 4 * GIB, 2 * GIB, uid=54321), a_run("c" * 12, 2 * GIB, GIB, uid=54321)]
     assert verb("waste") == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("54321"))
+    shown = capsys.readouterr().out
+    assert re.search("USER +JOBS +RESERVED PER GPU +USED PER GPU", shown)
+    (line,) = (line for line in shown.splitlines() if line.startswith("54321"))
     assert line.split()[1:] == ["2", "6.00", "GiB", "h", "3.00", "GiB", "h", "2.0x"]
 
 

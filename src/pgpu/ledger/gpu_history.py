@@ -109,7 +109,7 @@ class GpuHistory:
         return [_series(uuid, rows) for uuid, rows in columns.items()]
 
     def total(self, since_seconds: float) -> GpuSeries:
-        """Return the minutes of all GPUs together: sums of memory, the mean of their busy shares."""
+        """Return the minutes of all GPUs together: sums of memory, and the mean of the busy shares of those that a lease held."""
         return _series("", self._read(_TOTAL, since_seconds))
 
     def _read(self, query: str, since_seconds: float, *words: str | None) -> list[Any]:

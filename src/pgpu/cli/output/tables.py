@@ -100,7 +100,19 @@ _MOST_JOBS = 40
 
 _USAGE_ONE_LINE = {
     *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
-    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK", "DAY", "IN USE", "MOST USED", "BUSY"),
+    *(
+        "LASTS",
+        "LASTED",
+        "LAST RUN",
+        "RESERVED PER GPU",
+        "USED PER GPU",
+        "AUTO",
+        "SHOULD ASK",
+        "DAY",
+        "IN USE",
+        "MOST USED",
+        "BUSY",
+    ),
 }
 """Columns of earlier runs that are never wrapped; programs, GPUs and explanations are."""
 
@@ -505,8 +517,8 @@ def of_waste(found: Sequence[Waste]) -> PlainTable:
 
 
 def of_users(found: Sequence[Waste]) -> PlainTable:
-    """Lay out each user's memory over time, one on each line."""
-    table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_USAGE_ONE_LINE)
+    """Lay out each user's memory over time, one on each line; that of a job on several GPUs counts once."""
+    table = PlainTable("USER", "JOBS", "RESERVED PER GPU", "USED PER GPU", "TIMES", no_wrap=_USAGE_ONE_LINE)
     for uid in sorted({each.owner_uid for each in found}):
         own = [each for each in found if each.owner_uid == uid]
         reserved, used = gib_hours(own)
@@ -516,7 +528,7 @@ def of_users(found: Sequence[Waste]) -> PlainTable:
 
 
 def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
-    """Return the reserved memory of ended jobs and their peaks, both multiplied by their durations, in GiB h."""
+    """Return the memory that ended jobs reserved on each GPU and their peaks, both multiplied by their durations, in GiB h."""
     # Running jobs have no duration yet, and their peak may still grow.
     ended = [(each, each.duration_seconds / 3600 / 2**30) for each in found if each.duration_seconds is not None]
     return sum(each.reserved_bytes * scale for each, scale in ended), sum(

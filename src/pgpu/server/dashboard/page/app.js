@@ -10,6 +10,11 @@ import { Stream } from "./stream.js";
 
 const SLOW_MS = 60000; // history, usage and functions
 const LOG_MS = 1000;
+const NOTES = {
+  history: "means of each minute, busy time of the GPUs in use; nothing ran in a gap",
+  usage: "of jobs that ended: memory reserved per GPU, and peaks, times their duration",
+  functions: "calls of the replicas that live now",
+};
 
 const at = (id) => document.getElementById(id);
 const state = new State();
@@ -56,7 +61,7 @@ function draw() {
       showProblem(state.head.problem);
       if (opened && messages.some(({ kind }) => kind === "all")) findOpened();
       if (opened) showFacts();
-      if (isSlowDue && state.gpus.size) {
+      if (isSlowDue) {
         isSlowDue = false;
         loadSlow();
       }
@@ -115,6 +120,8 @@ async function loadSlow() {
   const [history, usage, functions] = await Promise.allSettled([loadHistory(), load("usage.json"), load("functions.json")]);
   if (usage.status === "fulfilled") showUsage(usage.value);
   if (functions.status === "fulfilled") showFunctions(functions.value);
+  else at("functions").hidden = false;
+  for (const [name, { status }] of Object.entries({ history, usage, functions })) setText(at(`${name}-note`), status === "fulfilled" ? NOTES[name] : "cannot be read now");
   page.isLoaded = history.status === "fulfilled";
   const choice = at("gpu-choice");
   for (const gpu of state.gpus.values()) {
@@ -260,7 +267,7 @@ at("sign-in").addEventListener("submit", async (event) => {
 // Controls
 
 at("filter").addEventListener("input", (event) => jobs.filter(event.target.value));
-at("gpu-choice").addEventListener("change", loadHistory);
+at("gpu-choice").addEventListener("change", loadSlow);
 at("details-close").addEventListener("click", () => at("details").close());
 at("details").addEventListener("close", () => {
   opened = null;
@@ -274,5 +281,5 @@ at("theme").addEventListener("click", () => {
   chart.draw();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.draw());
-setInterval(() => state.gpus.size && loadSlow(), SLOW_MS);
+setInterval(() => isSlowDue || loadSlow(), SLOW_MS);
 start();
