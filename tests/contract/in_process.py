@@ -44,6 +44,13 @@ def make_app(root: Path, **settings: object) -> FastAPI:
 def asked(
     app: ASGIApp, method: str, target: str, body: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
+    """Return what `answer_of` returns."""
+    return asyncio.run(answer_of(app, method, target, body, **headers))
+
+
+async def answer_of(
+    app: ASGIApp, method: str, target: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
     """Return an answer's status, headers and body; the names of headers to send have `_` for `-`, and Host is that of clients."""
     path, _, query = target.partition("?")
     scope: Scope = {
@@ -69,9 +76,6 @@ def asked(
     async def send(message: Message) -> None:
         said.append(message)
 
-    async def ask() -> None:
-        await app(scope, receive, send)
-
-    asyncio.run(ask())
+    await app(scope, receive, send)
     found = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
     return said[0]["status"], found, b"".join(message.get("body", b"") for message in said)

@@ -4,15 +4,18 @@ import asyncio
 import json
 import re
 import socket
+import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvicorn
 from starlette.types import ASGIApp
-from tests.contract.in_process import AsPeer, asked, make_app
+from tests.contract.in_process import AsPeer, answer_of, asked, make_app
 from tests.fakes.machine import make_machine
 from tests.waiting import DEADLINE_SECONDS
 from uvicorn.server import ServerState
@@ -25,7 +28,7 @@ from pgpu.errors import UnauthenticatedError
 from pgpu.model import JobSpec, Request, Submission
 from pgpu.server.browser_boundary import BrowserBoundary
 from pgpu.server.dashboard.feed import MOST_QUEUED, Feed
-from pgpu.server.dashboard.function_loads import quantile
+from pgpu.server.dashboard.function_loads import function_loads, quantile
 from pgpu.server.dashboard.job_output import MOST_LINE_BYTES, log_text, output_of
 from pgpu.server.dashboard.picture import Picture, PictureReader, printable
 from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, LoginCodes, SessionKey
@@ -33,6 +36,7 @@ from pgpu.server.peer_credentials import PeerCredentials, PeerHttpProtocol
 from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
+from pgpu.services.function_service import FunctionService
 from pgpu.services.job_service import JobService
 from pgpu.services.messages import QueueReport
 from pgpu.services.output_log import MOST_PART_BYTES, last_lines, read_part
@@ -338,6 +342,88 @@ def test_a_quantile_is_interpolated_in_its_bucket() -> None:
     assert quantile(buckets, 0.75) == pytest.approx(0.55)
     assert quantile({0.1: 0.0, float("inf"): 2.0}, 0.5) == pytest.approx(0.1)
     assert quantile({}, 0.5) is None
+
+
+class OneFunction:
+    """A `FunctionService` with one function, whose replicas listen at one socket."""
+
+    def __init__(self, directory: Path, replica_count: int = 1) -> None:
+        self._replica = SimpleNamespace(socket_directory=directory, state=SimpleNamespace(value="hot"))
+        self._count = replica_count
+
+    def functions(self) -> list[Any]:
+        return [SimpleNamespace(name="it", traffic=[])]
+
+    def replicas(self, _name: str) -> list[Any]:
+        return [self._replica] * self._count
+
+    def cold_starts(self, _name: str) -> list[Any]:
+        return []
+
+
+@contextmanager
+def replica_that_sends(path: Path, pieces: Iterable[bytes]) -> Iterator[None]:
+    """Answer one connection with pieces, until the client closes it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path / "http.sock"))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                for piece in pieces:
+                    connection.sendall(piece)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+def test_a_replica_that_trickles_is_left_out_and_so_are_the_others_after_the_time_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trickle() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+            threading.Event().wait(0.01)
+
+    for name in ("_ANSWER_SECONDS", "_ALL_SECONDS"):
+        monkeypatch.setattr(f"pgpu.server.dashboard.function_loads.{name}", 0.1)
+    with replica_that_sends(tmp_path, trickle()):
+        [load] = function_loads(cast("FunctionService", OneFunction(tmp_path, replica_count=1000)))
+    assert (load["replicas"], load["calls"]) == ({"hot": 1000}, 0)
+
+
+def test_counts_that_no_replica_can_have_are_left_out(tmp_path: Path) -> None:
+    name = b"pgpu_function_request_seconds_bucket"
+    text = b'%b{le="0.5"} 3\n%b{le="1"} 9e307\n%b{le="+Inf"} 1e999\n' % (name, name, name)
+    with replica_that_sends(tmp_path, [b"HTTP/1.0 200 OK\r\n\r\n" + text]):
+        [load] = function_loads(cast("FunctionService", OneFunction(tmp_path)))
+    assert load["calls"] == 3
+
+
+def test_loads_of_functions_are_computed_at_most_twice_at_a_time(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[None] = []
+    may_end = threading.Event()
+
+    def slow(_service: object) -> list[Any]:
+        began.append(None)
+        may_end.wait(DEADLINE_SECONDS)
+        return []
+
+    monkeypatch.setattr("pgpu.server.dashboard.routes.function_loads", slow)
+
+    async def ask() -> None:
+        peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
+        asking = [asyncio.create_task(answer_of(peer, "GET", "/dashboard/functions.json")) for _ in range(10)]
+        await asyncio.wait(asking, timeout=0.2)
+        may_end.set()
+        assert {(await each)[0] for each in asking} == {200}
+
+    asyncio.run(ask())
+    assert len(began) <= 2
 
 
 # The feed

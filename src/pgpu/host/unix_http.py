@@ -6,6 +6,7 @@ than a request takes, and the commands that start containers wait for both.
 
 import re
 import socket
+import time
 
 _CHUNK_BYTES = 65536
 _PATH = re.compile(r"/[!-~]*")
@@ -68,20 +69,30 @@ def send(url: str, method: str, path: str, body: bytes = b"", *, timeout_seconds
     return connection
 
 
-def receive(connection: socket.socket, most_bytes: int | None = None) -> HttpResponse:
+def receive(
+    connection: socket.socket, most_bytes: int | None = None, deadline_seconds: float | None = None
+) -> HttpResponse:
     """Read a response, and close the connection.
 
     Args:
         connection: From `send`.
         most_bytes: A longer response is cut off somewhere above this length.
+        deadline_seconds: Of the whole response, on the monotonic clock; None: only each step has its time limit.
 
     Raises:
-        OSError: The connection was lost.
+        OSError: The connection was lost, or the deadline has passed.
         ValueError: The response is not HTTP.
     """
     content = bytearray()
     with connection:
-        while (most_bytes is None or len(content) <= most_bytes) and (part := connection.recv(_CHUNK_BYTES)):
+        while most_bytes is None or len(content) <= most_bytes:
+            if deadline_seconds is not None:
+                left_seconds = deadline_seconds - time.monotonic()
+                if left_seconds <= 0:
+                    raise TimeoutError("the response did not come in time")
+                connection.settimeout(left_seconds)
+            if not (part := connection.recv(_CHUNK_BYTES)):
+                break
             content += part
     head, _, body = bytes(content).partition(b"\r\n\r\n")
     status = _STATUS.match(head)

@@ -5,6 +5,7 @@ does not answer is left out: it is starting, parked or ending.
 """
 
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,17 +18,24 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 _BUCKET = re.compile(rb'^pgpu_function_request_seconds_bucket\{le="([0-9.e+-]+|\+Inf)"\} ([0-9.e+]+)$', re.MULTILINE)
 _ANSWER_SECONDS = 0.5
+"""Time limit for the whole answer of a replica, whose code may belong to any user."""
+
+_ALL_SECONDS = 2.0
+"""Time limit for all replicas of a caller; those after it are left out."""
+
 _MOST_ANSWER_BYTES = 1 << 20
+_MOST_CALLS = float(1 << 53)
+"""Counts that no replica has reached: a sum of larger ones may be infinite."""
 
 
 def function_loads(service: FunctionService) -> list[dict[str, object]]:
     """Return name, versions, replicas and call durations of each function of a caller, by name."""
-    found = []
+    found, deadline_seconds = [], time.monotonic() + _ALL_SECONDS
     for function in service.functions():
         replicas = service.replicas(function.name)
         buckets: Counter[float] = Counter()
         for replica in replicas:
-            buckets.update(_buckets_of(replica))
+            buckets.update(_buckets_of(replica, deadline_seconds))
         starts = [sum(seconds for _, seconds in start.phases) for start in service.cold_starts(function.name)]
         found.append(
             {
@@ -63,9 +71,18 @@ def quantile(buckets: Mapping[float, float], fraction: float) -> float | None:
     return lower
 
 
-def _buckets_of(replica: Replica) -> dict[float, float]:
+def _buckets_of(replica: Replica, deadline_seconds: float) -> dict[float, float]:
+    now_seconds = time.monotonic()
+    until_seconds = min(now_seconds + _ANSWER_SECONDS, deadline_seconds)
+    if now_seconds >= deadline_seconds:
+        return {}
     with suppress(OSError, ValueError):
-        url = f"unix://{replica.socket_directory}/http.sock"
-        answer = receive(send(url, "GET", "/metrics", timeout_seconds=_ANSWER_SECONDS), _MOST_ANSWER_BYTES)
-        return {float(bound): float(count) for bound, count in _BUCKET.findall(answer.body)}
+        connection = send(
+            f"unix://{replica.socket_directory}/http.sock",
+            "GET",
+            "/metrics",
+            timeout_seconds=until_seconds - now_seconds,
+        )
+        counts = _BUCKET.findall(receive(connection, _MOST_ANSWER_BYTES, until_seconds).body)
+        return {float(bound): float(count) for bound, count in counts if float(count) < _MOST_CALLS}
     return {}

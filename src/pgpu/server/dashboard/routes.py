@@ -8,7 +8,7 @@ import gzip
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated, Any, cast
 
@@ -29,6 +29,7 @@ from pgpu.server.dashboard.function_loads import function_loads
 from pgpu.server.dashboard.job_output import output_of
 from pgpu.server.dashboard.picture import printable, user_name
 from pgpu.server.dashboard.sign_in import SignIn, set_cookie
+from pgpu.server.fan_out import SingleFlight
 from pgpu.services.access import Caller
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
@@ -169,8 +170,14 @@ def usage(board: BoardDep, caller: CallerDep) -> Response:
 
 
 @data_routes.get("/functions.json", response_class=Response)
-def functions(board: BoardDep, caller: CallerDep) -> Response:
-    return _json([] if board.functions is None else function_loads(FunctionService(board.functions, caller)))
+async def functions(request: Request, board: BoardDep, caller: CallerDep) -> Response:
+    host = board.functions
+    if host is None:
+        return _json([])
+    # Shared by all requests of a caller: each takes a thread for as long as its replicas take to answer.
+    flights: SingleFlight = request.app.state.flights
+    loads = partial(function_loads, FunctionService(host, caller))
+    return _json(await flights.answer(("function loads", caller.sees_uid), loads))
 
 
 @data_routes.get("/log.json", response_class=Response)
