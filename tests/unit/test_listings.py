@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,17 @@ def test_watch_draws_lines_of_the_terminals_width_on_a_screen_of_its_own(
         assert max(map(cell_len, lines)) == 40
         if words[1] == "waits":
             assert any(line.strip().startswith("figures") for line in lines)
+
+
+def test_watch_that_is_ended_by_sigterm_gives_the_screen_back(
+    filled: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "queue", lambda _simulate=None: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    with pytest.raises(SystemExit) as ended:
+        filled("queue", "--watch")
+    assert ended.value.code == 143
+    assert terminal.getvalue().endswith("\x1b[?1049l")
 
 
 def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:

@@ -5,6 +5,7 @@ through a template, or as ids. `--watch` repeats that. Fields of `--filter` and 
 """
 
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ _PLACEHOLDER = r"\{\{\s*\.(\w+)\s*\}\}"  # compiled at its first use: most listi
 _TABLE = "table "
 _REFRESH_SECONDS = 2.0
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_SIGNAL_EXIT_BASE = 128
 _OTHER_SCREEN, _SCREEN_BEFORE = "\x1b[?1049h", "\x1b[?1049l"
 
 _LIMIT = Option("limit", OptionKind.NUMBER, ("--last", "-n"), "Print only this many rows, the last ones.", "N")
@@ -158,11 +160,15 @@ def print_listing(
             console.print_note(line)
         return
     has_screen = sys.stdout.isatty() and not options.wants_json
+    before = signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(_SIGNAL_EXIT_BASE + number)
+    )  # by way of `finally`
     try:
         print(_OTHER_SCREEN if has_screen else "", end="")
         _watch(options, kind, read)
     finally:
         print(_SCREEN_BEFORE if has_screen else "", end="", flush=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _watch(options: ListOptions, kind: Kind, read: Callable[[], Sequence[Any]]) -> NoReturn:
