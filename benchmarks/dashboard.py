@@ -38,7 +38,7 @@ from pgpu.server.application import add_error_handlers
 from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.picture import Picture, Row
 from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
-from pgpu.server.dashboard.sign_in import COOKIE, CodeSignIn, LoginCodes
+from pgpu.server.dashboard.sign_in import CodeSignIn, LoginCodes
 from pgpu.server.listeners import serve
 from pgpu.structs import Struct
 
@@ -355,9 +355,8 @@ def _sign_in(port: int, code: str) -> str:
 
 def _context(browser: "Browser", cookie: str, port: int) -> "BrowserContext":
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.add_cookies(
-        [{"name": COOKIE, "value": cookie.partition("=")[2], "url": f"http://127.0.0.1:{port}/dashboard/"}]
-    )
+    name, _, value = cookie.partition("=")
+    context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{port}/dashboard/"}])
     return context
 
 

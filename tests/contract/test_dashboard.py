@@ -76,7 +76,8 @@ def cookie_of(app: ASGIApp, token: str) -> str:
     status, headers, _ = asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), host="gpu.example.org")
     assert status == 204
     assert re.fullmatch(
-        rf"{COOKIE}=[^;]+; HttpOnly; Max-Age=43200; Path=/dashboard; SameSite=strict", headers["set-cookie"]
+        rf"{COOKIE}_[0-9a-f]{{8}}=[^;]+; HttpOnly; Max-Age=43200; Path=/dashboard; SameSite=strict",
+        headers["set-cookie"],
     )
     return headers["set-cookie"].partition(";")[0]
 
@@ -92,7 +93,9 @@ def test_a_token_is_exchanged_for_a_cookie_that_opens_the_page_and_not_the_api(a
     for route in ("history.json", "usage.json", "functions.json"):
         assert asked(OverTcp(app), "GET", f"/dashboard/{route}", host="gpu.example.org", cookie=cookie)[0] == 200
     _, _, text = asked(OverTcp(app), "GET", "/dashboard/session", host="gpu.example.org", cookie=cookie)
-    assert json.loads(text) == {"user": "daemon", "secret": "token"}
+    session = json.loads(text)
+    assert re.fullmatch("[0-9a-f]{16}", session.pop("session"))
+    assert session == {"user": "daemon", "secret": "token"}
     assert asked(OverTcp(app), "GET", "/v1/jobs", host="gpu.example.org", cookie=cookie)[0] == 401
 
 
@@ -103,7 +106,8 @@ def test_a_forged_or_revoked_or_old_cookie_opens_nothing(
     made = AdministrationService(engine, Caller.this_process()).create_token(ALICE)
     cookie = cookie_of(app, made.text)
     other = "1" if cookie.endswith("0") else "0"
-    for forged in ("", "x", ".", "é.é", f"{COOKIE}={cookie.partition('=')[2][:-1]}{other}", f"{COOKIE}=e30.00"):
+    name = cookie.partition("=")[0]
+    for forged in ("", "x", ".", "é.é", f"{name}=é.é", f"{cookie[:-1]}{other}", f"{name}=e30.00"):
         assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=forged.encode().decode("latin-1"))[0] == 401
     AdministrationService(engine, Caller.this_process()).revoke_token(made.id)
     assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=cookie)[0] == 401
@@ -131,6 +135,22 @@ def test_a_code_is_valid_once_for_a_minute() -> None:
     now[0] += CODE_SECONDS + 1
     assert not codes.take(second)
     assert not codes.take("")
+
+
+def test_signing_out_deletes_the_cookie_and_other_sites_cannot_do_it(app: ASGIApp, token: str) -> None:
+    cookie = cookie_of(app, token)
+    name = cookie.partition("=")[0]
+    assert asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie, origin="https://evil.example")[0] == 403
+    status, headers, _ = asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie)
+    assert status == 204
+    assert headers["set-cookie"].startswith(f'{name}=""; expires=')
+    assert "Max-Age=0; Path=/dashboard" in headers["set-cookie"]
+
+
+def test_servers_behind_one_host_name_have_cookies_of_different_names(tmp_path: Path) -> None:
+    key = SessionKey.of_directory(tmp_path)
+    assert key.cookie == SessionKey.of_directory(tmp_path).cookie
+    assert key.cookie != SessionKey(b"another").cookie
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(world: World) 
     for _ in range(16):
         page.keyboard.press("Tab")
         order.append(page.evaluate("() => document.activeElement.id || document.activeElement.textContent.trim()"))
-    assert order[:9] == [
+    assert order[:10] == [
         "Skip to content",
         "GPUs",
         "History",
@@ -159,6 +159,7 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(world: World) 
         "Jobs",
         "Usage",
         "theme",
+        "sign-out",
         "gpu-choice",
         "The same as a table",
     ]
@@ -251,6 +252,25 @@ def test_ten_tabs_of_one_browser_share_a_stream_which_ends_while_none_is_visible
         "() => [...window.pgpu.state.own.values()].every((row) => row[2] !== 'eleventh' || row[7] !== null)"
     )
     pages[0].context.close()
+
+
+def test_the_next_user_of_a_browser_sees_nothing_of_the_one_before(world: World) -> None:
+    page = world.signed_in()
+    hidden = page.context.new_page()
+    hidden.goto(world.url)
+    shows(hidden)
+    hidden.evaluate(_HIDDEN, True)
+    page.get_by_role("button", name="Sign out").click()
+    for each in (page, hidden):
+        each.get_by_label("Token").wait_for()
+        assert "first" not in each.content()
+        assert each.evaluate("() => window.pgpu.rows()") == 0
+    page.get_by_label("Token").fill(world.token_of("daemon"))
+    page.keyboard.press("Enter")
+    shows(page)
+    assert page.evaluate("() => window.pgpu.state.own.size") == 0
+    assert world.place.job("first")["id"] not in page.content()
+    page.context.close()
 
 
 _HIDDEN = """(isHidden) => {

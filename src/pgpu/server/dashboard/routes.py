@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from hashlib import sha256
 from importlib.resources import files
 from typing import Annotated, Any, cast
 
@@ -38,6 +39,7 @@ from pgpu.structs import Struct, encode_json
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SECRET_BYTES = 1000
 SECRET_SECONDS = 10.0
+_SESSION_DIGITS = 16
 _MOST_ADVICE = 8
 _MOST_NAME = 100
 _HISTORY_SECONDS = 60.0
@@ -136,18 +138,29 @@ async def begin_session(request: Request, sign_in: SignInDep) -> Response:
         raise RequestError("the code or token did not come in time") from None
     sealed = await run_in_threadpool(sign_in.seal, secret.decode("utf-8", "replace").strip())
     response = Response(status_code=204)
-    set_cookie(response, sealed, is_encrypted=request.url.scheme == "https")
+    set_cookie(response, sign_in.key.cookie, sealed, is_encrypted=request.url.scheme == "https")
+    return response
+
+
+@page_routes.delete("/session", response_class=Response)
+def end_session(request: Request, sign_in: SignInDep) -> Response:
+    """Let the browser forget the cookie."""
+    check_origin(request)
+    response = Response(status_code=204)
+    response.delete_cookie(sign_in.key.cookie, DASHBOARD_PATH)
     return response
 
 
 @page_routes.get("/session", response_class=Response)
 def session(connection: Request, sign_in: SignInDep) -> Response:
-    """Return who is signed in, and what a user signs in with."""
+    """Return who is signed in, what a user signs in with, and a digest of the cookie, which tells sessions apart; None without one."""
+    cookie = connection.cookies.get(sign_in.key.cookie)
+    digest = None if cookie is None else sha256(cookie.encode()).hexdigest()[:_SESSION_DIGITS]
     try:
-        found = sign_in.caller(connection)
+        user = user_name(sign_in.caller(connection).uid)
     except UnauthenticatedError:
-        return _json({"user": None, "secret": sign_in.asks_for})
-    return _json({"user": user_name(found.uid), "secret": sign_in.asks_for})
+        user = None
+    return _json({"user": user, "secret": sign_in.asks_for, "session": digest})
 
 
 @data_routes.get("/events", response_class=Response)

@@ -26,11 +26,14 @@ from pgpu.services.access import AccessRules, Caller, Identity, administers
 from pgpu.services.administration import token_id_of
 
 COOKIE = "pgpu_dashboard"
+"""How the names of all cookies begin; a digest of the key follows."""
+
 SESSION_SECONDS = 12 * 3600
 CODE_SECONDS = 60.0
 KEY_NAME = "dashboard.key"
 
 _KEY_BYTES = 32
+_NAME_DIGITS = 8
 
 
 class LoginCodes:
@@ -56,6 +59,8 @@ class SessionKey:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        # Browsers send cookies to all ports of a host: with one name, two servers behind 127.0.0.1 would sign each other's users out.
+        self.cookie = f"{COOKIE}_{self._signature(b'name')[:_NAME_DIGITS]}"
 
     @classmethod
     def of_directory(cls, state_directory: Path) -> "SessionKey":
@@ -108,6 +113,8 @@ class SignIn(Protocol):
     asks_for: str
     """What a user has to give, as the page names it."""
 
+    key: SessionKey
+
     def seal(self, secret: str) -> str:
         """Return the value of a new cookie.
 
@@ -133,7 +140,7 @@ class CodeSignIn:
 
     def __init__(self, codes: LoginCodes) -> None:
         self._codes = codes
-        self._key = SessionKey(secrets.token_bytes(_KEY_BYTES))
+        self.key = SessionKey(secrets.token_bytes(_KEY_BYTES))
 
     def seal(self, secret: str) -> str:
         if not self._codes.take(secret):
@@ -141,12 +148,12 @@ class CodeSignIn:
                 "the code is not valid: each is valid once, for a minute",
                 hint="press Enter where `pgpu dashboard` runs, for another one",
             )
-        return self._key.seal(os.getuid(), "")
+        return self.key.seal(os.getuid(), "")
 
     def caller(self, connection: HTTPConnection) -> Caller:
         check_origin(connection)
         check_host(connection)
-        self._key.read(connection.cookies.get(COOKIE, ""))
+        self.key.read(connection.cookies.get(self.key.cookie, ""))
         return Caller.this_process()
 
 
@@ -158,11 +165,11 @@ class TokenSignIn:
     def __init__(self, rules: AccessRules, tokens: Tokens, key: SessionKey) -> None:
         self._rules = rules
         self._tokens = tokens
-        self._key = key
+        self.key = key
 
     def seal(self, secret: str) -> str:
         caller = self._rules.authenticate(None, secret)
-        return self._key.seal(caller.uid, token_id_of(secret))
+        return self.key.seal(caller.uid, token_id_of(secret))
 
     def caller(self, connection: HTTPConnection) -> Caller:
         peer: PeerCredentials | None = connection.scope.get("state", {}).get(STATE_KEY)
@@ -171,17 +178,17 @@ class TokenSignIn:
             # No cookie is asked for, so the name of the host must be one of this machine.
             check_host(connection)
             return self._rules.authenticate(Identity(peer.uid, peer.gid, peer.groups, peer.pid), None)
-        uid, token_id = self._key.read(connection.cookies.get(COOKIE, ""))
+        uid, token_id = self.key.read(connection.cookies.get(self.key.cookie, ""))
         token = self._tokens.get(token_id)
         if token is None or token.uid != uid:  # it was revoked
             raise _unauthenticated()
         return Caller(uid, administers(uid), Identity.of_uid(uid), self._rules)
 
 
-def set_cookie(response: Response, value: str, *, is_encrypted: bool) -> None:
+def set_cookie(response: Response, name: str, value: str, *, is_encrypted: bool) -> None:
     """Let a browser keep a session; scripts cannot read it, and other sites cannot use it."""
     response.set_cookie(
-        COOKIE, value, SESSION_SECONDS, path=DASHBOARD_PATH, secure=is_encrypted, httponly=True, samesite="strict"
+        name, value, SESSION_SECONDS, path=DASHBOARD_PATH, secure=is_encrypted, httponly=True, samesite="strict"
     )
 
 

@@ -23,6 +23,7 @@ const jobs = new JobTable(at("scroller"), openJob);
 const queue = new QueueList(at("waits"), at("queue-note"));
 const chart = new Chart(at("chart"), at("legend"));
 let points = [], opened = null, pending = [], isSlowDue = true;
+let leave = () => location.reload(); // after signing out
 
 // Tests and benchmarks wait for these instead of for a time.
 const page = (window.pgpu = { events: 0, rows: () => state.jobs.size, state, jobs });
@@ -88,7 +89,7 @@ function showStatus(status) {
   const live = at("live");
   live.dataset.state = status;
   setText(live, /^(live|signed out|data )/.test(status) ? status : `${status}…`);
-  if (status === "signed out") start();
+  if (status === "signed out") location.reload(); // nothing of this user stays in the page
 }
 
 function showProblem(text) {
@@ -96,9 +97,11 @@ function showProblem(text) {
   setText(at("notice"), text ?? "");
 }
 
-function connect() {
+// A worker for each session: its state is that of one user.
+function connect({ user, session }) {
   if (typeof SharedWorker !== "undefined") {
-    const { port } = new SharedWorker(new URL("stream.js", import.meta.url), { type: "module", name: "pgpu" });
+    const { port } = new SharedWorker(new URL("stream.js", import.meta.url), { type: "module", name: `pgpu ${user} ${session}` });
+    leave = () => port.postMessage("signed out");
     port.onmessage = ({ data }) => take(data);
     const tell = () => port.postMessage(document.hidden ? "hidden" : "visible");
     addEventListener("visibilitychange", tell);
@@ -249,7 +252,8 @@ async function start() {
   const isIn = session.user !== null;
   at("board").hidden = !isIn;
   at("sign-in").hidden = isIn;
-  if (isIn) return connect();
+  at("sign-out").hidden = session.session === null || !isIn;
+  if (isIn) return connect(session);
   showStatus("waiting to sign in");
   setText(at("secret-label"), session.secret === "code" ? "Code" : "Token");
   setText(at("sign-in-hint"), session.secret === "code" ? "The terminal where `pgpu dashboard` runs prints a code when you press Enter there." : "`pgpu admin token create` makes one for you; it opens the jobs that you may see.");
@@ -262,6 +266,11 @@ at("sign-in").addEventListener("submit", async (event) => {
   at("secret").value = "";
   if (answer.ok) start();
   else setText(at("sign-in-hint"), (await answer.json()).error.message);
+});
+
+at("sign-out").addEventListener("click", async () => {
+  const answer = await fetch("session", { method: "DELETE" });
+  if (answer.ok) leave();
 });
 
 // Controls

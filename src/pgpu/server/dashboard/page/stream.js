@@ -63,7 +63,7 @@ export class Stream {
   }
 
   note(status) {
-    if (status === this.status) return;
+    if (status === this.status && status !== "signed out") return; // a tab that was hidden then has not got it
     this.status = status;
     this.publish({ kind: "status", status });
   }
@@ -74,6 +74,11 @@ if (typeof SharedWorkerGlobalScope !== "undefined" && self instanceof SharedWork
   const stream = new Stream((message) => visible.forEach((isVisible, port) => isVisible && port.postMessage(message)));
   self.onconnect = ({ ports: [port] }) => {
     port.onmessage = ({ data }) => {
+      if (data === "signed out") {
+        stream.setWanted(false);
+        for (const each of visible.keys()) each.postMessage({ kind: "status", status: data }); // hidden tabs as well
+        return;
+      }
       if (data === "bye") visible.delete(port);
       else visible.set(port, data === "visible");
       const isWanted = [...visible.values()].includes(true);
