@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -277,6 +277,24 @@ _HIDDEN = """(isHidden) => {
     Object.defineProperty(document, "hidden", {value: isHidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange", {bubbles: true}));
 }"""
+
+
+def test_a_machine_without_a_gpu_has_a_page_in_every_tab(world: World) -> None:
+    with opened_place() as place, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        with serving(place.path / "run", "--tcp", f"127.0.0.1:{port}", environment={"PGPU_SIMULATE": ""}) as server:
+            other = replace(world, place=place, server=server, url=f"http://127.0.0.1:{port}/dashboard/")
+            first = world.context().new_page()
+            first.goto(other.url)
+            first.get_by_label("Token").fill(other.token_of("root"))
+            first.keyboard.press("Enter")
+            second = first.context.new_page()
+            for page in (first, second):
+                page.goto(other.url)
+                page.wait_for_function("() => window.pgpu?.isLoaded")
+                assert page.get_by_text("0 GPUs").is_visible()
+            first.context.close()
 
 
 def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:

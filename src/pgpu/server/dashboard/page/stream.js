@@ -82,7 +82,7 @@ if (typeof SharedWorkerGlobalScope !== "undefined" && self instanceof SharedWork
       if (data === "bye") visible.delete(port);
       else visible.set(port, data === "visible");
       const isWanted = [...visible.values()].includes(true);
-      if (data === "visible" && stream.source !== null && stream.state.gpus.size + stream.state.jobs.size > 0) {
+      if (data === "visible" && stream.source !== null && stream.state.head.problem !== undefined) {
         port.postMessage(stream.state.everything());
         port.postMessage({ kind: "status", status: stream.status });
       }
