@@ -124,7 +124,7 @@ def test_a_gateway_reads_no_more_than_it_has_room_for() -> None:
                 assert json.loads(message["body"])["code"] == "busy"
 
         async def ask() -> None:
-            headers = [(b"content-length", b"20")]
+            headers = [(b"content-length", b"20"), (b"host", b"pgpu")]
             scope = {"type": "http", "method": "POST", "path": "/functions/it", "headers": headers, "query_string": b""}
             await app({**scope, "state": {"uid": os.geteuid()}}, receive, send)
 
@@ -158,7 +158,13 @@ def test_kept_answers_that_nobody_reads_are_held_up_to_a_bound() -> None:
                 await never.wait()
 
         async def ask() -> None:
-            scope = {"type": "http", "method": "GET", "path": "/calls/x", "headers": [], "query_string": b""}
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "path": "/calls/x",
+                "headers": [(b"host", b"pgpu")],
+                "query_string": b"",
+            }
             await app({**scope, "state": {"uid": os.geteuid()}}, nothing, send)
 
         first = asyncio.create_task(ask())

@@ -184,6 +184,26 @@ def test_what_is_no_token_is_none(header: str | None) -> None:
     assert Credentials(header, None).token is None
 
 
+@pytest.mark.parametrize(
+    ("headers", "uid"),
+    [
+        ({"host": "pgpu"}, OWNER),
+        ({"host": "localhost"}, OWNER),
+        ({"host": "[::1]:9000"}, OWNER),
+        ({"host": "pgpu:9000"}, None),
+        ({"host": "evil.example"}, None),
+        ({"host": "["}, None),
+        ({}, None),
+        ({"host": "127.0.0.1:9000", "origin": "http://127.0.0.1:9000"}, None),
+        ({"host": "127.0.0.1:9000", "sec-fetch-site": "none"}, None),
+    ],
+)
+def test_a_web_page_is_not_the_user_at_the_other_end_of_the_socket(headers: dict[str, str], uid: int | None) -> None:
+    given = {**headers, "authorization": "Bearer its"}
+    for found, expected in ((Credentials.of_request(given, OWNER), uid), (Credentials.of_request(given, None), None)):
+        assert (found.uid, found.token) == (expected, "its")
+
+
 PATHS: Sequence[tuple[str, GatewayRoute]] = [
     ("/functions/it", GatewayRoute(RouteKind.CALL, "it", methods="POST")),
     ("/v2/models/it/infer", GatewayRoute(RouteKind.CALL, "it", methods="POST")),

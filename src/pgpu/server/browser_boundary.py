@@ -6,21 +6,17 @@ DNS rebinding. Over TCP the API takes tokens alone, which no browser adds by its
 """
 
 import asyncio
-import ipaddress
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgpu.errors import AccessError
+from pgpu.server.page_requests import is_clients_host, is_of_a_page
 from pgpu.server.peer_credentials import ABORT_KEY, STATE_KEY
 from pgpu.server.responses import error_response
 
 DASHBOARD_PATH = "/dashboard"
-
-_PEERS_HOST = "pgpu"
-"""Host of requests over the Unix socket, as in docs/server.md."""
 
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -76,7 +72,7 @@ def _check_client(connection: HTTPConnection) -> None:
     """Refuse a page's request for the API on the Unix socket."""
     if connection.scope.get("state", {}).get(STATE_KEY) is None:
         return
-    if _is_of_a_page(connection):
+    if is_of_a_page(connection.headers):
         raise AccessError("the API takes no requests of web pages on the Unix socket", hint="use a token over TCP")
     check_host(connection)
 
@@ -101,19 +97,6 @@ def check_host(connection: HTTPConnection) -> None:
     Raises:
         AccessError: It is refused.
     """
-    host = connection.headers.get("host", "")
-    # A name server may answer for a name without a dot as well, so a page must use a name that is this machine's in every browser.
-    if not _is_loopback(host) and (host != _PEERS_HOST or _is_of_a_page(connection)):
+    if not is_clients_host(connection.headers):
+        host = connection.headers.get("host", "")
         raise AccessError(f"pgpu does not answer to the name {host!r} here", hint="use http://127.0.0.1 or localhost")
-
-
-def _is_of_a_page(connection: HTTPConnection) -> bool:
-    return "origin" in connection.headers or "sec-fetch-site" in connection.headers
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -10,12 +10,14 @@ import hashlib
 import os
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pgpu.errors import CapacityError
 from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.router.function_router import FunctionRouter
+from pgpu.server.page_requests import is_clients_host, is_of_a_page
 from pgpu.services.messages import Bearer
 
 _LONGEST_TOKEN = 512
@@ -50,6 +52,19 @@ class Credentials:
         self.token = token if scheme.lower() == "bearer" and 0 < len(token) <= _LONGEST_TOKEN else None
         self.uid = uid
         self.digest = b"" if self.token is None else hashlib.sha256(self.token.encode("utf-8", "replace")).digest()
+
+    @classmethod
+    def of_request(cls, headers: Mapping[str, str], uid: int | None) -> "Credentials":
+        """Return a request's credentials; that of a web page has only its token, also on the Unix socket.
+
+        A port that `ssh -L` forwards to the socket is open to every page in that user's browser.
+
+        Args:
+            headers: Names in lower case.
+            uid: The user at the other end of the Unix socket; None: over TCP.
+        """
+        is_client = uid is not None and is_clients_host(headers) and not is_of_a_page(headers)
+        return cls(headers.get("authorization"), uid if is_client else None)
 
 
 class TokenCache:

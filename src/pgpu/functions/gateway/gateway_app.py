@@ -212,7 +212,7 @@ class GatewayApp:
             return
         headers = plain_headers(scope["headers"])
         route = parse_route(scope["path"])
-        caller = Credentials(headers.get("authorization"), scope["state"].get("uid"))
+        caller = Credentials.of_request(headers, scope["state"].get("uid"))
         # Before the lookup of the token, which counts against the caller's timeout.
         request = self._handler.new_request(scope, headers, route, None)
         answer = await self._answer(request, route, caller, receive, send)

@@ -54,7 +54,7 @@ class GatewayRequestHandler:
         router = self._routers.get(route.name)
         if router is None or is_stored(headers) or int(headers["content-length"]) > router.declaration.max_body_bytes:
             return None
-        caller = Credentials(headers.get("authorization"), scope["state"].get("uid"))
+        caller = Credentials.of_request(headers, scope["state"].get("uid"))
         if not self._access.is_known(caller) or self._access.refusal(caller, router) is not None:
             return None
         return self.new_request(scope, headers, route, router)
