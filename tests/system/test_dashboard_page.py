@@ -187,6 +187,27 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown_without_a_gpu_too(wo
     page.context.close()
 
 
+def test_a_filter_that_matches_nothing_leaves_one_row_that_says_so(world: World) -> None:
+    page = world.signed_in()
+    scroller = page.locator("#scroller")
+    # Many rows, so that some are below those in sight.
+    page.evaluate(
+        """() => {
+        const { state, jobs } = window.pgpu;
+        for (let number = 1e6; number < 1e6 + 500; number++) state.jobs.set(number, [number, "waiting", 1, 1, []]);
+        jobs.update(state, { jobs: [...state.jobs.values()] });
+        jobs.render();
+    }"""
+    )
+    assert scroller.evaluate("(element) => element.scrollHeight") > 500 * 34
+    page.get_by_label("Filter jobs").fill("matches nothing")
+    scroller.get_by_text("no job matches").wait_for()
+    assert scroller.evaluate("(element) => element.scrollHeight === element.clientHeight")
+    page.get_by_label("Filter jobs").fill("first")
+    scroller.get_by_text("no job matches").wait_for(state="hidden")
+    page.context.close()
+
+
 def test_markup_and_terminal_sequences_in_commands_and_output_stay_text(world: World) -> None:
     page = world.signed_in()
     page.get_by_role("row", name=re.compile("first")).click()

@@ -50,7 +50,8 @@ export class JobTable {
     this.below = element("tr", { role: "presentation" }, element("td"));
     this.above.setAttribute("aria-hidden", "true");
     this.below.setAttribute("aria-hidden", "true");
-    this.body = element("tbody", {}, this.above, this.below);
+    this.none = element("tr", { className: "other" }, element("td", { colSpan: COLUMNS.length }));
+    this.body = element("tbody", {}, this.above, this.below, this.none);
     const head = element("tr", {}, ...this.heads);
     head.setAttribute("aria-rowindex", "1");
     this.table = element("table", { className: "jobs", tabIndex: 0 }, element("thead", {}, head), this.body);
@@ -121,6 +122,8 @@ export class JobTable {
     found.sort(([one, first], [other, second]) => (one < other ? -sign : one > other ? sign : first - second));
     this.order = found.map(([, number]) => number);
     this.table.setAttribute("aria-rowcount", String(this.order.length + 1));
+    this.none.hidden = this.order.length > 0;
+    setText(this.none.firstChild, this.rows.size ? "no job matches" : "no jobs");
     for (const shown of this.shown) shown.remove();
     this.shown = [];
     this.first = 0;
@@ -138,6 +141,8 @@ export class JobTable {
   place() {
     const count = Math.min(this.order.length, Math.ceil(this.scroller.clientHeight / ROW_HEIGHT) + 2 * MARGIN);
     const first = Math.max(0, Math.min(Math.floor(this.scroller.scrollTop / ROW_HEIGHT) - MARGIN, this.order.length - count));
+    this.above.firstChild.style.height = `${first * ROW_HEIGHT}px`;
+    this.below.firstChild.style.height = `${(this.order.length - first - count) * ROW_HEIGHT}px`;
     if (first === this.first && this.shown.length === count) return;
     const isFar = Math.abs(first - this.first) >= count;
     if (isFar) this.first = first;
@@ -162,8 +167,6 @@ export class JobTable {
       refill.add(moved);
     }
     this.shown.forEach((shown, at) => refill.has(shown) && this.fill(shown, first + at));
-    this.above.firstChild.style.height = `${first * ROW_HEIGHT}px`;
-    this.below.firstChild.style.height = `${(this.order.length - first - count) * ROW_HEIGHT}px`;
   }
 
   fill(shown, at) {
