@@ -93,17 +93,19 @@ def _board(app: FastAPI) -> Board:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Let an application answer every error as JSON."""
-    app.add_exception_handler(PgpuError, _answer_error)
+    app.add_exception_handler(PgpuError, _answer_error)  # type: ignore[arg-type] # its type knows no handler of both
     app.add_exception_handler(Exception, _answer_bug)
     app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_exception_handler(HTTPException, _answer_http_error)
 
 
-async def _answer_error(connection: Request | WebSocket, error: Exception) -> Response:
+async def _answer_error(connection: Request | WebSocket, error: Exception) -> Response | None:
     answer = error_response(error if isinstance(error, PgpuError) else PgpuError(str(error)))
-    if isinstance(connection, WebSocket):  # Not accepted yet, so HTTP can still answer.
-        await connection.send_denial_response(answer)
-    return answer
+    if not isinstance(connection, WebSocket):
+        return answer
+    # Not accepted yet, so HTTP can still answer. Starlette would send a returned answer as well, in some versions.
+    await connection.send_denial_response(answer)
+    return None
 
 
 def _answer_bug(request: Request, _error: Exception) -> Response:
