@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ class Message:
         return _VARIABLE.join(self.parts)
 
 
+@cache
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
     codes = json.dumps(
@@ -209,6 +211,7 @@ def explanations() -> dict[str, str]:
     return {name: " ".join(texts[name].split()) for name in names}
 
 
+@cache
 def messages() -> list[Message]:
     """Return every message once, by class in the order of `pgpu.errors`, then by text.
 
