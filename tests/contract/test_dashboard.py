@@ -514,6 +514,7 @@ def test_five_users_see_their_own_jobs_and_of_others_memory_gpu_and_state_alone(
 def waiting(tmp_path: Path, *commands: tuple[str, ...]) -> tuple[JobService, list[str]]:
     """Return a service for an administrator, and the ids of jobs that wait for its only GPU."""
     engine = make_machine(tmp_path, [10 * GIB])
+    engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     submitter = Submitter(ALICE, (), '{"umask": 18, "limits": {}}')
     jobs = engine.submit_all([Submission(JobSpec(command, "process"), Request(GIB)) for command in commands], submitter)
