@@ -48,17 +48,17 @@ SMOKE := tests/system/test_cli_jobs.py 'tests/system/test_documented_commands.py
 
 check: build ## Run lint, types, unit and contract tests and a smoke of the command line (two minutes on two cores)
 	$(call timed,$(MAKE) --no-print-directory lint && \
-	    $(BIN)/pytest -q -n $$(($(JOBS) + 2)) --dist loadfile -m 'not soak' tests/contract $(SMOKE) tests/unit $(TEST_OPTIONS))
+	    $(BIN)/pytest -q -n $$(($(JOBS) + 3)) --dist loadfile -m 'not soak' tests/contract $(SMOKE) tests/unit $(TEST_OPTIONS))
 
 test: build $(FRAMEWORKS)/numba/.installed ## Run every test that this machine can run, except soaks; the others print why they are skipped
-# In the folders' order, unit tests last: no core waits for a long file at the end. Two workers more than cores, since many tests wait.
-	$(call timed,$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS))
+# In the folders' order, unit tests last: no core waits for a long file at the end. Three workers more than cores, since many tests wait.
+	$(call timed,$(BIN)/pytest -n $$(($(JOBS) + 3)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS))
 
 test-unit: build ## Run the unit tests alone (half a minute on two cores)
 	$(BIN)/pytest -q -n $(JOBS) -p no:schemathesis tests/unit $(TEST_OPTIONS)
 
 test-soak: build ## Run the storms and other tests of many seconds
-	$(BIN)/pytest -n $$(($(JOBS) + 2)) --dist loadfile -m soak $(TEST_OPTIONS)
+	$(BIN)/pytest -n $$(($(JOBS) + 3)) --dist loadfile -m soak $(TEST_OPTIONS)
 
 lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff format --check .
