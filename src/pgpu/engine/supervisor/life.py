@@ -112,7 +112,7 @@ def _supervision(
             yield from supervisor.run()
         except GeneratorExit:
             raise  # This process ends, and the job runs on under the next agent: its monitor and its files stay.
-        except BaseException:
+        except BaseException:  # KeyboardInterrupt, too: nothing else would close the job's sockets and descriptors
             supervisor.close()
             raise
         supervisor.close()
