@@ -94,7 +94,8 @@ def test(build: Path, runtimes: tuple[str, ...], report: Path) -> int:
         f":atexit_sleep_ms={_LINGER_MS}",
     }
     # Whole files, so that shared fixtures are made once; the workers share no slice and no simulated GPU.
-    words = ["-q", "-n", str(os.cpu_count()), "--dist", "loadfile"]
+    # Two more workers than cores, since many tests wait.
+    words = ["-q", "-n", str((os.cpu_count() or 1) + 2), "--dist", "loadfile"]
     return subprocess.run([BIN / "pytest", *words, *left_in()], cwd=ROOT, env=environment, check=False).returncode
 
 
