@@ -10,6 +10,7 @@ import pytest
 from pgpu.errors import NodeError
 from pgpu.lab import p1, p1_page, report
 from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
+from pgpu.palette import LIGHT
 
 GIB = 1 << 30
 SAMPLES = ((1000.5, 5 * GIB), (1001.0, 7 * GIB))
@@ -90,6 +91,17 @@ def test_every_figure_of_p1_is_a_png(tmp_path: Path) -> None:
     ]
 
     assert all(is_png(path) for path in drawn)
+
+
+def test_figures_have_the_colours_of_the_dashboard(tmp_path: Path) -> None:
+    from matplotlib.colors import to_hex  # noqa: PLC0415 - slow to import
+    from matplotlib.image import imread  # noqa: PLC0415 - likewise
+
+    with report.open_figure(tmp_path / "1.png", "title", "across", "up") as axes:
+        assert tuple(axes.plot([0, 1])[0].get_color() for _ in LIGHT.slices) == LIGHT.slices
+        assert to_hex(axes.get_facecolor()) == LIGHT.card
+        assert axes.xaxis.label.get_color() == LIGHT.ink
+    assert to_hex(imread(tmp_path / "1.png")[0, 0]) == LIGHT.paper
 
 
 def test_p1s_page_draws_each_job_and_loads_nothing(tmp_path: Path) -> None:

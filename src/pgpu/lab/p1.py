@@ -20,6 +20,7 @@ from pgpu.lab.p1_cost import Comparison, compare, costs, is_free_of_failures
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.lab.trials import SlicedJob, run_bare, run_sliced, settle
+from pgpu.palette import LIGHT
 from pgpu.structs import Struct, replace, to_builtins
 from pgpu.units import MIB
 
@@ -250,10 +251,9 @@ def draw_mean_time_by_jobs(trials: Sequence[ExperimentTrial], path: Path, note: 
         path, f"Mean time of the jobs that completed\n{note}", "jobs started together", "seconds"
     ) as axes:
         paper = [(row.jobs, (row.shortest_seconds + row.longest_seconds) / 2) for row in P1_TABLE]
-        axes.plot(
-            *zip(*paper, strict=True), "o--", color=report.PAPER_COLOUR, label="P1, middle of min and max (RTX 3090)"
-        )
-        for is_with, colour in ((False, report.FAILED_COLOUR), (True, report.OURS_COLOUR)):
+        label = "P1, middle of min and max (RTX 3090)"
+        axes.plot(*zip(*paper, strict=True), "o--", color=LIGHT.muted, label=label)
+        for is_with, colour in ((False, LIGHT.share), (True, LIGHT.reserved)):
             ours = [trial for trial in trials if trial.is_with_pgpu is is_with]
             counts = sorted({len(trial.jobs) for trial in ours})
             means = [(count, mean_seconds([trial for trial in ours if len(trial.jobs) == count])) for count in counts]
@@ -270,7 +270,7 @@ def draw_time_of_each_job(trial: ExperimentTrial, path: Path, note: str) -> Path
     with report.open_figure(
         path, f"Each of {len(trial.jobs)} jobs\n{note}", "job, in order of arrival", "seconds"
     ) as axes:
-        colours = [report.FAILED_COLOUR if job.is_failed else report.OURS_COLOUR for job in trial.jobs]
+        colours = [LIGHT.bad if job.is_failed else LIGHT.reserved for job in trial.jobs]
         axes.bar(range(1, len(trial.jobs) + 1), [job.seconds for job in trial.jobs], color=colours)
     return path
 

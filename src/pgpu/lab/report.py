@@ -5,7 +5,7 @@ The command line prints it. Figures are drawn by matplotlib without a screen.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +15,23 @@ from pgpu.distribution import require_modules
 from pgpu.errors import NodeError
 from pgpu.lab.outcomes import ExperimentTrial, JobOutcome
 from pgpu.lab.testbed import Testbed
+from pgpu.palette import LIGHT
 from pgpu.structs import Struct, replace, to_builtins
 from pgpu.units import GIB, MIB
 
 Cell = str | int | float | None
 
 _INCHES = (8.0, 4.5)
-FAILED_COLOUR = "tab:red"
-OURS_COLOUR = "tab:blue"
-PAPER_COLOUR = "tab:gray"
+_STYLE: Mapping[Any, Any] = {
+    "figure.facecolor": LIGHT.paper,
+    **dict.fromkeys(("axes.facecolor", "legend.facecolor"), LIGHT.card),
+    **dict.fromkeys(("text.color", "axes.labelcolor"), LIGHT.ink),
+    **dict.fromkeys(("xtick.color", "ytick.color"), LIGHT.muted),
+    **dict.fromkeys(("axes.edgecolor", "legend.edgecolor", "grid.color"), LIGHT.line),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    "axes.prop_cycle": f"cycler('color', {list(LIGHT.slices)})",
+}
+"""Settings of matplotlib: a grid behind the marks, and the colours of the dashboard."""
 
 
 def rounded(seconds: float | None) -> float | None:
@@ -211,19 +219,20 @@ def require_plotting() -> None:
 @contextmanager
 def open_figure(path: Path, title: str, horizontal: str, vertical: str) -> Iterator[Any]:
     """Yield the axes of a figure; it is written when the block ends."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra that may be missing
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra that may be missing
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - likewise
     from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
 
-    # Without pyplot, which may choose the backend of a display and keeps every figure until it is closed.
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set(title=title, xlabel=horizontal, ylabel=vertical)
-    axes.grid(alpha=0.3)
-    yield axes
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend()
-    figure.savefig(path, dpi=120)
+    with rc_context({**_STYLE}):
+        # Without pyplot, which may choose the backend of a display and keeps every figure until it is closed.
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.set(title=title, xlabel=horizontal, ylabel=vertical)
+        yield axes
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
+        figure.savefig(path, dpi=120)
 
 
 def draw_memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:
@@ -246,7 +255,7 @@ def draw_memory_of_device(trials: Sequence[ExperimentTrial], path: Path, note: s
             seconds = [at - began for at, _ in trial.device_samples]
             label = f"{len(trial.jobs)} jobs {'with' if trial.is_with_pgpu else 'without'} pgpu"
             axes.plot(seconds, [used / GIB for _, used in trial.device_samples], label=label)
-        axes.axhline(trials[0].device_memory_bytes / GIB, color="black", linestyle=":", label="the device is full")
+        axes.axhline(trials[0].device_memory_bytes / GIB, color=LIGHT.ink, linestyle=":", label="the device is full")
         axes.set_ylim(bottom=0)
     return path
 

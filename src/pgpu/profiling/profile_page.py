@@ -8,6 +8,7 @@ from html import escape
 
 from pgpu.enforcement.trace import Memory
 from pgpu.model import Job, Profile
+from pgpu.palette import DARK, LIGHT, css_variables
 from pgpu.profiling.counters import KernelCounters
 from pgpu.profiling.measurement import Interval, Measurement, MemoryPoint, coverage, downsample, length
 from pgpu.profiling.sensitivity import Loss
@@ -25,36 +26,39 @@ _BINS = 180
 _NANOSECONDS = 1_000_000_000
 _MICROSECONDS = 1000
 
-# The palette of Okabe and Ito, distinguishable with colour blindness.
 COLOURS = {
-    Memory.LINEAR: "#0072b2",
-    Memory.MANAGED: "#56b4e9",
-    Memory.ARRAY: "#009e73",
-    Memory.EXTERNAL: "#cc79a7",
-    Memory.CONTEXT: "#999999",
-    Memory.PHYSICAL: "#e69f00",
-    Memory.POOL: "#d55e00",
-    Memory.LIMIT: "#f0e442",
+    Memory.LINEAR: "var(--slice-0)",
+    Memory.MANAGED: "var(--slice-3)",
+    Memory.ARRAY: "var(--slice-1)",
+    Memory.EXTERNAL: "var(--slice-5)",
+    Memory.CONTEXT: "var(--muted)",
+    Memory.PHYSICAL: "var(--slice-4)",
+    Memory.POOL: "var(--slice-2)",
+    Memory.LIMIT: "var(--bad)",
 }
+"""Names of the page's colours."""
 
 # The policy allows no script and no address, so a kernel's name could run nothing even if it were not escaped.
-_HEAD = """<!doctype html>
+_HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
+<title>{{title}}</title>
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
+:root {{ color-scheme: light dark; {css_variables(LIGHT)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {css_variables(DARK)} }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.3rem; overflow-wrap: anywhere; }} h2 {{ font-size: 1.05rem; margin-top: 2rem; }}
-svg {{ width: 100%; height: auto; }} svg text {{ font-size: 12px; fill: currentColor; }}
-.frame {{ fill: none; stroke: currentColor; opacity: .3; }}
+svg {{ width: 100%; height: auto; }} svg text {{ font-size: 12px; fill: var(--muted); }}
+.frame {{ fill: none; stroke: var(--line); }}
 table {{ border-collapse: collapse; width: 100%; }}
-td, th {{ text-align: right; padding: .2rem .6rem; border-bottom: 1px solid #8884; font-variant-numeric: tabular-nums; }}
+td, th {{ text-align: right; padding: .2rem .6rem; border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; }}
 td:first-child, th:first-child {{ text-align: left; overflow-wrap: anywhere; }}
 .legend {{ display: flex; flex-wrap: wrap; gap: 1rem; list-style: none; padding: 0; }}
 .legend span {{ display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }}
-.warning {{ border-left: 4px solid #d55e00; padding-left: .8rem; }}
+.warning {{ border-left: 4px solid var(--warning); padding-left: .8rem; }}
 </style></head><body>
 """
 
@@ -164,7 +168,7 @@ def busy_plot(busy: Sequence[Interval], window: Interval) -> str:
     width = WIDTH / _BINS
     bars = [
         f'<rect x="{_LEFT + number * width:.1f}" y="{HEIGHT * (1 - fraction):.1f}" width="{width:.2f}"'
-        f' height="{HEIGHT * fraction:.1f}" fill="#0072b2"><title>{100 * fraction:.0f} % busy</title></rect>'
+        f' height="{HEIGHT * fraction:.1f}" fill="var(--share)"><title>{100 * fraction:.0f} % busy</title></rect>'
         for number, fraction in enumerate(coverage(busy, window, _BINS))
         if fraction > 0
     ]
@@ -230,7 +234,7 @@ def page(measurement: Measurement, profile: Profile, title: str, counters: Seque
     )
     return "".join(
         (
-            _HEAD.format(title=escape(f"pgpu profile: {title}")),
+            _HEAD.replace("{title}", escape(f"pgpu profile: {title}")),
             f"<h1>{escape(title)}</h1>",
             simulated if profile.is_simulated else "",
             _table(("", ""), facts(measurement, profile)),

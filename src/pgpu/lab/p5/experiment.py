@@ -33,6 +33,7 @@ from pgpu.lab.p5 import network
 from pgpu.lab.p5.network import SHAPES, DetectorShape
 from pgpu.lab.report import Cell, Report, Table
 from pgpu.lab.testbed import Testbed
+from pgpu.palette import LIGHT
 from pgpu.structs import Struct, to_builtins
 from pgpu.units import GIB, MIB
 
@@ -400,7 +401,7 @@ def _draw_response_times(
             slope, first = linear_regression(places, seconds)
             axes.plot(places, [first + slope * place for place in places], "--", color=line.get_color())
         for name, mean in paper:
-            axes.axhline(mean, color=report.PAPER_COLOUR, linestyle=":")
-            axes.annotate(name, (1, mean), color=report.PAPER_COLOUR, va="bottom")
+            axes.axhline(mean, color=LIGHT.muted, linestyle=":")
+            axes.annotate(name, (1, mean), color=LIGHT.muted, va="bottom")
         axes.set_yscale("log")
     return path
