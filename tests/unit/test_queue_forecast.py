@@ -55,6 +55,56 @@ def test_a_start_is_known_only_while_every_end_before_it_is_predicted_from_runs(
     assert known(overrun) == {"first": "running", "second": "running"}
 
 
+def bounds(*arguments: Any, **words: Any) -> dict[str, tuple[float | None, float | None]]:
+    found = expected_starts(*arguments, **words)
+    return {
+        job_id: tuple(None if each is None else each - NOW for each in (start.not_before_seconds, start.by_seconds))
+        for job_id, start in found.items()
+    }
+
+
+def test_an_unknown_start_is_not_before_known_ends_make_room() -> None:
+    # Behind a job of unknown length: it ends some time after 60 s.
+    waiting = [job("first", 20), job("second", 20)]
+    assert bounds([room(granted_gib=16)], waiting, NOW, held=[holds(16, 60)]) == {
+        "first": (None, None),  # known
+        "second": (60, None),
+    }
+    # What is known makes no room, and what is unknown may end now.
+    assert bounds([room(granted_gib=16)], waiting[:1], NOW, held=[holds(16, None)]) == {"first": (None, None)}
+
+
+def test_an_unknown_start_comes_at_the_latest_when_known_ends_make_room() -> None:
+    gpus = [
+        GpuRoom(Gpu(f"GPU-{number}", "Test", number, 24 * GIB, "1.0", is_simulated=False), 0, 0, 16 * GIB)
+        for number in range(2)
+    ]
+    unknown = replace(holds(16, None), granted_at_seconds=NOW - 5)
+    known = Held("known", 0, (Slice("GPU-1", 16 * GIB),), NOW, 0.0, 90)
+    rules = OrderRules(default_duration_seconds=50)
+    waiting = [job("first", 20, 10)]
+    assert start_times(gpus, waiting, NOW, held=[unknown, known], rules=rules) == {"first": NOW + 45}
+    assert bounds(gpus, waiting, NOW, held=[unknown, known], rules=rules) == {"first": (None, 90)}
+    overdue = replace(unknown, duration_seconds=3)
+    assert bounds(gpus, waiting, NOW, held=[overdue, known], rules=rules) == {"first": (None, 90)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 24), st.sampled_from((None, 20, 90))), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from((None, 5, 60))), max_size=2),
+    st.integers(1, 200),
+)
+def test_a_start_is_never_before_its_lower_bound_however_long_unknown_jobs_run(
+    wanted: list[tuple[int, int | None]], running: list[tuple[int, int | None]], default_seconds: int
+) -> None:
+    held = [replace(holds(gib, lasts), job_id=f"held{number}") for number, (gib, lasts) in enumerate(running)]
+    waiting = [job(f"job{number}", gib, lasts) for number, (gib, lasts) in enumerate(wanted)]
+    rules = OrderRules(default_duration_seconds=default_seconds)
+    rooms = [room(granted_gib=sum(gib for gib, _ in running))]
+    for start in expected_starts(rooms, waiting, NOW, held=held, rules=rules).values():
+        assert start.not_before_seconds is None or start.not_before_seconds <= start.at_seconds
+
+
 def test_nothing_is_foretold_of_a_job_that_no_end_will_let_start() -> None:
     outsiders = GpuRoom(room().gpu, 0, 10 * GIB, 0)
     assert start_times([outsiders], [job("large", 20)], NOW) == {}

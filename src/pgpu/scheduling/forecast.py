@@ -28,9 +28,10 @@ from pgpu.scheduling.admission_round import (
     predict_nothing,
 )
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
-from pgpu.scheduling.reservations import expected_ends
+from pgpu.scheduling.reservations import NEVER, expected_ends, possible_hosts, reserve
 from pgpu.scheduling.start_rule import hold_end_seconds, may_be_held
 from pgpu.structs import Struct, replace
 
@@ -206,6 +207,12 @@ class ExpectedStart(Struct, frozen=True):
     assumed: str | None = None
     """Id of the first job that ends before it by an assumption (no earlier run, or past its prediction); None if none does."""
 
+    not_before_seconds: float | None = None
+    """Where one does: when there is room for it even if every job of unknown end ended now; None if there is room then."""
+
+    by_seconds: float | None = None
+    """Likewise: when it starts even if no job of unknown length ever ends; None if it does not."""
+
 
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
 MOST_JOBS = 200
@@ -261,16 +268,65 @@ def expected_starts(
         predict=predict,
     )
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
-    future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
-    future.precedence, future.most_without_gpu, future.predict = precedence, most_without_gpu, predict
-    future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
-    while future.waiting or future.later:
-        # Each round is the real `admit`; only time is simulated.
-        future.start_what_fits(quotas or {}, plan)
-        if not future.ends:
-            break
-        future.advance()
-    return future.starts
+    known = [candidate for candidate in queue if candidate.job_id in wanted]
+
+    def simulate(*, is_patient: bool) -> dict[str, ExpectedStart]:
+        future = _Future(rooms, known, held, rules, now_seconds, is_patient=is_patient)
+        future.precedence, future.most_without_gpu, future.predict = precedence, most_without_gpu, predict
+        future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
+        return future.run(quotas or {}, plan)
+
+    starts = simulate(is_patient=False)
+    if all(start.assumed is None for start in starts.values()):
+        return starts
+    sure = simulate(is_patient=True)
+    candidates = {candidate.job_id: candidate for candidate in (*known, *(each for each, _ in later))}
+    earliest = _EarliestRoom(rooms, held, now_seconds)
+    return {
+        job_id: start
+        if start.assumed is None
+        else replace(
+            start,
+            not_before_seconds=earliest.for_job(candidates[job_id]),
+            by_seconds=sure[job_id].at_seconds if job_id in sure else None,
+        )
+        for job_id, start in starts.items()
+    }
+
+
+class _EarliestRoom:
+    """When jobs have room at the earliest: jobs of unknown end are taken to end now, and no other job to be before them."""
+
+    def __init__(self, rooms: Sequence[GpuRoom], held: Sequence[Held], now_seconds: float) -> None:
+        self._rooms, self._now_seconds = rooms, now_seconds
+        self._space = self._whole = FreeCapacity.of(rooms)
+        if any(room.headroom_bytes for room in rooms):
+            self._whole = FreeCapacity.of([replace(room, headroom_bytes=0) for room in rooms])
+        assumed = _of_unknown_end(held, now_seconds)
+        ends = expected_ends(held, 0.0, now_seconds)
+        self._ends = [(now_seconds if each.job_id in assumed else end, each) for end, each in ends]
+        self._found: dict[object, float | None] = {}
+
+    def for_job(self, candidate: Candidate) -> float | None:
+        """Return the time in seconds since the epoch; None for now, or if there is never any."""
+        # The jobs of an array differ in nothing that matters here.
+        shape = (candidate.request, candidate.owner_uid, candidate.gpu_uuid, candidate.uses_headroom)
+        if shape not in self._found:
+            gpus = [room.gpu for room in possible_hosts(self._rooms, candidate)]
+            space = self._whole if candidate.uses_headroom else self._space
+            found = reserve(candidate, gpus, space, self._ends, self._now_seconds)
+            is_later = found is not None and found.start_seconds > self._now_seconds
+            self._found[shape] = found.start_seconds if found is not None and is_later else None
+        return self._found[shape]
+
+
+def _of_unknown_end(held: Iterable[Held], now_seconds: float) -> set[str]:
+    """Return the ids of jobs whose ends are assumed: without history, or past their prediction."""
+    return {
+        each.job_id
+        for each in held
+        if each.duration_seconds is None or each.granted_at_seconds + each.duration_seconds <= now_seconds
+    }
 
 
 class _Future:
@@ -283,7 +339,10 @@ class _Future:
         held: Sequence[Held],
         rules: OrderRules,
         now_seconds: float,
+        *,
+        is_patient: bool,
     ) -> None:
+        """Begin now; `is_patient` takes jobs of unknown length never to end, instead of to run as long as the rules say."""
         self.starts: dict[str, ExpectedStart] = {}
         self.precedence = NO_PRECEDENCE
         self.most_without_gpu = MOST_AT_ONCE
@@ -294,18 +353,26 @@ class _Future:
             replace(candidate, deadline_seconds=None if candidate.deadline_seconds is None else math.inf)
             for candidate in waiting
         ]
-        self.ends = expected_ends(held, rules.default_duration_seconds, now_seconds)
+        self._assumed = _of_unknown_end(held, now_seconds)
+        self._unknown_seconds = NEVER if is_patient else rules.default_duration_seconds
+        self.ends = [
+            (NEVER if is_patient and each.job_id in self._assumed else end, each)
+            for end, each in expected_ends(held, rules.default_duration_seconds, now_seconds)
+        ]
         self._rooms = {room.gpu.uuid: room for room in rooms}
         self._rules = rules
         self._now_seconds = now_seconds
         self._holds_back = False
         self._assumption: str | None = None
-        # Jobs whose ends are assumed: without history, or past their prediction.
-        self._assumed = {
-            each.job_id
-            for each in held
-            if each.duration_seconds is None or each.granted_at_seconds + each.duration_seconds <= now_seconds
-        }
+
+    def run(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> dict[str, ExpectedStart]:
+        """Simulate rounds until no job waits, or no end comes that would let one start; return the starts."""
+        while self.waiting or self.later:
+            # Each round is the real `admit`; only time is simulated.
+            self.start_what_fits(quotas, plan)
+            if not self.ends or not self.advance():
+                break
+        return self.starts
 
     def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
         """Simulate one round."""
@@ -349,11 +416,18 @@ class _Future:
                 self._assumed.add(grant.job_id)
         self.waiting = list(known.values())
 
-    def advance(self) -> None:
-        """Jump to the next end of a job, which lets those that awaited it join the queue, or of the time that one is held back."""
+    def advance(self) -> bool:
+        """Jump to the next end of a job, which lets those that awaited it join the queue, or of the time that one is held back.
+
+        Returns:
+            Whether there is any.
+        """
         self.ends.sort(key=lambda end: end[0])
         held_back = [each for each in self.waiting if self._holds_back and may_be_held(each, self._now_seconds)]
-        self._now_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
+        next_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
+        if next_seconds == NEVER:
+            return False
+        self._now_seconds = next_seconds
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
             if self._assumption is None and ended.job_id in self._assumed:
@@ -367,6 +441,7 @@ class _Future:
                 if not awaited
             ]
             self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
+        return True
 
     def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:
         # The end of a job that went first is predicted, so it is known from its start on.
@@ -380,7 +455,7 @@ class _Future:
         return Precedence(admission.reservation, tuple(served))
 
     def _lasts_seconds(self, candidate: Candidate) -> float:
-        return candidate.duration_seconds or self._rules.default_duration_seconds
+        return candidate.duration_seconds or self._unknown_seconds
 
     def _change(self, held: Held, sign: int) -> None:
         for part in held.slices:

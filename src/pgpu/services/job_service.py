@@ -239,6 +239,8 @@ class JobService:
             is_start_known=not each.doubt,
             doubt=each.doubt,
             doubted=each.doubted.id if each.doubted is not None and is_seen else None,
+            not_before_seconds=each.not_before_seconds,
+            by_seconds=each.by_seconds,
         )
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:

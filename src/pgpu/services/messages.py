@@ -238,3 +238,9 @@ class QueueReport(Struct, frozen=True):
 
     doubted: str | None = None
     """Id of the job whose end before it is assumed, if that is why and the caller sees this job."""
+
+    not_before_seconds: float | None = None
+    """Of an unknown start: even if every job of unknown end ended now, it would not start before. Seconds since the epoch."""
+
+    by_seconds: float | None = None
+    """Likewise: even if no job of unknown length ever ended, it would have started by then."""

@@ -65,6 +65,8 @@ def of_queue(reports: "Iterable[QueueReport]") -> Document:
                 "is_start_known": each.is_start_known,
                 "doubt": each.doubt,
                 "doubted": each.doubted,
+                "not_before_seconds": each.not_before_seconds,
+                "by_seconds": each.by_seconds,
             }
             for each in reports
         ]

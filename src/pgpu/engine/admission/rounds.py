@@ -55,6 +55,10 @@ class Forecast(Struct, frozen=True):
     doubted: Job | None = None
     """The job whose end before it is assumed, where that is why."""
 
+    not_before_seconds: float | None = None
+    by_seconds: float | None = None
+    """Bounds of an unknown start, as of `ExpectedStart`."""
+
 
 class RoundOutcome(Struct, frozen=True, dict=True):
     """The outcome of one round.
@@ -294,7 +298,8 @@ class Admissions:
                 job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
             )
             doubt = "" if start.assumed is None else OVERDUE if start.assumed in measured else UNMEASURED
-            return Forecast(position, job, rule, doubt, jobs.get(start.assumed or ""))
+            doubted = jobs.get(start.assumed or "")
+            return Forecast(position, job, rule, doubt, doubted, start.not_before_seconds, start.by_seconds)
 
         queue = [waiting[job_id] for job_id in order if job_id in waiting]
         line = [
