@@ -69,7 +69,9 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
     printed = said("deploy", "app.py:Doubler", "--max", "4", "--json")
     validate("deploy", printed)
     assert json.loads(printed)["version"]["number"] == 2
-    assert "@2 100 %" in said("functions")
+    listed = said("functions")
+    assert listed.startswith("simulated GPUs (")
+    assert "@2 100 %" in listed
     assert said("rollout", "doubler@1", "--canary", "10%") == "@2 90 %, @1 10 %\n"
     assert "doubler@1" in said("functions", "doubler")
     assert "maximum 4" in said("functions", "doubler")

@@ -10,7 +10,7 @@ from tests.fakes.client import FakeClient
 from tests.fakes.machine import FileEnforcer
 from tests.unit.conftest import Run
 
-from pgpu.cli.output import tables
+from pgpu.cli.output import job_tables
 from pgpu.client import GpuTime, JobReport
 from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
@@ -277,7 +277,7 @@ def test_a_table_tells_share_mode_and_turn() -> None:
     first = entry("one", Request(GIB, 1, 0.3, is_strict=True, oversubscribes=True), "GPU-0").job
     second = entry("two", Request(GIB, oversubscribes=True), "GPU-0").job
     alone = entry("alone", Request(GIB), "GPU-1", mode=SharingMode.EXCLUSIVE).job
-    table = tables.of_jobs(
+    table = job_tables.of_jobs(
         [JobReport(first, (), (waits,)), JobReport(second, (), (has,)), JobReport(alone, ())],
         is_uncut=True,
         now_seconds=1000.0,

@@ -18,7 +18,7 @@ from tests.fakes.client import GPU, NOW_SECONDS, FakeClient, Outcome
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
-from pgpu.cli.output import tables
+from pgpu.cli.output import job_tables, waits
 from pgpu.cli.output.plain_table import Column, FittedTable
 from pgpu.cli.output.waits import DOUBTS, RULES, start_basis
 from pgpu.client import JobReport, QueueReport
@@ -27,6 +27,7 @@ from pgpu.engine.admission.rounds import DOUBTS as FORECAST_DOUBTS
 from pgpu.engine.admission.rounds import FITS, HELD
 from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
 from pgpu.scheduling import Cause
+from pgpu.scheduling.forecast import MOST_JOBS
 from pgpu.structs import replace
 from pgpu.units import GIB, format_use
 
@@ -59,7 +60,7 @@ JOBS = [report(number) for number in range(30)]
 
 
 def laid_out(reports: list[JobReport], width: int | None, *, is_uncut: bool = False) -> list[str]:
-    table = tables.of_jobs(reports, is_uncut=is_uncut, now_seconds=NOW_SECONDS)
+    table = job_tables.of_jobs(reports, is_uncut=is_uncut, now_seconds=NOW_SECONDS)
     return list(table.lines(width))
 
 
@@ -95,7 +96,7 @@ def test_a_row_shows_use_and_slice_gpu_user_share_and_a_short_reason() -> None:
 def test_beside_long_user_names_the_name_stays_before_the_share_and_ages_have_one_unit(
     monkeypatch: pytest.MonkeyPatch, width: int, has_share: bool
 ) -> None:
-    monkeypatch.setattr(tables, "user_name", "firstname.lastname-{}".format)
+    monkeypatch.setattr(job_tables, "user_name", "firstname.lastname-{}".format)
     jobs = [replace(each.job, created_at_seconds=NOW_SECONDS - 3671.0 * n - 59) for n, each in enumerate(JOBS)]
     jobs = [replace(job, started_at_seconds=None if job.lease is None else job.created_at_seconds) for job in jobs]
     reports = [replace(each, job=job) for each, job in zip(JOBS, jobs, strict=True)]
@@ -170,7 +171,7 @@ def test_use_has_the_unit_of_its_limit(used: int, limit: int, text: str) -> None
 def test_the_queue_fits_a_terminal() -> None:
     waiting = [QueueReport(place, each.job) for place, each in enumerate(JOBS[20:], 1)]
     for width in (80, 100, 160):
-        lines = list(tables.of_queue(waiting, is_uncut=False, now_seconds=NOW_SECONDS).lines(width))
+        lines = list(waits.of_queue(waiting, is_uncut=False, now_seconds=NOW_SECONDS).lines(width))
         assert len(lines) == 11
         assert max(map(cell_len, lines)) <= width
         assert lines[0].split()[:2] == ["PLACE", "JOB"]
@@ -319,10 +320,17 @@ def test_starts_are_shown_only_where_they_rest_on_runs() -> None:
     for report_, start in (
         (QueueReport(1, job, "memory", is_start_known=True), "in about 5m"),
         (QueueReport(1, job, "memory"), "unknown"),
+        (QueueReport(1, job, "memory", not_before_seconds=NOW_SECONDS + 60), "in 1m or later"),
+        (QueueReport(1, job, "memory", by_seconds=NOW_SECONDS + 600), "within 10m"),
+        (
+            QueueReport(1, job, "memory", not_before_seconds=NOW_SECONDS + 60, by_seconds=NOW_SECONDS + 600),
+            "in 1m to 10m",
+        ),
+        (QueueReport(1, job, "memory", not_before_seconds=NOW_SECONDS - 9, by_seconds=NOW_SECONDS), "unknown"),
         (QueueReport(1, replace(job, expected_start_seconds=NOW_SECONDS), "fits"), "soon"),
     ):
-        assert tables.start_text(report_, NOW_SECONDS) == start
-        assert f" {start} " in list(tables.of_queue([report_], is_uncut=True, now_seconds=NOW_SECONDS).lines())[1]
+        assert waits.start_text(report_, NOW_SECONDS) == start
+        assert f" {start} " in list(waits.of_queue([report_], is_uncut=True, now_seconds=NOW_SECONDS).lines())[1]
 
 
 def test_the_queue_explains_one_job_and_lists_those_of_an_array(
@@ -405,6 +413,7 @@ def test_watch_that_is_ended_by_sigterm_gives_the_screen_back(
 
 def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:
     assert set(DOUBTS) == set(FORECAST_DOUBTS)
+    assert f" {MOST_JOBS} " in DOUBTS["far"]  # written out, since a listing loads no scheduler
     for doubt, text in DOUBTS.items():
         for doubted, named in ((None, "a job"), ("a" * 12, "job " + "a" * 12)):
             found = start_basis(QueueReport(1, JOBS[20].job, "memory", doubt=doubt, doubted=doubted))

@@ -11,7 +11,7 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod, UnexpectedAdmissionEr
 from tests.system.kubernetes.driver_process import Node, node
 from tests.waiting import until
 
-from pgpu.cli.output import tables
+from pgpu.cli.output import gpu_tables
 from pgpu.errors import NodeError
 from pgpu.kubernetes.pod_shares import SeenShare, shares_at
 from pgpu.units import GIB
@@ -71,7 +71,7 @@ def test_slices_of_pods_outlive_the_driver_and_bind_as_the_ledger_says(machine: 
     until(lambda: machine.limits() == [("first", 30), ("second", 30)], machine.node.log)
     jobs = {each.share.job_id for each in machine.told()}
     assert [each.is_simulated for each in machine.told()] == [True, True]
-    assert next(tables.of_pods(machine.told()).lines()).startswith("simulated GPUs (")
+    assert next(gpu_tables.of_pods(machine.told()).lines()).startswith("simulated GPUs (")
     assert machine.node.end(signal.SIGKILL) < 0
     until(lambda: not machine.kubelet.healthy)
     with pytest.raises(UnexpectedAdmissionError):

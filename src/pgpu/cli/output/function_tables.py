@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgpu.cli.output.documents import Document, document
+from pgpu.cli.output.gpu_tables import simulated_heading
 from pgpu.cli.output.plain_table import PlainTable, Styled
 from pgpu.model import (
     COLD_START_PHASES,
@@ -28,9 +29,10 @@ Served = tuple[Function, Sequence[Replica]]
 _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionState.FAILED: "red"}
 
 
-def of_functions(served: Iterable[Served]) -> PlainTable:
-    """Lay out functions, one on each line."""
-    table = PlainTable("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
+def of_functions(served: Iterable[Served], models: Iterable[str]) -> PlainTable:
+    """Lay out functions, one on each line; `models` are those of the simulated GPUs of their machine."""
+    columns = ("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
+    table = PlainTable(*columns, heading=simulated_heading(models))
     for function, replicas in served:
         last = function.versions[-1]
         runtime = last.image or last.runtime
@@ -39,9 +41,10 @@ def of_functions(served: Iterable[Served]) -> PlainTable:
     return table
 
 
-def of_versions(function: Function, replicas: Sequence[Replica]) -> PlainTable:
-    """Lay out a function's versions, the newest first."""
-    table = PlainTable("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
+def of_versions(function: Function, replicas: Sequence[Replica], models: Iterable[str]) -> PlainTable:
+    """Lay out a function's versions, the newest first; `models` as for `of_functions`."""
+    columns = ("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
+    table = PlainTable(*columns, heading=simulated_heading(models))
     shares = {share.version: f"{share.percent} %" for share in function.traffic}
     for version in reversed(function.versions):
         own = [replica for replica in replicas if replica.version == version.number]
@@ -57,12 +60,13 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> PlainTable:
     return table
 
 
-def of_starts(starts: Sequence[ColdStart]) -> PlainTable:
-    """Lay out cold starts, the newest first, with a column for each phase."""
+def of_starts(starts: Sequence[ColdStart], models: Iterable[str]) -> PlainTable:
+    """Lay out cold starts, the newest first, with a column for each phase; `models` as for `of_functions`."""
     # Phases differ between starts: one that was restored from a parked state has no imports.
     seen = {name for start in starts for name, _ in start.phases}
     phases = [name for name in COLD_START_PHASES if name in seen]
-    table = PlainTable("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
+    columns = ("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
+    table = PlainTable(*columns, heading=simulated_heading(models))
     for start in starts:
         took = dict(start.phases)
         cells = [_milliseconds(took.get(name)) for name in phases]

@@ -1,13 +1,14 @@
-"""Why a job waits: the rule that decides, with its figures, and when it starts, as far as that is known."""
+"""Why jobs wait: the queue, the rule that decides for one job, with its figures, and when each starts, as far as that is known."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pgpu.cli.output.console import user_name
+from pgpu.cli.output.gpu_tables import short_gpu_name, simulated_heading
+from pgpu.cli.output.job_tables import reason_text, simulated_model, slice_text
 from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable
-from pgpu.cli.output.tables import short_gpu_name, simulated_heading, start_text
 from pgpu.client import GpuReport, QueueReport
 from pgpu.model import Request
-from pgpu.scheduling.forecast import MOST_JOBS
 from pgpu.units import format_duration, format_memory, format_share
 
 RULES = {
@@ -27,7 +28,7 @@ RULES = {
 """What each rule of a `QueueReport` means."""
 
 DOUBTS = {
-    "far": f"only the first {MOST_JOBS} jobs of the queue are looked at",
+    "far": "only the first 200 jobs of the queue are looked at",
     "after": "the start of a job that it waits for is unknown itself",
     "held": "what holds it, such as the limit of its array, has no predicted end",
     "no end": "no end of a job that pgpu knows of makes room for it",
@@ -36,6 +37,26 @@ DOUBTS = {
 }
 """What each doubt of a `QueueReport` means."""
 
+_QUEUE = (
+    Column("PLACE", 95, is_always=True),
+    Column("JOB", NEVER_DROPPED, is_always=True, is_id=True),
+    Column("NAME", 60, least=8),
+    Column("USER", 70, least=6, is_always=True),
+    Column("PRIORITY", 50, is_always=True),
+    Column("MEMORY", 90, is_always=True),
+    Column("SHARE", 55),
+    Column("WAITED", 75, is_always=True),
+    Column("STARTS", 85, is_always=True),
+    Column("REASON", 80, least=14, is_always=True),
+)
+_DRY_RUN = (
+    Column("JOB", NEVER_DROPPED, least=8, is_always=True),
+    Column("MEMORY", 90, is_always=True),
+    Column("PLACE", 95, is_always=True),
+    Column("STARTS", 85, is_always=True),
+    Column("GPU", 70, is_always=True),
+    Column("REASON", 80, least=14, is_always=True),
+)
 _ROOM = (
     Column("GPU", NEVER_DROPPED, is_always=True),
     Column("GRANTABLE", 95, is_always=True),
@@ -45,6 +66,73 @@ _ROOM = (
     Column("MODE", 70),
     Column("NAME", 60, least=8, is_always=True),
 )
+
+
+def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: float | None = None) -> FittedTable:
+    """Lay out waiting jobs, one on each line."""
+    now = time.time() if now_seconds is None else now_seconds
+    found = list(reports)
+    models = [simulated_model(report.job) for report in found]
+    table = FittedTable(_QUEUE, heading=simulated_heading(models), is_uncut=is_uncut)
+    for report in found:
+        job = report.job
+        table.add_row(
+            "held" if report.position is None else str(report.position),
+            job.id,
+            job.spec.name or "",
+            user_name(job.owner_uid),
+            str(job.request.priority),
+            slice_text(job),
+            "" if job.request.compute_share is None else format_share(job.request.compute_share),
+            format_duration(now - job.created_at_seconds),
+            start_text(report, now),
+            reason_text(job),
+        )
+    return table
+
+
+def of_dry_run(
+    reports: Sequence[QueueReport], places: Mapping[str, str], now_seconds: float | None = None
+) -> FittedTable:
+    """Lay out the jobs of a submission that was not made, by name or number, one on each line.
+
+    Args:
+        reports: In their order.
+        places: Index of each GPU by UUID, as nvidia-smi prints it.
+        now_seconds: Seconds since the epoch.
+    """
+    now = time.time() if now_seconds is None else now_seconds
+    table = FittedTable(_DRY_RUN, heading=simulated_heading(simulated_model(report.job) for report in reports))
+    for number, report in enumerate(reports, 1):
+        job = report.job
+        table.add_row(
+            job.spec.name or str(number if job.place.array_index is None else job.place.array_index),
+            slice_text(job),
+            "held" if report.position is None else str(report.position),
+            start_text(report, now),
+            ",".join(places.get(uuid, uuid[:12]) for uuid in job.expected_gpu_uuids),
+            reason_text(job),
+        )
+    return table
+
+
+def start_text(report: QueueReport, now_seconds: float) -> str:
+    """Return when a waiting job starts: `soon`, `in about 5m`, or where that would rest on an assumed duration its bounds.
+
+    They are `in 5m or later`, `within 30m`, `in 5m to 30m`, or `unknown` without any.
+    """
+    expected_seconds = report.job.expected_start_seconds
+    if expected_seconds is not None and expected_seconds - now_seconds < 1:
+        return "soon"
+    if expected_seconds is not None and report.is_start_known:
+        return f"in about {format_duration(expected_seconds - now_seconds)}"
+    first, last = (
+        None if bound is None or bound - now_seconds < 1 else format_duration(bound - now_seconds)
+        for bound in (report.not_before_seconds, report.by_seconds)
+    )
+    if first is None:
+        return "unknown" if last is None else f"within {last}"
+    return f"in {first} or later" if last is None else f"in {first} to {last}"
 
 
 def start_basis(report: QueueReport) -> str:

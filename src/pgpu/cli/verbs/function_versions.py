@@ -4,7 +4,8 @@ The user's code is never imported in this process: another process imports it an
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
@@ -15,7 +16,7 @@ from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import console
 from pgpu.cli.verbs import cluster_functions as cluster
 from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
-from pgpu.errors import RequestError
+from pgpu.errors import NodeError, RequestError
 from pgpu.units import is_number, quoted
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ def functions(
         where = cluster.Cluster(namespace, kube_context, kubeconfig, all_namespaces)
         cluster.list_functions(where, name, as_json=as_json)
         return
-    client = invocation_of(context).functions()
+    invocation = invocation_of(context)
+    client = invocation.functions()
     if cold_starts:
         if name is None:
             raise RequestError("--cold-starts needs a function", hint="pgpu function ls NAME --cold-starts")
@@ -225,16 +227,23 @@ def functions(
         if as_json:
             console.print_json(function_tables.document_of_starts(starts))
         else:
-            console.print_table(function_tables.of_starts(starts))
+            console.print_table(function_tables.of_starts(starts, _simulated_models(invocation)))
         return
     found = client.functions() if name is None else [client.function(name)]
     served = [(each, client.replicas(each.name)) for each in found]
     if as_json:
         console.print_json(function_tables.document_of(served))
     elif name is None:
-        console.print_table(function_tables.of_functions(served))
+        console.print_table(function_tables.of_functions(served, _simulated_models(invocation)))
     else:
-        console.print_table(function_tables.of_versions(*served[0]))
+        console.print_table(function_tables.of_versions(*served[0], _simulated_models(invocation)))
+
+
+def _simulated_models(invocation: Invocation) -> Sequence[str]:
+    """Return the models of the server's GPUs that are simulated; none where its driver does not answer."""
+    with suppress(NodeError):
+        return [report.gpu.name for report in invocation.client().gpus() if report.gpu.is_simulated]
+    return ()
 
 
 def rollout(

@@ -98,21 +98,21 @@ def _list_pods(options: ListOptions, driver: str, *, include_final: bool) -> Non
     if options.wants_json:
         console.print_json(documents.of_pods(shares))
         return
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import gpu_tables
 
-    console.print_table(tables.of_pods(shares))
+    console.print_table(gpu_tables.of_pods(shares))
 
 
 def _table_of_jobs(reports: Sequence[JobReport], is_uncut: bool) -> "FittedTable":
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import job_tables
 
-    return tables.of_jobs(reports, is_uncut=is_uncut)
+    return job_tables.of_jobs(reports, is_uncut=is_uncut)
 
 
 def _table_of_queue(reports: Sequence[QueueReport], is_uncut: bool) -> "FittedTable":
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import waits
 
-    return tables.of_queue(reports, is_uncut=is_uncut)
+    return waits.of_queue(reports, is_uncut=is_uncut)
 
 
 def _identity(job: Job) -> tuple[str, str]:
@@ -121,9 +121,9 @@ def _identity(job: Job) -> tuple[str, str]:
 
 
 def _notes_of_outsiders(client: Client) -> Iterator[str]:
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import gpu_tables
 
-    yield from tables.notes_of_outsiders(client.outsiders())
+    yield from gpu_tables.notes_of_outsiders(client.outsiders())
 
 
 @takes(ONE_JOB, _FOLLOW, _TAIL, _LOGS_JSON)

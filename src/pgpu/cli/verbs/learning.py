@@ -62,7 +62,7 @@ def history(invocation: Invocation, *, program: str | None, gpu: bool, since: st
         return
     if since is not None:
         raise RequestError("--since is for --gpu", hint="add --gpu, or leave --since out")
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import usage_tables
 
     client = invocation.client()
     calls: Sequence[CallHistory] = ()
@@ -73,14 +73,14 @@ def history(invocation: Invocation, *, program: str | None, gpu: bool, since: st
         return calls
 
     kind = Kind(
-        lambda reports, is_uncut: tables.of_calls(reports, is_uncut=is_uncut),
+        lambda reports, is_uncut: usage_tables.of_calls(reports, is_uncut=is_uncut),
         documents.of_history,
         lambda call: (call.signature, ""),
         keeps_first=True,
     )
     print_listing(options, kind, read)
     for call in calls if program is not None and options.wants_table else ():
-        console.print_table(tables.of_runs(call))
+        console.print_table(usage_tables.of_runs(call))
 
 
 def _print_gpu_history(client: "Client", span_seconds: float, *, as_json: bool) -> None:
@@ -88,12 +88,12 @@ def _print_gpu_history(client: "Client", span_seconds: float, *, as_json: bool) 
     if as_json:
         console.print_json(documents.of_gpu_history(found))
         return
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import usage_tables
 
     gpus: Sequence[Gpu] = ()
     with suppress(NodeError):  # without a driver, or of GPUs that are gone, the UUID names them
         gpus = [report.gpu for report in client.gpus()]
-    console.print_table(tables.of_gpu_history(found, gpus))
+    console.print_table(usage_tables.of_gpu_history(found, gpus))
 
 
 def waste(context: typer.Context, *, as_json: options.Json = False) -> None:
@@ -105,10 +105,10 @@ def waste(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         console.print_json(documents.of_waste(found))
         return
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import usage_tables
 
-    console.print_table(tables.of_waste(found))
-    console.print_table(tables.of_users(found))
+    console.print_table(usage_tables.of_waste(found))
+    console.print_table(usage_tables.of_users(found))
 
 
 def advise(

@@ -42,16 +42,16 @@ def gpus(invocation: Invocation, **given: Any) -> None:
     def notes() -> Iterator[str]:
         if not found:
             yield "no GPU was found; `pgpu doctor` reports why, and --simulate 'RTX 3090' before the verb simulates one"
-        yield from tables.notes_of_outsiders(each for report in found for each in report.outsiders)
-        for line in tables.notes_of_enforcers(found):
+        yield from gpu_tables.notes_of_outsiders(each for report in found for each in report.outsiders)
+        for line in gpu_tables.notes_of_enforcers(found):
             if is_new_notice(settings.state_dir, line):
                 yield line
 
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import gpu_tables
     from pgpu.cli.output.notices import is_new_notice
 
     kind = Kind(
-        lambda reports, is_uncut: tables.of_gpus(reports, is_uncut=is_uncut),
+        lambda reports, is_uncut: gpu_tables.of_gpus(reports, is_uncut=is_uncut),
         documents.of_gpus,
         lambda report: (report.gpu.uuid, ""),
     )
@@ -72,7 +72,8 @@ def top(invocation: Invocation, *, as_json: bool) -> int:
     is_dumb = os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
     if not is_dumb and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         from pgpu.app.client_factory import server_address
-        from pgpu.cli.top.app import Target, watch
+        from pgpu.cli.top.app import watch
+        from pgpu.cli.top.target import Target
         from pgpu.client.address import TcpAddress
 
         address = server_address(settings)
@@ -84,11 +85,11 @@ def top(invocation: Invocation, *, as_json: bool) -> int:
                 settings.stop_grace,
             )
         )
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import gpu_tables, job_tables
 
-    console.print_table(tables.of_gpus(client.gpus()))
+    console.print_table(gpu_tables.of_gpus(client.gpus()))
     print()
-    console.print_table(tables.of_jobs(client.jobs(include_final=False), is_uncut=False))
+    console.print_table(job_tables.of_jobs(client.jobs(include_final=False), is_uncut=False))
     return exits.OK
 
 

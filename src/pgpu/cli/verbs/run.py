@@ -107,10 +107,10 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
         if as_json:
             console.print_json(documents.of_queue(reports))
             return
-        from pgpu.cli.output import tables
+        from pgpu.cli.output import waits
 
         places = {each.gpu.uuid: each.gpu.place for each in client.gpus()}
-        console.print_table(tables.of_dry_run(reports, places))
+        console.print_table(waits.of_dry_run(reports, places))
         return
     with deferred_signals() as signals:
         jobs = client.submit_all(submissions)
@@ -127,8 +127,7 @@ def _with_missing(error: WaitTimeoutError, client: Client, submission: Submissio
         [report] = client.dry_run([replace(submission, wait_timeout_seconds=None)])
     except PgpuError:  # the forecast explains the error, and must not replace it
         return error
-    from pgpu.cli.output.tables import start_text
-    from pgpu.cli.output.waits import start_basis
+    from pgpu.cli.output.waits import start_basis, start_text
 
     start = start_text(report, time.time())
     if start == "soon":
