@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.fakes.client import GPU, FakeClient
 
-from pgpu.client import GpuReport, GpuTime, JobReport
+from pgpu.client import GpuReport, GpuTime, JobReport, QueueReport
 from pgpu.enforcement import SliceUse
 from pgpu.model import ANONYMOUS, GpuSensors, GpuSeries, Job, JobSpec, JobState, Lease, Request, SharingMode, Slice
 from pgpu.structs import replace
@@ -96,6 +96,19 @@ class BusyClient(FakeClient):
             started_at_seconds=None,
             reason="waits for 16 GiB on one GPU: at most 9.7 GiB are free",
         )
+
+    def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
+        return [
+            QueueReport(
+                number + 1,
+                replace(self._waiting(number), expected_start_seconds=self.now_seconds + 600 * (number + 1)),
+                "memory",
+                is_start_known=number == 0,
+                doubt="unmeasured" if number else "",
+                not_before_seconds=self.now_seconds + 330 if number else None,
+            )
+            for number in range(self.waiting)
+        ]
 
     def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
         minutes = [int(self.now_seconds) // 60 * 60 - 60 * age for age in range(150, 0, -1) if not 60 < age < 75]

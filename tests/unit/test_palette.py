@@ -1,9 +1,11 @@
 """The colours of page, terminal and figures."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from pgpu import palette
 from pgpu.palette import DARK, LIGHT, Palette, css_variables
 
 
@@ -19,13 +21,24 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_text_and_marks_stand_out_from_what_is_behind_them(palette: Palette) -> None:
-    for behind in (palette.paper, palette.card):
-        for text in (palette.ink, palette.muted, palette.accent, palette.good, palette.warning, palette.bad):
+@pytest.mark.parametrize("colours", [LIGHT, DARK])
+def test_text_and_marks_stand_out_from_what_is_behind_them(colours: Palette) -> None:
+    for behind in (colours.paper, colours.card):
+        for text in (colours.ink, colours.muted, colours.accent, colours.good, colours.warning, colours.bad):
             assert _contrast(text, behind) >= 4.5, (text, behind)
-        for mark in (*palette.slices, palette.reserved, palette.used, palette.share):
+        for mark in (*colours.slices, colours.reserved, colours.used, colours.share):
             assert _contrast(mark, behind) >= 3, (mark, behind)
+
+
+def test_no_other_module_has_colours_of_its_own() -> None:
+    package = Path(palette.__file__).parent
+    found = {
+        path.relative_to(package).as_posix(): colours
+        for path in package.rglob("*.py")
+        if path.name != "palette.py"
+        and (colours := re.findall(r"[\"' ]#[0-9a-f]{6}[\"';]|\"tab:", path.read_text("utf-8")))
+    }
+    assert found == {}
 
 
 def test_css_gets_every_colour() -> None:

@@ -4,22 +4,34 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
 from tests.fakes.busy_client import BusyClient
+from tests.terminal_screen import TerminalScreen
 from tests.waiting import DEADLINE_SECONDS
+from textual import events
+from textual.strip import Strip
 
 from pgpu.cli.output.plain_table import cell_width
-from pgpu.cli.top.app import Target, TopApp, line_difference
-from pgpu.cli.top.drawing import Slice, Span, bar, buckets, chart, sparkline
-from pgpu.cli.top.job_table import SORT_ORDERS, is_own, row, rows, titles, widths
+from pgpu.cli.top.app import TopApp
+from pgpu.cli.top.cells import ShownCells
+from pgpu.cli.top.drawing import Slice, bar, buckets, chart, line_width, sparkline
+from pgpu.cli.top.job_table import SORT_ORDERS, facts, row, rows, titles, widths
 from pgpu.cli.top.log_tail import LogTail, log_line
 from pgpu.cli.top.picture import Picture, PictureReader
+from pgpu.cli.top.target import Target
+from pgpu.cli.top.text_entry import TextEntry
+from pgpu.client import JobReport
 from pgpu.errors import NodeError
-from pgpu.model import GpuSeries
+from pgpu.model import GpuSeries, Job
 from pgpu.units import GIB
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -100,11 +112,41 @@ def test_keys_sort_filter_and_show_details_and_output() -> None:
     run(client, use)
 
 
+def test_keys_that_come_in_one_piece_with_the_slash_are_all_the_filters() -> None:
+    async def use(pilot: Any, app: TopApp) -> None:
+        for key, character in (
+            ("slash", "/"),
+            *((each, each) for each in "trainq"),
+            ("backspace", None),
+            ("enter", "\r"),
+        ):
+            app.post_message(events.Key(key, character))
+        await wait_for(pilot, lambda: "by GPU · /train " in lines_of(app)[0])
+        app.post_message(events.Key("slash", "/"))
+        app.post_message(events.Paste("ing\nn"))
+        app.post_message(events.Key("enter", "\r"))
+        await wait_for(pilot, lambda: "by GPU · /training " in lines_of(app)[0])
+        for key in ("slash", "ctrl+u", "x", "escape"):
+            app.post_message(events.Key(key, key if key == "x" else None))
+        await pilot.pause()
+        assert "by GPU · /training " in lines_of(app)[0]
+        assert "quit" in lines_of(app)[-1]
+
+    run(BusyClient(), use)
+
+
+def test_a_long_line_of_input_shows_its_end() -> None:
+    entry = TextEntry("/", "word " * 40 + "last", str)
+    line = entry.line(80)
+    assert line_width(line) == 80
+    assert "word last" in "".join(span.text for span in line)
+
+
 def test_a_job_is_stopped_only_after_a_yes_and_resized_by_words() -> None:
     client = BusyClient()
 
     async def use(pilot: Any, app: TopApp) -> None:
-        job_id = app._rows[1].job.id
+        job_id = app._jobs.rows[1].job.id
         await pilot.press("down", "x", "n")
         await pilot.press("delete")
         await pilot.pause()
@@ -221,6 +263,23 @@ def test_a_waiting_job_shows_why_in_the_place_of_its_trends() -> None:
     assert "at most 9.7 GiB" in text
 
 
+def test_a_waiting_job_shows_when_it_starts_or_the_bounds_of_that_and_what_they_rest_on() -> None:
+    reader = PictureReader(BusyClient())
+    assert reader.read().waits == {}  # the first frame waits for no forecast
+    picture = reader.read()
+    known, bounded = (
+        next(report for report in picture.jobs if report.job.id == job_id) for job_id in list(picture.waits)[:2]
+    )
+
+    def shown(report: JobReport) -> str:
+        return "".join(span.text for span in row(report, picture, widths(picture, 160), None, is_selected=False))
+
+    assert re.search(r"in about (10m|9m \d+s): at most 9.7 GiB", shown(known))
+    assert re.search(r"in 5m \d+s or later: at most 9.7 GiB", shown(bounded))
+    facts_ = dict(facts(bounded, picture))
+    assert facts_["starts"].endswith("or later: a job ends before, and no earlier run of its program has ended here")
+
+
 def test_each_order_keeps_all_jobs_and_equal_ones_in_their_places() -> None:
     picture = PictureReader(BusyClient()).read()
     for order in SORT_ORDERS:
@@ -253,17 +312,74 @@ def test_a_reading_that_fails_leaves_the_last_picture_with_the_error() -> None:
 def test_the_uid_of_a_server_over_tcp_is_not_guessed() -> None:
     picture: Picture = PictureReader(BusyClient()).read()
     own, hidden = picture.jobs[0].job, picture.jobs[23].job
-    assert is_own(own, None)
-    assert is_own(own, own.owner_uid)
-    assert not is_own(own, 4711)
-    assert not is_own(hidden, None)
+
+    def may_change(uid: int | None, job: Job) -> bool:
+        return Target(BusyClient(), "node-00", uid, 10.0).may_change(job)
+
+    assert may_change(None, own)
+    assert may_change(own.owner_uid, own)
+    assert not may_change(4711, own)
+    assert not may_change(None, hidden)
 
 
-def test_only_the_part_of_a_line_that_differs_is_sent() -> None:
-    old = (Span("name"), Span("  7 ", "#ff0000"), Span("end"))
-    assert line_difference(old, (Span("name"), Span("  8 ", "#ff0000"), Span("end")), 80) == (4, 8)
-    assert line_difference(old, (*old, Span("more")), 80) == (11, 80)
-    assert line_difference((), old, 80) == (0, 80)
+def shown_by(shown: ShownCells, *lines: Sequence[tuple[str, str]]) -> str:
+    """Return what is sent for lines of texts with their styles."""
+    strips = [Strip([Segment(text, Style.parse(style)) for text, style in line]) for line in lines]
+    return shown.show([(y, [(0, strip)]) for y, strip in enumerate(strips)], ColorSystem.TRUECOLOR)
+
+
+def test_only_cells_that_differ_are_sent_and_only_colours_that_do() -> None:
+    shown = ShownCells()
+    shown_by(shown, [("name", "red"), ("  7 end", "blue")])
+    assert shown_by(shown, [("name", "red"), ("  7 end", "blue")]) == ""
+    assert shown_by(shown, [("game", "red"), ("  8 end", "blue")]) == "\x1b[1;1H\x1b[31mg\x1b[7G\x1b[34m8\x1b[0m"
+    # The colour of a blank is not seen.
+    assert shown_by(shown, [("game", "red"), ("  8", "blue"), (" ", "bold red"), ("end", "blue")]) == ""
+    shown.forget()
+    assert shown_by(shown, [("ab", "bold"), ("c", "default")]) == "\x1b[1;1H\x1b[0;1;39;49mab\x1b[0;39;49mc"
+
+
+_LINES = st.lists(
+    st.tuples(
+        st.text("ab █가é\u0301", max_size=6).filter(lambda text: cell_width(text[:1]) > 0),
+        st.sampled_from(("red", "bold", "on blue", "default")),
+    ),
+    max_size=5,
+)
+
+
+@given(st.lists(st.tuples(_LINES, _LINES), min_size=1, max_size=4))
+def test_a_terminal_that_gets_differences_shows_what_one_that_gets_everything_does(frames: list[Any]) -> None:
+    shown, screen = ShownCells(), TerminalScreen(80, 2)
+    for frame in frames:
+        lines = [[*line, (" " * (40 - sum(cell_width(text) for text, _ in line)), "default")] for line in frame]
+        screen.feed(shown_by(shown, *lines).encode())
+        whole = TerminalScreen(80, 2)
+        whole.feed(shown_by(ShownCells(), *lines).encode())
+        assert seen(screen) == seen(whole)
+
+
+def test_a_second_of_thirty_busy_jobs_is_at_most_six_kilobytes_on_80_columns() -> None:
+    client = BusyClient()
+    reader, shown, counts = PictureReader(client), ShownCells(), []
+
+    async def use(pilot: Any, app: TopApp) -> None:
+        for _ in range(10):
+            app.show(reader.read())
+            await pilot.pause()
+            lines = [(y, [(0, strip)]) for y, strip in enumerate(app.screen._compositor.render_strips())]
+            counts.append(len(shown.show(lines, ColorSystem.TRUECOLOR).encode()))
+
+    run(client, use)
+    assert max(counts[1:]) <= 6000, counts
+
+
+def seen(screen: TerminalScreen) -> dict[tuple[int, int], tuple[str, str]]:
+    """Return the cells of a screen; of a blank only the background."""
+    return {
+        place: (text, " ".join(part for part in style.split() if text != " " or part.startswith("4")))
+        for place, (text, style) in screen.cells.items()
+    }
 
 
 def test_a_bar_has_its_width_and_shows_what_is_used_reserved_and_free() -> None:

@@ -13,7 +13,7 @@ from pgpu.structs import Struct
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _TINT = 0.38
-"""Part of a series' colour in that of its reserved, unused part."""
+"""Part of the colour in a tinted one."""
 
 
 class Span(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Slice(Struct, frozen=True):
 
 
 def tinted(colour: str) -> str:
-    """Return the colour of what is reserved, but not used."""
+    """Return a colour mixed with the background's: of what is reserved, but not used, and behind the chosen job."""
     pairs = zip(_channels(colour), _channels(DARK.paper), strict=True)
     return "#" + "".join(f"{round(_TINT * front + (1 - _TINT) * back):02x}" for front, back in pairs)
 
@@ -148,3 +148,10 @@ def spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
         room -= cell_width(text)
     gap = width - line_width(kept) - line_width(right)
     return (*kept, Span(" " * max(0, gap)), *right)
+
+
+def key_hints(keys: Sequence[tuple[str, str]]) -> Line:
+    """Lay out keys, each with a word about what it does."""
+    return tuple(
+        span for key, word in keys for span in (Span(key, DARK.warning, is_bold=True), Span(f" {word}  ", DARK.muted))
+    )

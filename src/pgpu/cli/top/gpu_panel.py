@@ -4,8 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from pgpu.cli.output.console import visible
+from pgpu.cli.output.gpu_tables import simulated_heading
+from pgpu.cli.output.job_tables import simulated_model
 from pgpu.cli.output.plain_table import cell_width
-from pgpu.cli.output.tables import simulated_heading, simulated_model
 from pgpu.cli.top.drawing import Line, Slice, Span, bar, buckets, chart, line_width, spread, tinted
 from pgpu.cli.top.picture import Picture
 from pgpu.client import GpuReport, JobReport

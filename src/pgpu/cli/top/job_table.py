@@ -1,19 +1,20 @@
 """The table of jobs: its columns for a width, its rows, their order and the filter. Pure.
 
 Widths depend on the terminal alone, not on the cells, so that a changed cell changes no other one. A job that waits shows its
-reason where running ones have their sparklines.
+expected start, as far as it is known, and its reason where running ones have their sparklines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pgpu.cli.output.console import user_name, visible
+from pgpu.cli.output.job_tables import job_cells, simulated_model
 from pgpu.cli.output.plain_table import Styled, cell_width, cut
-from pgpu.cli.output.tables import job_cells, simulated_model
-from pgpu.cli.top.drawing import Line, Span, joined, sparkline
+from pgpu.cli.output.waits import start_basis, start_text
+from pgpu.cli.top.drawing import Line, Span, joined, sparkline, tinted
 from pgpu.cli.top.picture import Picture
 from pgpu.client import JobReport
-from pgpu.model import Job, JobState
+from pgpu.model import JobState
 from pgpu.palette import DARK
 from pgpu.structs import Struct
 
@@ -33,7 +34,7 @@ _ORDER = (
 )
 _RIGHT = {"GPU", "MEMORY", "SHARE", "AGE"}
 _COLOURS = {"yellow": DARK.warning, "cyan": DARK.accent, "green": DARK.good, "red": DARK.bad, "dim": DARK.muted}
-_SELECTED = "#0b4a80"
+_SELECTED = tinted(DARK.accent)
 
 
 class SortOrder(Struct, frozen=True):
@@ -134,6 +135,9 @@ def row(
     trends = columns.get("MEM", 0) + columns.get("TIME", 0) + 1
     samples = picture.samples.get(report.job.id, ())
     reason = _text(cells["REASON"]) or (_text(cells["COMMAND"]) if samples else "")
+    wait = picture.waits.get(report.job.id)
+    if wait is not None and (start := start_text(wait, picture.at_seconds)) != "unknown":
+        reason = f"{start}: {reason}"
     for column, width in columns.items():
         if not samples and column in {"MEM", "TIME", "REASON"}:
             if column == "MEM":
@@ -201,13 +205,11 @@ def facts(report: JobReport, picture: Picture) -> list[tuple[str, str]]:
         "COMMAND": "command",
     }
     found = [(name, text) for column, name in names.items() if (text := _text(cells[column]))]
+    if (wait := picture.waits.get(job.id)) is not None:
+        start = start_text(wait, picture.at_seconds)
+        found.append(("starts", start if start == "soon" else f"{start}: {start_basis(wait)}"))
     if job.lease is not None and job.lease.is_advisory:
         found.append(("", "The job could remove its limit: see SECURITY.md, advisory leases."))
     if (model := simulated_model(job)) is not None:
         found.append(("simulated", f"{model}: kernels compute nothing"))
     return found
-
-
-def is_own(job: Job, uid: int | None) -> bool:
-    """Whether keys may change a job: one of this user, or any that the server disclosed where it alone knows the user."""
-    return not job.is_anonymous and uid in {None, job.owner_uid}

@@ -9,15 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from pgpu.client import Client, GpuReport, JobReport
+from pgpu.client import Client, GpuReport, JobReport, QueueReport
 from pgpu.errors import PgpuError
-from pgpu.model import GpuSeries
+from pgpu.model import GpuSeries, JobState
 from pgpu.structs import Struct, replace
 
 PERIOD_SECONDS = 1.0
 _PAUSES = 4
 """A reading is followed by a pause of so many times its length, `PERIOD_SECONDS` at least."""
+
+_QUEUE_SECONDS = 5.0
+_QUEUE_PAUSES = 20
+"""Between two forecasts of the queue: so many seconds, and so many times the time that one took."""
 
 _HISTORY_SECONDS = 30.0
 """Between two readings of the recorded history, which has a row a minute."""
@@ -47,6 +52,9 @@ class Picture(Struct, frozen=True):
     """Of each job by its id, oldest first."""
 
     history: GpuSeries | None = None
+    waits: Mapping[str, QueueReport] = {}
+    """Of the jobs that wait, by id, as of the last forecast; empty in the first picture, which is not to wait for one."""
+
     problem: str = ""
     """Why the last reading failed; the rest is then of the one before."""
 
@@ -60,6 +68,8 @@ class PictureReader:
         self._last: Picture | None = None
         self._history_of: Span | None = None
         self._history_due_seconds = 0.0
+        self._waits: Mapping[str, QueueReport] = {}
+        self._waits_due_seconds = 0.0
         self.wanted: Span | None = None
         """The history to read; set by the view."""
 
@@ -85,8 +95,19 @@ class PictureReader:
             history = found[0] if found else None
             self._history_of, self._history_due_seconds = wanted, time.monotonic() + _HISTORY_SECONDS
         samples = {job_id: tuple(each) for job_id, each in self._samples.items()}
-        self._last = Picture(gpus, jobs, time.time(), samples, None if wanted is None else history)
+        if self._last is not None and any(report.job.state is JobState.WAITING for report in jobs):
+            self._forecast()
+        self._last = Picture(gpus, jobs, time.time(), samples, None if wanted is None else history, self._waits)
         return self._last
+
+    def _forecast(self) -> None:
+        began_seconds = time.monotonic()
+        if began_seconds >= self._waits_due_seconds:
+            with suppress(PgpuError):  # the last forecast stays
+                self._waits = {each.job.id: each for each in self._client.queue()}
+            now_seconds = time.monotonic()
+            pause_seconds = max(_QUEUE_SECONDS, _QUEUE_PAUSES * (now_seconds - began_seconds))
+            self._waits_due_seconds = now_seconds + pause_seconds
 
     def try_read(self) -> Picture:
         """Read, or return the last picture with the error of this reading."""
