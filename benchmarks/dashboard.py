@@ -156,13 +156,30 @@ class Pictures:
         created = now_seconds // 60 * 60 - 3600 - 137 * (number % 40)
         if waits < 0:
             used_bytes = int(self._used[number] * amount)
-            return (*named, created, created + 60, None, used_bytes, used_bytes, 0.2, None, None, "", None, None)
+            return (
+                *named,
+                created,
+                created + 60,
+                None,
+                used_bytes,
+                used_bytes,
+                0.2,
+                None,
+                None,
+                "",
+                None,
+                None,
+                "",
+                None,
+                None,
+            )
         reason = (
             f"waits for {amount / _GIB:g} GiB on one GPU: at most 1.2 GiB free of 22.99 GiB on any of {self._size.gpus}"
         )
         expected = now_seconds // 60 * 60 + 240 * (waits + 1) if waits % 4 != 3 else None
         reason += f"; {waits} ahead" if waits else ""
-        return (*named, created + 1800, None, None, None, None, None, None, waits + 1, reason, expected, None)
+        bounds = (now_seconds // 60 * 60 + 240, None) if expected is None else (None, None)
+        return (*named, created + 1800, *(None,) * 6, waits + 1, reason, expected, None, "memory", *bounds)
 
     def waste(self) -> list[Waste]:
         """Return jobs that ended."""

@@ -1,19 +1,24 @@
 """The dashboard's routes and feed in this process: who is let in, and who sees what."""
 
 import asyncio
+import itertools
 import json
 import re
 import socket
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
+from starlette.requests import HTTPConnection
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp
 from tests.contract.in_process import AsPeer, answer_of, asked, make_app
 from tests.fakes.machine import make_machine
@@ -26,12 +31,14 @@ from pgpu.engine.streams.records import Record, encode
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import UnauthenticatedError
 from pgpu.model import JobSpec, Request, Submission
+from pgpu.server.application import add_error_handlers
 from pgpu.server.browser_boundary import BrowserBoundary
-from pgpu.server.dashboard.feed import MOST_QUEUED, Feed
+from pgpu.server.dashboard.feed import ALIVE_SECONDS, MOST_QUEUED, Feed
 from pgpu.server.dashboard.function_loads import function_loads, quantile
 from pgpu.server.dashboard.job_output import MOST_LINE_BYTES, log_text, output_of
-from pgpu.server.dashboard.picture import Picture, PictureReader, printable
-from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, LoginCodes, SessionKey
+from pgpu.server.dashboard.picture import Picture, PictureReader, command_text, printable
+from pgpu.server.dashboard.routes import page_routes
+from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, CodeSignIn, LoginCodes, SessionKey, until_signed_out
 from pgpu.server.peer_credentials import PeerCredentials, PeerHttpProtocol
 from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
@@ -44,7 +51,7 @@ from pgpu.structs import encode_json, replace
 from pgpu.units import GIB
 
 ALICE = 1  # who is in every machine's database, as `daemon`
-DATA = ("events", "history.json", "usage.json", "functions.json", "log.json?job=x")
+DATA = ("events", "history.json", "usage.json", "functions.json", "log.json?job=x", "advice.json?job=x")
 GZIP_HEAD = bytes((31, 139, 8, 0, 0, 0, 0, 0, 0, 255))
 NOW_NS = 1_800_000_000_000_000_000
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e</script>"
@@ -99,9 +106,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_opens_the_page_and_not_the_api(a
     assert asked(OverTcp(app), "GET", "/v1/jobs", host="gpu.example.org", cookie=cookie)[0] == 401
 
 
-def test_a_forged_or_revoked_or_old_cookie_opens_nothing(
-    app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forged_or_revoked_or_old_cookie_opens_nothing(app: Any, tmp_path: Path) -> None:
     engine = app.state.engines.own
     made = AdministrationService(engine, Caller.this_process()).create_token(ALICE)
     cookie = cookie_of(app, made.text)
@@ -111,8 +116,7 @@ def test_a_forged_or_revoked_or_old_cookie_opens_nothing(
         assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=forged.encode().decode("latin-1"))[0] == 401
     AdministrationService(engine, Caller.this_process()).revoke_token(made.id)
     assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=cookie)[0] == 401
-    key = SessionKey.of_directory(tmp_path)
-    monkeypatch.setattr("pgpu.server.dashboard.sign_in.SESSION_SECONDS", -1)
+    key = SessionKey.of_directory(tmp_path, session_seconds=-1)
     with pytest.raises(UnauthenticatedError):
         key.read(key.seal(0, ""))
 
@@ -141,10 +145,65 @@ def test_signing_out_deletes_the_cookie_and_other_sites_cannot_do_it(app: ASGIAp
     cookie = cookie_of(app, token)
     name = cookie.partition("=")[0]
     assert asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie, origin="https://evil.example")[0] == 403
-    status, headers, _ = asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie)
-    assert status == 204
-    assert headers["set-cookie"].startswith(f'{name}=""; expires=')
-    assert "Max-Age=0; Path=/dashboard" in headers["set-cookie"]
+    assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=cookie)[0] == 200
+    for _ in range(2):
+        status, headers, _ = asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie)
+        assert status == 204
+        assert headers["set-cookie"].startswith(f'{name}=""; expires=')
+        assert "Max-Age=0; Path=/dashboard" in headers["set-cookie"]
+
+
+def test_a_copy_of_the_cookie_opens_nothing_after_signing_out_and_another_session_stays(app: Any, token: str) -> None:
+    cookie, other = cookie_of(app, token), cookie_of(app, token)
+    assert cookie != other  # of the same token in the same second
+    assert asked(OverTcp(app), "DELETE", "/dashboard/session", cookie=cookie)[0] == 204
+    for route in DATA:
+        assert asked(OverTcp(app), "GET", f"/dashboard/{route}", cookie=cookie)[0] == 401
+    assert json.loads(asked(OverTcp(app), "GET", "/dashboard/session", cookie=cookie)[2])["user"] is None
+    assert asked(OverTcp(app), "GET", "/dashboard/usage.json", cookie=other)[0] == 200
+
+
+def test_a_session_that_was_signed_out_stays_so_after_a_restart_and_in_a_damaged_file(tmp_path: Path) -> None:
+    key = SessionKey.of_directory(tmp_path)
+    ended, other = key.seal(5, "id"), key.seal(5, "id")
+    key.end(ended)
+    again = SessionKey.of_directory(tmp_path)
+    assert again.read(other) == (5, "id")
+    with pytest.raises(UnauthenticatedError):
+        again.read(ended)
+    path = tmp_path / "dashboard.ended"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ended not in path.read_text()
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UnauthenticatedError):
+        SessionKey.of_directory(tmp_path).read(ended)
+
+
+def test_sessions_that_are_over_are_forgotten_and_only_signed_cookies_are_noted(tmp_path: Path) -> None:
+    key = SessionKey.of_directory(tmp_path)
+    with pytest.raises(UnauthenticatedError):
+        key.end("forged.0")
+    assert not (tmp_path / "dashboard.ended").exists()
+    (tmp_path / "dashboard.ended").write_text("of-yesterday 1\n")
+    key = SessionKey.of_directory(tmp_path)
+    key.end(key.seal(5, "id"))
+    assert "of-yesterday" not in (tmp_path / "dashboard.ended").read_text()
+
+
+def test_a_stream_ends_when_its_session_is_signed_out(app: Any, token: str) -> None:
+    cookie = cookie_of(app, token)
+    sign_in = app.state.sign_in
+    connection = HTTPConnection({"type": "http", "headers": [(b"cookie", cookie.encode())]})
+
+    async def parts() -> AsyncGenerator[bytes]:
+        yield b"first"
+        sign_in.key.end(connection.cookies[sign_in.key.cookie])
+        yield b"second"
+
+    async def watch() -> list[bytes]:
+        return [part async for part in until_signed_out(sign_in, connection, parts())]
+
+    assert asyncio.run(watch()) == [b"first"]
 
 
 def test_servers_behind_one_host_name_have_cookies_of_different_names(tmp_path: Path) -> None:
@@ -227,17 +286,52 @@ def test_errors_have_the_headers_of_the_page_as_well(app: ASGIApp) -> None:
     assert "content-security-policy" not in asked(OverTcp(app), "GET", "/v1/jobs", host="x")[1]
 
 
+def test_a_bug_is_answered_with_the_headers_of_the_page_and_raised_for_the_log() -> None:
+    app = FastAPI()
+    app.add_middleware(BrowserBoundary)
+    add_error_handlers(app)
+
+    @app.get("/dashboard/broken")
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    @app.get("/dashboard/late")
+    def late() -> StreamingResponse:
+        def parts() -> Iterator[bytes]:
+            yield b"begun"
+            raise ZeroDivisionError
+
+        return StreamingResponse(parts())
+
+    for path, expected in (("broken", [500]), ("late", [200])):
+        sent: list[Any] = []
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": f"/dashboard/{path}", "query_string": b"", "headers": []}
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, asyncio.Event().wait, send))
+        starts = [message for message in sent if message["type"] == "http.response.start"]
+        assert [message["status"] for message in starts] == expected
+        assert dict(starts[0]["headers"])[b"content-security-policy"].startswith(b"default-src 'none'")
+        assert b"/dashboard/broken failed" in sent[1]["body"] or path == "late"
+
+
 def test_another_site_cannot_sign_a_browser_in(app: ASGIApp, token: str) -> None:
     headers = {"host": "gpu.example.org", "origin": "https://evil.example"}
     assert asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), **headers)[0] == 403
     assert asked(OverTcp(app), "POST", "/dashboard/session", b"x" * 5000, host="gpu.example.org")[0] == 400
 
 
-def test_a_secret_that_does_not_come_is_not_waited_for(app: ASGIApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgpu.server.dashboard.routes.SECRET_SECONDS", 0.01)
+def test_a_secret_that_does_not_come_is_not_waited_for() -> None:
+    app = FastAPI()
+    app.state.sign_in = CodeSignIn(LoginCodes(), secret_seconds=0.01)
+    app.include_router(page_routes)
+    add_error_handlers(app)
 
     async def without_body(scope: Any, _receive: Any, send: Any) -> None:
-        await OverTcp(app)(scope, asyncio.Event().wait, send)
+        await app(scope, asyncio.Event().wait, send)
 
     status, _, text = asked(without_body, "POST", "/dashboard/session", host="x")
     assert (status, json.loads(text)["error"]["message"]) == (400, "the code or token did not come in time")
@@ -402,18 +496,15 @@ def replica_that_sends(path: Path, pieces: Iterable[bytes]) -> Iterator[None]:
         thread.join()
 
 
-def test_a_replica_that_trickles_is_left_out_and_so_are_the_others_after_the_time_of_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_trickles_is_left_out_and_so_are_the_others_after_the_time_of_all(tmp_path: Path) -> None:
     def trickle() -> Iterator[bytes]:
         while True:
             yield b"x"
             threading.Event().wait(0.01)
 
-    for name in ("_ANSWER_SECONDS", "_ALL_SECONDS"):
-        monkeypatch.setattr(f"pgpu.server.dashboard.function_loads.{name}", 0.1)
+    service = cast("FunctionService", OneFunction(tmp_path, replica_count=1000))
     with replica_that_sends(tmp_path, trickle()):
-        [load] = function_loads(cast("FunctionService", OneFunction(tmp_path, replica_count=1000)))
+        [load] = function_loads(service, answer_seconds=0.1, all_seconds=0.1)
     assert (load["replicas"], load["calls"]) == ({"hot": 1000}, 0)
 
 
@@ -425,7 +516,19 @@ def test_counts_that_no_replica_can_have_are_left_out(tmp_path: Path) -> None:
     assert load["calls"] == 3
 
 
-def test_loads_of_functions_are_computed_at_most_twice_at_a_time(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jobs_advice_is_what_its_program_used_before(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
+    assert json.loads(asked(peer, "GET", "/dashboard/advice.json?job=unknown")[2]) == []
+    runs = [SimpleNamespace(peak_bytes=GIB), SimpleNamespace(peak_bytes=3 * GIB)]
+    call = SimpleNamespace(gpu_name="RTX 3090", runs=runs, estimate=SimpleNamespace(memory_bytes=4 * GIB))
+    jobs = SimpleNamespace(history=lambda job: [call] if job == "it" else [])
+    app.state.board = replace(app.state.board, jobs_of=lambda _caller: jobs)
+    found = json.loads(asked(peer, "GET", "/dashboard/advice.json?job=it")[2])
+    assert found == [["RTX 3090", 2, 3 * GIB, 4 * GIB]]
+
+
+def test_loads_of_functions_are_computed_at_most_twice_at_a_time(tmp_path: Path) -> None:
     began: list[None] = []
     may_end = threading.Event()
 
@@ -434,7 +537,8 @@ def test_loads_of_functions_are_computed_at_most_twice_at_a_time(app: Any, monke
         may_end.wait(DEADLINE_SECONDS)
         return []
 
-    monkeypatch.setattr("pgpu.server.dashboard.routes.function_loads", slow)
+    app = make_app(tmp_path)
+    app.state.board = replace(app.state.board, loads=slow)
 
     async def ask() -> None:
         peer = AsPeer(app, PeerCredentials(1, ALICE, ALICE, frozenset()))
@@ -524,19 +628,19 @@ def waiting(tmp_path: Path, *commands: tuple[str, ...]) -> tuple[JobService, lis
     ]
 
 
-def test_a_long_command_is_cut_before_it_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
+def test_a_long_command_is_cut_before_it_is_joined() -> None:
+    class LongWord(str):
+        __slots__ = ()
 
-    def escape(text: str) -> str:
-        texts.append(text)
-        return printable(text)
+        def isprintable(self) -> bool:
+            raise AssertionError("the whole word was escaped")
 
-    service, _ = waiting(tmp_path, ("python", "\x1b" * 100_000), ("python", *"y" * 50_000))
-    monkeypatch.setattr("pgpu.server.dashboard.picture.printable", escape)
-    [first, second] = PictureReader(service).read().own.values()
-    assert first[1][4] == ("python " + "\\x1b" * 100)[:300]
-    assert second[1][4] == ("python " + "y " * 150)[:300]
-    assert max(map(len, texts)) == 300
+    def text_of(*words: Iterable[str]) -> str:
+        spec = SimpleNamespace(image=None, command=itertools.chain(("python",), *words))
+        return command_text(cast("JobSpec", spec))
+
+    assert text_of([LongWord("\x1b" * 100_000)]) == ("python " + "\\x1b" * 100)[:300]
+    assert text_of(itertools.repeat("y")) == ("python " + "y " * 150)[:300]
 
 
 def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
@@ -550,6 +654,7 @@ def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
             replace(service.find(job_id).job, expected_start_seconds=start),
             "memory",
             is_start_known=known,
+            by_seconds=None if known else 5e9,
         )
         for place, (job_id, start, known) in enumerate(zip(ids, starts, is_known, strict=True), 1)
     ]
@@ -558,20 +663,17 @@ def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
     reader.read()
     reader._forecast.join()
     rows = [row for _, row in reader.read().own.values()]
-    assert [(row[12], row[14], row[16]) for row in rows] == [
-        (1, 4_000_000_000, "memory"),
-        (2, None, "memory"),
-        (3, 1_000_000_000, "memory"),
-        (4, None, "memory"),
+    assert [(row[12], row[14], *row[16:]) for row in rows] == [
+        (1, 4_000_000_000, "memory", None, None),
+        (2, None, "memory", None, 5_000_000_000),
+        (3, 1_000_000_000, "memory", None, 5_000_000_000),
+        (4, None, "memory", None, 5_000_000_000),
     ]
 
 
-def test_jobs_that_ended_leave_the_reader_and_no_other_process_gives_their_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pgpu.server.dashboard.picture.MOST_ENDED", 1)
+def test_jobs_that_ended_leave_the_reader_and_no_other_process_gives_their_numbers(tmp_path: Path) -> None:
     service, ids = waiting(tmp_path, ("a",), ("b",), ("c",))
-    reader = PictureReader(service)
+    reader = PictureReader(service, most_ended=1)
     numbers = set(reader.read().jobs)
     assert numbers.isdisjoint(PictureReader(service).read().jobs)
     service.request_cancel(ids, 0.0)
@@ -600,18 +702,15 @@ def test_a_viewer_gets_everything_once_and_then_changes_alone() -> None:
     assert read_events(third)[0][1] == {"gpus": [["GPU-0", "ended"]], "jobs": [[2, "ended"], [3, "ended"]]}
 
 
-def test_the_public_part_is_encoded_once_for_all_viewers_and_the_rest_once_for_each_user(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_public_part_is_encoded_once_for_all_viewers_and_the_rest_once_for_each_user() -> None:
     encoded: list[Any] = []
 
     def encode(value: Any) -> bytes:
         encoded.append(value)
         return encode_json(value)
 
-    monkeypatch.setattr("pgpu.server.dashboard.feed.encode_json", encode)
     states = iter(["a", "b", "c"])
-    feed = Feed(lambda: picture(1, state=next(states, "end")), 0.02)
+    feed = Feed(lambda: picture(1, state=next(states, "end")), 0.02, encode=encode)
 
     async def watch() -> None:
         streams = [feed.stream(uid) for uid in (None, 7, 8) for _ in range(7)]
@@ -658,14 +757,15 @@ def test_an_error_in_sending_ends_the_streams_so_that_pages_connect_again() -> N
     assert b"event: all" in asyncio.run(watch())[1]
 
 
-def test_the_pause_after_a_long_reading_is_bounded_and_a_quiet_stream_tells_the_age(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pgpu.server.dashboard.feed.MOST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("pgpu.server.dashboard.feed._ALIVE_SECONDS", 0.0)
-    pictures = iter([picture(1), picture(2)])
-    feed = Feed(lambda: next(pictures), 0.0)
-    monkeypatch.setattr(feed, "_read_timed", lambda: (feed._read(), 1e6))
+def test_the_pause_after_a_long_reading_is_bounded_and_a_quiet_stream_tells_the_age() -> None:
+    pictures, hours = iter([picture(1), picture(2)]), itertools.count(0.0, 3600.0)
+    feed = Feed(
+        lambda: next(pictures),
+        0.0,
+        alive_seconds=0.0,
+        most_pause_seconds=0.01,
+        thread_seconds=lambda: next(hours),
+    )
 
     async def watch() -> list[Any]:
         seen: list[Any] = []
@@ -679,6 +779,11 @@ def test_the_pause_after_a_long_reading_is_bounded_and_a_quiet_stream_tells_the_
     seen = asyncio.run(watch())
     assert seen[0] == ("age", {"seconds": None})
     assert ("age", {"seconds": 0}) in seen
+
+
+def test_the_page_expects_something_as_often_as_the_server_sends() -> None:
+    text = files("pgpu.server.dashboard").joinpath("page", "stream.js").read_text("utf-8")
+    assert f"const ALIVE_MS = {ALIVE_SECONDS * 1000:.0f};" in text
 
 
 def test_a_viewer_that_does_not_read_is_ended_and_gets_everything_when_it_is_back() -> None:

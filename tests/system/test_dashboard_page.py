@@ -275,6 +275,23 @@ def test_ten_tabs_of_one_browser_share_a_stream_which_ends_while_none_is_visible
     pages[0].context.close()
 
 
+def test_a_connection_on_which_nothing_comes_is_not_called_live(world: World) -> None:
+    page = world.signed_in()
+    page.add_init_script("delete window.SharedWorker")  # a page's clock is not that of its worker
+    page.clock.install()
+    page.reload()
+    shows(page)
+    page.get_by_text("live", exact=True).wait_for()
+    world.server.process.send_signal(signal.SIGSTOP)  # sockets stay open
+    try:
+        page.clock.fast_forward(12_000)
+        page.get_by_text("reconnecting").wait_for()
+    finally:
+        world.server.process.send_signal(signal.SIGCONT)
+    page.get_by_text("live", exact=True).wait_for()
+    page.context.close()
+
+
 def test_the_next_user_of_a_browser_sees_nothing_of_the_one_before(world: World) -> None:
     page = world.signed_in()
     hidden = page.context.new_page()

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pgpu.distribution import installed_version
-from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
+from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.ledger import GpuHistory
 from pgpu.server import health, stream_routes
 from pgpu.server.browser_boundary import BrowserBoundary
@@ -20,7 +20,7 @@ from pgpu.server.dashboard.sign_in import SessionKey, TokenSignIn
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.health import Maintenance, ReadinessProbe
 from pgpu.server.metrics import MetricsMiddleware, ServerMetrics
-from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, error_response
+from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, bug_response, error_response
 from pgpu.server.routes import handwritten, table_routes
 from pgpu.server.stream_routes import StreamRelay
 from pgpu.services.access import AccessRules, Caller, Identity
@@ -111,9 +111,7 @@ async def _answer_error(connection: Request | WebSocket, error: Exception) -> Re
 def _answer_bug(request: Request, _error: Exception) -> Response:
     # Starlette raises the exception again after this answer, so the traceback is in the server's log, not at the
     # client.
-    return error_response(
-        PgpuBug(f"{request.method} {request.url.path} failed", hint="please report what the server logged")
-    )
+    return bug_response(request.scope)
 
 
 def _answer_invalid_parameter(_request: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pgpu.errors import AccessError
 from pgpu.server.page_requests import is_clients_host, is_of_a_page
 from pgpu.server.peer_credentials import ABORT_KEY, STATE_KEY
-from pgpu.server.responses import error_response
+from pgpu.server.responses import bug_response, error_response
 
 DASHBOARD_PATH = "/dashboard"
 
@@ -29,7 +29,7 @@ _PAGE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of all answers below `DASHBOARD_PATH`, errors included: a page that loads nothing from elsewhere and cannot be framed."""
+"""Of all answers below `DASHBOARD_PATH`, errors and bugs included: a page that loads nothing from elsewhere and cannot be framed."""
 
 
 class BrowserBoundary:
@@ -45,8 +45,12 @@ class BrowserBoundary:
         self._app, self._send_seconds = app, send_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
         async def send_page(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             try:
                 async with asyncio.timeout(self._send_seconds):
@@ -58,7 +62,14 @@ class BrowserBoundary:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
         elif f"{scope['path']}/".startswith(f"{DASHBOARD_PATH}/"):
-            await self._app(scope, receive, send_page)
+            try:
+                await self._app(scope, receive, send_page)
+            except (
+                Exception
+            ):  # a bug: Starlette logs it, and would answer from outside of this middleware, without the headers
+                if scope["type"] == "http" and not has_begun:
+                    await bug_response(scope)(scope, receive, send_page)
+                raise
         else:
             try:
                 _check_client(HTTPConnection(scope))

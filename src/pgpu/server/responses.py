@@ -14,6 +14,7 @@ from msgspec import NODEFAULT
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
+from starlette.types import Scope
 
 from pgpu.errors import (
     AccessError,
@@ -21,6 +22,7 @@ from pgpu.errors import (
     FunctionNotFoundError,
     JobNotFoundError,
     NodeError,
+    PgpuBug,
     PgpuError,
     RequestError,
     UnauthenticatedError,
@@ -62,6 +64,12 @@ def error_response(error: PgpuError) -> JsonResponse:
     """Return the answer for an error."""
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     return JsonResponse(wire.encode_error(error), status)
+
+
+def bug_response(scope: Scope) -> JsonResponse:
+    """Return the answer for an error that has no answer of its own."""
+    hint = "please report what the server logged"
+    return error_response(PgpuBug(f"{scope['method']} {scope['path']} failed", hint=hint))
 
 
 def raw_error_response(status: int, error: PgpuError) -> bytes:

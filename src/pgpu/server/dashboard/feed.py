@@ -5,14 +5,15 @@ one encoding. A new viewer gets everything once, and then changes. A viewer whos
 connects again and gets everything, so no page keeps an old row. Without viewers nothing is read.
 
 A reading that fails is a problem in the picture's head, until one succeeds; an error in sending ends all streams. A viewer to which
-nothing is sent gets the age of the last reading, so that a page does not call old rows live.
+nothing was sent for some seconds gets the age of the last reading: a page does not call old rows live, and takes a stream on which
+nothing comes for dead.
 """
 
 import asyncio
 import logging
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,7 +34,9 @@ MOST_STREAM_SECONDS = 600.0
 MOST_PAUSE_SECONDS = 10.0
 """Longest pause between two readings, however long one takes."""
 
-_ALIVE_SECONDS = 15.0
+ALIVE_SECONDS = 5.0
+"""Longest time in which nothing is sent; `page/stream.js` has the same."""
+
 _LEVEL = 4
 _GZIP_HEAD = bytes((31, 139, 8, 0, 0, 0, 0, 0, 0, 255))
 """Of a stream without name and time. Source: RFC 1952, 2.3."""
@@ -41,20 +44,35 @@ _EMPTY = Picture({}, {}, {})
 _LOG = logging.getLogger(__name__)
 
 _Tables = Mapping[str, tuple[Mapping[Any, Row], Mapping[Any, Row]]]
+"""Rows by key before and now, by the table's name."""
 
 
 class Feed:
     """The viewers of one application; used from one event loop."""
 
-    def __init__(self, read: Callable[[], Picture], period_seconds: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Picture],
+        period_seconds: float = PERIOD_SECONDS,
+        *,
+        alive_seconds: float = ALIVE_SECONDS,
+        most_pause_seconds: float = MOST_PAUSE_SECONDS,
+        thread_seconds: Callable[[], float] = time.thread_time,
+        encode: Callable[[object], bytes] = encode_json,
+    ) -> None:
         """Begin without viewers.
 
         Args:
             read: Called in a thread, never twice at a time.
             period_seconds: Shortest time between two readings.
+            alive_seconds: Longest time in which nothing is sent.
+            most_pause_seconds: Longest time between two readings.
+            thread_seconds: Processor time of the calling thread.
+            encode: Makes JSON.
         """
         self._read = read
-        self._period_seconds = period_seconds
+        self._period_seconds, self._most_pause_seconds = period_seconds, most_pause_seconds
+        self._alive_seconds, self._thread_seconds, self._encode = alive_seconds, thread_seconds, encode
         self._viewers: set[_Viewer] = set()
         self._task: asyncio.Task[None] | None = None
         self._picture = _EMPTY
@@ -72,7 +90,7 @@ class Feed:
         for viewer in self._viewers:
             viewer.end()
 
-    async def stream(self, uid: int | None) -> AsyncIterator[bytes]:
+    async def stream(self, uid: int | None) -> AsyncGenerator[bytes]:
         """Yield the server-sent events for one viewer.
 
         Args:
@@ -90,7 +108,7 @@ class Feed:
             while not self._is_closed and time.monotonic() < until_seconds:
                 message = None
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_ALIVE_SECONDS):
+                    async with asyncio.timeout(self._alive_seconds):
                         message = await viewer.queue.get() or b""
                 if message == b"":
                     return
@@ -110,7 +128,7 @@ class Feed:
                     if picture.problem != self._picture.problem:
                         _LOG.warning("pgpu: the dashboard cannot read", exc_info=exc)
                 self._send(picture)
-                await asyncio.sleep(max(self._period_seconds, min(MOST_PAUSE_SECONDS, RESTS * busy_seconds)))
+                await asyncio.sleep(max(self._period_seconds, min(self._most_pause_seconds, RESTS * busy_seconds)))
         except Exception:  # noqa: BLE001 - a bug: pages connect again, instead of showing old rows as live
             _LOG.exception("pgpu: the dashboard cannot send")
             for viewer in self._viewers:
@@ -121,13 +139,13 @@ class Feed:
 
     def _read_timed(self) -> tuple[Picture, float]:
         """Return a picture, and the processor time that it took; elapsed time would depend on what else runs."""
-        began_seconds = time.thread_time()
+        began_seconds = self._thread_seconds()
         picture = self._read()
-        return picture, time.thread_time() - began_seconds
+        return picture, self._thread_seconds() - began_seconds
 
     def _age(self) -> bytes:
         age_seconds = None if self._read_at_seconds is None else int(time.monotonic() - self._read_at_seconds)
-        return _pack(_event("age", {"seconds": age_seconds}))
+        return self._event("age", {"seconds": age_seconds})
 
     def _send(self, picture: Picture) -> None:
         before, self._picture = self._picture, picture
@@ -139,21 +157,42 @@ class Feed:
                 self._welcome(viewer)
                 continue
             if public is None:
-                tables: _Tables = {"gpus": (before.gpus, picture.gpus), "jobs": (before.jobs, picture.jobs)}
-                public = _changes(tables, _head(before), _head(picture))
+                public = self._public(before, picture)
             if viewer.uid not in own:
-                rows = _rows_of(before, viewer.uid), _rows_of(picture, viewer.uid)
-                own[viewer.uid] = _changes({"own": rows}, {}, {})
+                own[viewer.uid] = self._own(before, picture, viewer.uid)
             viewer.put(public + own[viewer.uid])
 
     def _welcome(self, viewer: "_Viewer") -> None:
         """Queue everything for a new viewer."""
-        picture = self._picture
         if self._everything is None:
-            tables: _Tables = {"gpus": ({}, picture.gpus), "jobs": ({}, picture.jobs)}
-            self._everything = _changes(tables, {}, _head(picture), "all")
-        viewer.put(self._everything + _changes({"own": ({}, _rows_of(picture, viewer.uid))}, {}, {}))
+            self._everything = self._public(None, self._picture)
+        viewer.put(self._everything + self._own(_EMPTY, self._picture, viewer.uid))
         viewer.is_new = False
+
+    def _public(self, before: Picture | None, now: Picture) -> bytes:
+        """Encode what changed for all viewers; everything without a picture before. Empty if nothing did."""
+        old = before or _EMPTY
+        content = _changes({"gpus": (old.gpus, now.gpus), "jobs": (old.jobs, now.jobs)})
+        if before is None or (before.simulated, before.problem) != (now.simulated, now.problem):
+            content["head"] = {"simulated": now.simulated, "problem": now.problem}
+        return self._event("all" if before is None else "", content)
+
+    def _own(self, before: Picture, now: Picture, uid: int | None) -> bytes:
+        """Encode what changed for one user alone; for all if the UID is None."""
+        old, new = (
+            {number: row for number, (owner, row) in picture.own.items() if uid in {None, owner}}
+            for picture in (before, now)
+        )
+        return self._event("", _changes({"own": (old, new)}))
+
+    def _event(self, name: str, content: Mapping[str, object]) -> bytes:
+        """Encode one event of a name, the default one without; empty without both.
+
+        JSON has no line break. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+        """
+        if not name and not content:
+            return b""
+        return _pack((f"event: {name}\n".encode() if name else b"") + b"data: " + self._encode(content) + b"\n\n")
 
 
 class _Viewer:
@@ -180,37 +219,15 @@ class _Viewer:
         self.queue.put_nowait(None)
 
 
-def _head(picture: Picture) -> Mapping[str, object]:
-    return {"simulated": picture.simulated, "problem": picture.problem}
-
-
-def _rows_of(picture: Picture, uid: int | None) -> Mapping[int, Row]:
-    return {number: row for number, (owner, row) in picture.own.items() if uid is None or owner == uid}
-
-
-def _changes(
-    tables: _Tables,
-    head_before: Mapping[str, object],
-    head: Mapping[str, object],
-    name: str = "",
-) -> bytes:
-    """Encode the rows that differ between two pictures, and the keys of those that are gone; empty without any.
-
-    Args:
-        tables: Rows by key before and now, by the table's name.
-        head_before: Values beside the tables.
-        head: Likewise, now.
-        name: Of the event; empty for the default.
-    """
+def _changes(tables: _Tables) -> dict[str, object]:
+    """Return the rows that differ between two pictures, and the keys of those that are gone; empty without any."""
     content: dict[str, object] = {}
     for table, (before, now) in tables.items():
         if changed := [row for key, row in now.items() if before.get(key) != row]:
             content[table] = changed
         if gone := [key for key in before if key not in now]:
             content[f"gone_{table}"] = gone
-    if head != head_before:
-        content["head"] = head
-    return _pack(_event(name, content)) if content or name else b""
+    return content
 
 
 def _pack(text: bytes) -> bytes:
@@ -222,8 +239,3 @@ def _pack(text: bytes) -> bytes:
 def _reason(error: Exception) -> str:
     # All viewers see it: the text of an error that is not pgpu's own may name files of the server.
     return str(error) if isinstance(error, PgpuError) else f"{type(error).__name__}; the server's log has more"
-
-
-def _event(name: str, content: Mapping[str, object]) -> bytes:
-    """Encode one event. JSON has no line break. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + encode_json(content) + b"\n\n"

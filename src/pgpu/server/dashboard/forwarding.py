@@ -5,7 +5,7 @@ are HTTP/1.0, so the body of the answer ends with its connection and is passed o
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from pgpu.errors import NodeError
 from pgpu.server.browser_boundary import DASHBOARD_PATH
 from pgpu.server.dashboard.routes import data_routes
-from pgpu.server.dashboard.sign_in import SignIn
+from pgpu.server.dashboard.sign_in import SignIn, until_signed_out
 
 _CHUNK_BYTES = 1 << 16
 _OF_THE_CONNECTION = {"connection", "content-length", "date", "transfer-encoding"}
@@ -49,12 +49,12 @@ def _forward(socket: Path, sign_in: SignIn) -> Callable[[Request], Awaitable[Res
         fields = (line.partition(":") for line in head[1:] if line)
         found = {name.strip().lower(): value.strip() for name, _, value in fields}
 
-        async def body() -> AsyncIterator[bytes]:
+        async def body() -> AsyncGenerator[bytes]:
             with closing(writer):
                 while data := await reader.read(_CHUNK_BYTES):
                     yield data
 
         headers = {name: value for name, value in found.items() if name not in _OF_THE_CONNECTION}
-        return StreamingResponse(body(), int(head[0].split()[1]), headers)
+        return StreamingResponse(until_signed_out(sign_in, request, body()), int(head[0].split()[1]), headers)
 
     return forward

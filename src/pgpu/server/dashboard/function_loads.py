@@ -17,25 +17,29 @@ from pgpu.services.function_service import FunctionService
 QUANTILES = (0.5, 0.95, 0.99)
 
 _BUCKET = re.compile(rb'^pgpu_function_request_seconds_bucket\{le="([0-9.e+-]+|\+Inf)"\} ([0-9.e+]+)$', re.MULTILINE)
-_ANSWER_SECONDS = 0.5
-"""Time limit for the whole answer of a replica, whose code may belong to any user."""
-
-_ALL_SECONDS = 2.0
-"""Time limit for all replicas of a caller; those after it are left out."""
-
+ANSWER_SECONDS = 0.5
+ALL_SECONDS = 2.0
 _MOST_ANSWER_BYTES = 1 << 20
 _MOST_CALLS = float(1 << 53)
 """Counts that no replica has reached: a sum of larger ones may be infinite."""
 
 
-def function_loads(service: FunctionService) -> list[dict[str, object]]:
-    """Return name, versions, replicas and call durations of each function of a caller, by name."""
-    found, deadline_seconds = [], time.monotonic() + _ALL_SECONDS
+def function_loads(
+    service: FunctionService, answer_seconds: float = ANSWER_SECONDS, all_seconds: float = ALL_SECONDS
+) -> list[dict[str, object]]:
+    """Return name, versions, replicas and call durations of each function of a caller, by name.
+
+    Args:
+        service: Of the caller.
+        answer_seconds: Time limit for the whole answer of a replica, whose code may belong to any user.
+        all_seconds: Time limit for all replicas; those after it are left out.
+    """
+    found, deadline_seconds = [], time.monotonic() + all_seconds
     for function in service.functions():
         replicas = service.replicas(function.name)
         buckets: Counter[float] = Counter()
         for replica in replicas:
-            buckets.update(_buckets_of(replica, deadline_seconds))
+            buckets.update(_buckets_of(replica, answer_seconds, deadline_seconds))
         starts = [sum(seconds for _, seconds in start.phases) for start in service.cold_starts(function.name)]
         found.append(
             {
@@ -71,9 +75,9 @@ def quantile(buckets: Mapping[float, float], fraction: float) -> float | None:
     return lower
 
 
-def _buckets_of(replica: Replica, deadline_seconds: float) -> dict[float, float]:
+def _buckets_of(replica: Replica, answer_seconds: float, deadline_seconds: float) -> dict[float, float]:
     now_seconds = time.monotonic()
-    until_seconds = min(now_seconds + _ANSWER_SECONDS, deadline_seconds)
+    until_seconds = min(now_seconds + answer_seconds, deadline_seconds)
     if now_seconds >= deadline_seconds:
         return {}
     with suppress(OSError, ValueError):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 from pgpu.engine.context import EngineContext
 from pgpu.errors import NodeError, PgpuError
@@ -66,9 +67,14 @@ class Picture(Struct, frozen=True):
 class PictureReader:
     """Reads pictures; used by one thread at a time."""
 
-    def __init__(self, service: JobService) -> None:
-        """Read nothing yet; `service` acts for an administrator, since `feed` decides which viewer gets which row."""
-        self._service = service
+    def __init__(self, service: JobService, most_ended: int = MOST_ENDED) -> None:
+        """Read nothing yet.
+
+        Args:
+            service: Acts for an administrator, since `feed` decides which viewer gets which row.
+            most_ended: Jobs that ended while the page was open and are still shown.
+        """
+        self._service, self._most_ended = service, most_ended
         self._engine: EngineContext = service.engines.own
         self._live = service.ledger.cached(lambda: service.ledger.entries(include_final=False))
         self._numbers: dict[str, int] = {}
@@ -77,7 +83,6 @@ class PictureReader:
         # Pages that are open stay open over a restart: no number of an earlier process is given to another job. Microseconds of this
         # century are below 2^53, the largest whole number of JavaScript.
         self._next_number = itertools.count(time.time_ns() // 1000)
-        self._names: dict[int, str] = {}
         self._ended: dict[str, tuple[int, int, Row, Row]] = {}
         """By id: number, UID of the owner and both rows."""
 
@@ -152,7 +157,7 @@ class PictureReader:
             self._ended[entry.job.id] = number, entry.job.owner_uid, _public_row(number, entry, places), row
         self._live_ids = live_ids
         forgotten = gone - self._ended.keys()  # removed from the ledger meanwhile
-        while len(self._ended) > MOST_ENDED:
+        while len(self._ended) > self._most_ended:
             job_id = next(iter(self._ended))
             del self._ended[job_id]
             forgotten |= {job_id}
@@ -166,25 +171,18 @@ class PictureReader:
         if kept is not None and kept[0] is entry and kept[1] is wait:
             return kept[2]
         waiting = job if wait is None else wait.job
-        used_bytes = peak_bytes = share = None
-        if job.state is JobState.RUNNING:
-            with suppress(NodeError):
-                report = report_job(self._engine, entry)
-                used_bytes = sum(use.used_bytes for use in report.use)
-                peak_bytes = max((use.peak_bytes for use in report.use), default=None)
-                shares = [each.got_over_10_seconds for each in report.time if each.got_over_10_seconds is not None]
-                share = round(sum(shares) / len(shares), 3) if shares else None
+        used_bytes, peak_bytes, share = self._use(entry)
         row = (
             number,
             job.id,
             printable(job.spec.name or ""),
-            self._name(job.owner_uid),
-            _command(job.spec),
+            user_name(job.owner_uid),
+            command_text(job.spec),
             int(job.created_at_seconds),
             _whole(job.started_at_seconds),
             _whole(job.finished_at_seconds),
             used_bytes,
-            job.peak_bytes if peak_bytes is None else peak_bytes,
+            peak_bytes,
             share,
             job.request.compute_share,
             None if wait is None else wait.position,
@@ -192,6 +190,8 @@ class PictureReader:
             None if wait is None else _expected_start(wait),
             job.exit_code,
             "" if wait is None else wait.rule,
+            None if wait is None else _whole(wait.not_before_seconds),
+            None if wait is None else _whole(wait.by_seconds),
         )
         if job.state is JobState.RUNNING or job.state.is_final:
             self._rows.pop(number, None)
@@ -199,24 +199,34 @@ class PictureReader:
             self._rows[number] = entry, wait, row
         return row
 
-    def _name(self, uid: int) -> str:
-        if uid not in self._names:
-            self._names[uid] = user_name(uid)
-        return self._names[uid]
+    def _use(self, entry: Entry) -> tuple[int | None, int | None, float | None]:
+        """Return the memory that a job uses and its peak, in bytes, and the share of the time that it got; None where it is unknown."""
+        if entry.job.state is JobState.RUNNING:
+            with suppress(NodeError):
+                report = report_job(self._engine, entry)
+                shares = [each.got_over_10_seconds for each in report.time if each.got_over_10_seconds is not None]
+                return (
+                    sum(use.used_bytes for use in report.use),
+                    max((use.peak_bytes for use in report.use), default=entry.job.peak_bytes),
+                    round(sum(shares) / len(shares), 3) if shares else None,
+                )
+        return None, entry.job.peak_bytes, None
 
 
+@cache
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number of a user without one."""
+    """Return a user's name, or the number of a user without one; looked up once, since it may be a question of a network."""
     try:
         return OWNER_NAMES.get(uid) or printable(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return str(uid)
 
 
-def _command(spec: JobSpec) -> str:
+def command_text(spec: JobSpec) -> str:
+    """Return the begin of a command, after its image, as a page shows it."""
     # A command has up to 2 MiB, and this is read each second: it is cut before it is joined, where each word has a space at least.
     most = _MOST_COMMAND_CHARACTERS
-    words = itertools.islice((*((spec.image,) if spec.image else ()), *spec.command), most)
+    words = itertools.islice(itertools.chain((spec.image,) if spec.image else (), spec.command), most)
     return printable(" ".join(word[:most] for word in words)[:most])[:most]
 
 

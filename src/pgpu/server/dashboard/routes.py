@@ -8,6 +8,7 @@ import gzip
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -29,7 +30,7 @@ from pgpu.server.dashboard.feed import Feed
 from pgpu.server.dashboard.function_loads import function_loads
 from pgpu.server.dashboard.job_output import output_of
 from pgpu.server.dashboard.picture import printable, user_name
-from pgpu.server.dashboard.sign_in import SignIn, set_cookie
+from pgpu.server.dashboard.sign_in import SignIn, set_cookie, until_signed_out
 from pgpu.server.fan_out import SingleFlight
 from pgpu.services.access import Caller
 from pgpu.services.function_service import FunctionHost, FunctionService
@@ -38,7 +39,6 @@ from pgpu.structs import Struct, encode_json
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SECRET_BYTES = 1000
-SECRET_SECONDS = 10.0
 _SESSION_DIGITS = 16
 _MOST_ADVICE = 8
 _MOST_NAME = 100
@@ -76,6 +76,9 @@ class Board(Struct, frozen=True):
     history: WeekCache
     functions: FunctionHost | None = None
     """None where none are served."""
+
+    loads: Callable[[FunctionService], list[dict[str, object]]] = function_loads
+    """How the functions of a caller fare."""
 
 
 page_routes = APIRouter(prefix=DASHBOARD_PATH, include_in_schema=False)
@@ -129,7 +132,7 @@ async def begin_session(request: Request, sign_in: SignInDep) -> Response:
     check_origin(request)
     secret = b""
     try:
-        async with asyncio.timeout(SECRET_SECONDS):
+        async with asyncio.timeout(sign_in.secret_seconds):
             async for chunk in request.stream():
                 secret += chunk
                 if len(secret) > _MOST_SECRET_BYTES:
@@ -144,8 +147,10 @@ async def begin_session(request: Request, sign_in: SignInDep) -> Response:
 
 @page_routes.delete("/session", response_class=Response)
 def end_session(request: Request, sign_in: SignInDep) -> Response:
-    """Let the browser forget the cookie."""
+    """End the session, and let the browser forget its cookie."""
     check_origin(request)
+    with suppress(UnauthenticatedError):  # it has ended before
+        sign_in.key.end(request.cookies.get(sign_in.key.cookie, ""))
     response = Response(status_code=204)
     response.delete_cookie(sign_in.key.cookie, DASHBOARD_PATH)
     return response
@@ -164,10 +169,11 @@ def session(connection: Request, sign_in: SignInDep) -> Response:
 
 
 @data_routes.get("/events", response_class=Response)
-async def events(board: BoardDep, caller: CallerDep) -> Response:
+async def events(request: Request, sign_in: SignInDep, board: BoardDep, caller: CallerDep) -> Response:
     # Without the last header a proxy such as nginx would hold the events back.
     headers = {"Content-Encoding": "gzip", "X-Accel-Buffering": "no"}
-    return StreamingResponse(board.feed.stream(caller.sees_uid), media_type="text/event-stream", headers=headers)
+    stream = until_signed_out(sign_in, request, board.feed.stream(caller.sees_uid))
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
 @data_routes.get("/history.json", response_class=Response)
@@ -182,6 +188,20 @@ def usage(board: BoardDep, caller: CallerDep) -> Response:
     return _json(_usage(board.jobs_of(caller).waste()))
 
 
+@data_routes.get("/advice.json", response_class=Response)
+def advice(board: BoardDep, caller: CallerDep, job: Annotated[str, Query(max_length=_MOST_NAME)]) -> Response:
+    """Return what earlier runs of a job's program used, and what its next run needs by them, on each model of GPU."""
+    try:
+        calls = board.jobs_of(caller).history(job)
+    except RequestError:  # it never ended, or the job is not the caller's
+        calls = ()
+    rows = [
+        [printable(call.gpu_name), len(call.runs), max(run.peak_bytes for run in call.runs), call.estimate.memory_bytes]
+        for call in calls
+    ]
+    return _json(rows)
+
+
 @data_routes.get("/functions.json", response_class=Response)
 async def functions(request: Request, board: BoardDep, caller: CallerDep) -> Response:
     host = board.functions
@@ -189,7 +209,7 @@ async def functions(request: Request, board: BoardDep, caller: CallerDep) -> Res
         return _json([])
     # Shared by all requests of a caller: each takes a thread for as long as its replicas take to answer.
     flights: SingleFlight = request.app.state.flights
-    loads = partial(function_loads, FunctionService(host, caller))
+    loads = partial(board.loads, FunctionService(host, caller))
     return _json(await flights.answer(("function loads", caller.sees_uid), loads))
 
 

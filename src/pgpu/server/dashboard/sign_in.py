@@ -1,7 +1,8 @@
 """Which browser is which user: one-time codes and tokens are exchanged for a signed cookie; requests of other sites are refused.
 
-The cookie holds a user's UID, the id of the token and a time, signed with a key of the state directory (mode 0600), so that it survives a
-restart of the server and ends with its token. It opens the dashboard and nothing else: the routes of the API do not take it.
+The cookie holds a user's UID, the id of the token, a time and a random word, signed with a key of the state directory (mode 0600), so that
+it survives a restart of the server and ends with its token. Signing out ends it on the server: its digest is kept, beside the key, until
+its time is over. It opens the dashboard and nothing else: the routes of the API do not take it.
 """
 
 import base64
@@ -9,8 +10,10 @@ import hmac
 import json
 import os
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +22,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from pgpu.errors import NodeError, UnauthenticatedError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Tokens
 from pgpu.server.browser_boundary import DASHBOARD_PATH, check_host, check_origin
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
@@ -30,7 +34,13 @@ COOKIE = "pgpu_dashboard"
 
 SESSION_SECONDS = 12 * 3600
 CODE_SECONDS = 60.0
+SECRET_SECONDS = 10.0
+"""Time limit for a code or a token to come."""
+
 KEY_NAME = "dashboard.key"
+ENDED_NAME = "dashboard.ended"
+"""A line for each session that was signed out: the digest of its cookie, and when that would have ended."""
+
 
 _KEY_BYTES = 32
 _NAME_DIGITS = 8
@@ -55,53 +65,96 @@ class LoginCodes:
 
 
 class SessionKey:
-    """Signs and reads cookies."""
+    """Signs, reads and ends sessions."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, key: bytes, ended_file: Path | None = None, session_seconds: int = SESSION_SECONDS) -> None:
+        """Begin with the sessions that were ended before.
+
+        Args:
+            key: Signs cookies.
+            ended_file: Keeps the sessions that were ended; None where the key ends with this process.
+            session_seconds: How long a cookie is valid.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        self._key, self._ended_file, self._session_seconds = key, ended_file, session_seconds
+        self._lock = threading.Lock()
+        self._ended: dict[str, int] = {}
+        if ended_file is not None and ended_file.exists():
+            lines = (line.split() for line in ended_file.read_text("ascii", "replace").splitlines())
+            self._ended = {digest: int(end) for digest, end in lines}
         # Browsers send cookies to all ports of a host: with one name, two servers behind 127.0.0.1 would sign each other's users out.
         self.cookie = f"{COOKIE}_{self._signature(b'name')[:_NAME_DIGITS]}"
 
     @classmethod
-    def of_directory(cls, state_directory: Path) -> "SessionKey":
-        """Read the key of a state directory; made with mode 0600 if it is missing or damaged.
+    def of_directory(cls, state_directory: Path, session_seconds: int = SESSION_SECONDS) -> "SessionKey":
+        """Read the key of a state directory; made with mode 0600 if it is missing or damaged, as all cookies are then.
 
         Raises:
             NodeError: It cannot be made.
         """
-        path = state_directory / KEY_NAME
+        path, ended_file = state_directory / KEY_NAME, state_directory / ENDED_NAME
         try:
-            if path.exists() and len(key := path.read_bytes()) == _KEY_BYTES:
-                return cls(key)
+            with suppress(ValueError):  # a damaged file could let a session in again that was ended
+                if path.exists() and len(key := path.read_bytes()) == _KEY_BYTES:
+                    return cls(key, ended_file, session_seconds)
             path.unlink(missing_ok=True)
+            ended_file.unlink(missing_ok=True)
             key = secrets.token_bytes(_KEY_BYTES)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(key)
         except OSError as exc:
             raise NodeError(f"{path} cannot be made: {exc.strerror}") from exc
-        return cls(key)
+        return cls(key, ended_file, session_seconds)
 
     def seal(self, uid: int, token_id: str) -> str:
-        """Return the value of a cookie, valid from now on for `SESSION_SECONDS`."""
-        content = base64.urlsafe_b64encode(json.dumps([uid, token_id, int(time.time()) + SESSION_SECONDS]).encode())
+        """Return the value of a new cookie."""
+        words = [uid, token_id, int(time.time()) + self._session_seconds, secrets.token_hex(8)]
+        content = base64.urlsafe_b64encode(json.dumps(words).encode())
         return f"{content.decode()}.{self._signature(content)}"
 
     def read(self, value: str) -> tuple[int, str]:
         """Return the UID and the token's id of a cookie.
 
         Raises:
-            UnauthenticatedError: It is forged or too old.
+            UnauthenticatedError: It is forged, too old or signed out.
         """
+        return self._read(value)[:2]
+
+    def is_ended(self, value: str) -> bool:
+        """Whether the session of a cookie was signed out."""
+        return sha256(value.encode("utf-8", "replace")).hexdigest() in self._ended
+
+    def end(self, value: str) -> None:
+        """End the session of a cookie: it opens nothing from now on, after a restart of the server neither.
+
+        Raises:
+            UnauthenticatedError: As of `read`.
+            NodeError: It cannot be noted for the time after a restart.
+        """
+        end_seconds, now_seconds = self._read(value)[2], time.time()
+        with self._lock:
+            kept = {digest: end for digest, end in self._ended.items() if end >= now_seconds}
+            self._ended = {**kept, sha256(value.encode()).hexdigest(): end_seconds}
+            if self._ended_file is not None:
+                text = "".join(f"{digest} {end}\n" for digest, end in self._ended.items())
+                try:
+                    write_atomically(self._ended_file, text.encode(), 0o600, is_durable=True)
+                except OSError as exc:
+                    raise NodeError(f"{self._ended_file} cannot be written: {exc.strerror}") from exc
+
+    def _read(self, value: str) -> tuple[int, str, int]:
         content, _, signature = value.partition(".")
         if not hmac.compare_digest(
             self._signature(content.encode("utf-8", "replace")).encode(), signature.encode("utf-8", "replace")
         ):
             raise _unauthenticated()
-        uid, token_id, end_seconds = json.loads(base64.urlsafe_b64decode(content))
-        if end_seconds < time.time():
+        uid, token_id, end_seconds, *_ = json.loads(base64.urlsafe_b64decode(content))
+        if end_seconds < time.time() or self.is_ended(value):
             raise _unauthenticated()
-        return uid, token_id
+        return uid, token_id, end_seconds
 
     def _signature(self, content: bytes) -> str:
         return hmac.new(self._key, content, sha256).hexdigest()
@@ -114,6 +167,8 @@ class SignIn(Protocol):
     """What a user has to give, as the page names it."""
 
     key: SessionKey
+    secret_seconds: float
+    """Time limit for a code or a token to come."""
 
     def seal(self, secret: str) -> str:
         """Return the value of a new cookie.
@@ -138,8 +193,8 @@ class CodeSignIn:
 
     asks_for = "code"
 
-    def __init__(self, codes: LoginCodes) -> None:
-        self._codes = codes
+    def __init__(self, codes: LoginCodes, secret_seconds: float = SECRET_SECONDS) -> None:
+        self._codes, self.secret_seconds = codes, secret_seconds
         self.key = SessionKey(secrets.token_bytes(_KEY_BYTES))
 
     def seal(self, secret: str) -> str:
@@ -162,10 +217,10 @@ class TokenSignIn:
 
     asks_for = "token"
 
-    def __init__(self, rules: AccessRules, tokens: Tokens, key: SessionKey) -> None:
-        self._rules = rules
-        self._tokens = tokens
-        self.key = key
+    def __init__(
+        self, rules: AccessRules, tokens: Tokens, key: SessionKey, secret_seconds: float = SECRET_SECONDS
+    ) -> None:
+        self._rules, self._tokens, self.key, self.secret_seconds = rules, tokens, key, secret_seconds
 
     def seal(self, secret: str) -> str:
         caller = self._rules.authenticate(None, secret)
@@ -183,6 +238,18 @@ class TokenSignIn:
         if token is None or token.uid != uid:  # it was revoked
             raise _unauthenticated()
         return Caller(uid, administers(uid), Identity.of_uid(uid), self._rules)
+
+
+async def until_signed_out(
+    sign_in: SignIn, connection: HTTPConnection, parts: AsyncGenerator[bytes]
+) -> AsyncIterator[bytes]:
+    """Yield the parts of an answer until the session that it belongs to is signed out."""
+    cookie = connection.cookies.get(sign_in.key.cookie, "")
+    async with aclosing(parts):
+        async for part in parts:
+            if sign_in.key.is_ended(cookie):
+                return
+            yield part
 
 
 def set_cookie(response: Response, name: str, value: str, *, is_encrypted: bool) -> None:

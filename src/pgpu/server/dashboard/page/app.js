@@ -177,10 +177,19 @@ function showFunctions(functions) {
 // One job
 
 function openJob(row) {
-  opened = { number: row.number, id: row.own?.[OWN.id] };
+  opened = { number: row.number, id: row.own?.[OWN.id], advice: [] };
   showFacts();
+  loadAdvice(opened);
   at("details").showModal();
   followLog(opened);
+}
+
+// What earlier runs of its program show, as `pgpu history JOB` has it.
+async function loadAdvice(job) {
+  if (!job.id) return;
+  const found = await load(`advice.json?job=${job.id}`).catch(() => []);
+  job.advice = found.map(([gpu, runs, peak, enough]) => `${runs} earlier run${runs === 1 ? "" : "s"} on ${gpu} used at most ${gib(peak)} GiB${enough === null ? "" : `: --memory ${gib(enough)}GiB is enough, and what auto takes`}`);
+  if (opened === job) showFacts();
 }
 
 // Numbers are those of one process of the server: after its restart a job has another one.
@@ -199,6 +208,7 @@ function showFacts() {
   if (own) {
     facts.push(["Used", `${gib(own[OWN.used])} GiB, at most ${gib(own[OWN.peak])}`], ["User", own[OWN.user]], ["Age", ageOf(own, now)], ["Id", own[OWN.id]], ["Command", own[OWN.command]]);
     if (own[OWN.reason]) facts.push(["Why", own[OWN.reason]]);
+    facts.push(...opened.advice.map((text) => ["Advice", text]));
   }
   const list = at("facts");
   if (list.childElementCount !== 2 * facts.length) list.replaceChildren(...facts.flatMap(() => [element("dt"), element("dd")]));

@@ -1,10 +1,13 @@
-// The table of jobs: all rows in memory, those in sight in the page. While it is scrolled only rows that enter or leave change.
+// The table of jobs: all rows in memory, those in sight in the page. Row `at` of the order is in slot `at % slots.length`, at its place by a
+// transform: while the table is scrolled no element moves in the page, and only slots of rows that enter are filled.
 
 import { duration, element, gib, percent, setAttribute, setText } from "./format.js";
 import { JOB, OWN } from "./state.js";
 
 const ROW_HEIGHT = 34; // as in style.css
+const HEAD_HEIGHT = 38;
 const MARGIN = 6; // rows above and below those in sight
+const SETTLED_MS = 200;
 
 const ORDER = { running: 0, starting: 1, waiting: 2, failed: 3, exited: 4, cancelled: 5 };
 const COLUMNS = [
@@ -31,38 +34,33 @@ export class JobTable {
     this.order = [];
     this.words = [];
     this.sorted = { column: 1, isDescending: false };
-    this.first = 0;
-    this.shown = []; // elements of the rows from `first` on
+    this.slots = [];
+    this.top = this.height = 0; // of the scroller: to read them in a frame that changed the page costs a layout
     this.selected = null;
     this.isStale = false;
     this.build();
-    scroller.addEventListener("scroll", () => this.place(), { passive: true });
-    new ResizeObserver(() => this.place()).observe(scroller);
+    scroller.addEventListener("scroll", () => this.scrolled(scroller.scrollTop), { passive: true });
+    new ResizeObserver(([{ contentRect }]) => this.resized(contentRect.height)).observe(scroller);
   }
 
   build() {
     this.heads = COLUMNS.map((column, at) => {
       const button = element("button", { type: "button", className: "sort" }, column.name);
       button.addEventListener("click", () => this.sortBy(at));
-      return element("th", { scope: "col", className: column.kind ?? "" }, button);
+      return element("div", { role: "columnheader", className: column.kind ?? "" }, button);
     });
-    this.above = element("tr", { role: "presentation" }, element("td"));
-    this.below = element("tr", { role: "presentation" }, element("td"));
-    this.above.setAttribute("aria-hidden", "true");
-    this.below.setAttribute("aria-hidden", "true");
-    this.none = element("tr", { className: "other" }, element("td", { colSpan: COLUMNS.length }));
-    this.body = element("tbody", {}, this.above, this.below, this.none);
-    const head = element("tr", {}, ...this.heads);
+    const head = element("div", { role: "row", className: "head" }, ...this.heads);
     head.setAttribute("aria-rowindex", "1");
-    this.table = element("table", { className: "jobs", tabIndex: 0 }, element("thead", {}, head), this.body);
-    this.table.setAttribute("role", "grid");
+    this.none = element("p", { className: "muted none" });
+    this.body = element("div", { role: "rowgroup", className: "rows" });
+    this.table = element("div", { role: "grid", className: "jobs", tabIndex: 0 }, head, this.body);
     this.table.setAttribute("aria-label", "Jobs; arrow keys choose one, Enter opens it");
     this.table.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("click", (event) => {
-      const at = this.shown.indexOf(event.target.closest("tr"));
-      if (at >= 0) this.choose(this.first + at, true);
+      const slot = this.slots.find(({ row }) => row.contains(event.target));
+      if (slot) this.choose(slot.at, true);
     });
-    this.scroller.append(this.table);
+    this.scroller.append(this.table, this.none);
     this.markSort();
   }
 
@@ -110,7 +108,7 @@ export class JobTable {
   // Draws the rows in sight; called at most once a frame.
   render() {
     if (this.isStale) this.arrange();
-    else this.shown.forEach((shown, at) => this.fill(shown, this.first + at)); // ages change each second
+    else for (const slot of this.slots) this.fill(slot); // ages change each second
     this.isStale = false;
   }
 
@@ -123,10 +121,9 @@ export class JobTable {
     this.order = found.map(([, number]) => number);
     this.table.setAttribute("aria-rowcount", String(this.order.length + 1));
     this.none.hidden = this.order.length > 0;
-    setText(this.none.firstChild, this.rows.size ? "no job matches" : "no jobs");
-    for (const shown of this.shown) shown.remove();
-    this.shown = [];
-    this.first = 0;
+    setText(this.none, this.rows.size ? "no job matches" : "no jobs");
+    this.body.style.height = `${this.order.length * ROW_HEIGHT}px`;
+    for (const slot of this.slots) slot.at = -1;
     this.place();
   }
 
@@ -137,54 +134,62 @@ export class JobTable {
     return this.words.every((word) => text.includes(word));
   }
 
-  // Brings the rows in sight into the page: moves those that left to the other end.
-  place() {
-    const count = Math.min(this.order.length, Math.ceil(this.scroller.clientHeight / ROW_HEIGHT) + 2 * MARGIN);
-    const first = Math.max(0, Math.min(Math.floor(this.scroller.scrollTop / ROW_HEIGHT) - MARGIN, this.order.length - count));
-    this.above.firstChild.style.height = `${first * ROW_HEIGHT}px`;
-    this.below.firstChild.style.height = `${(this.order.length - first - count) * ROW_HEIGHT}px`;
-    if (first === this.first && this.shown.length === count) return;
-    const isFar = Math.abs(first - this.first) >= count;
-    if (isFar) this.first = first;
-    while (this.shown.length > count) this.shown.pop().remove();
-    const refill = isFar ? new Set(this.shown) : new Set();
-    while (this.shown.length < count) {
-      const made = element("tr", {}, ...COLUMNS.map((column) => element("td", { className: column.kind ?? "" })));
-      this.below.before(made);
-      this.shown.push(made);
-      refill.add(made);
-    }
-    for (; this.first < first; this.first++) {
-      const moved = this.shown.shift();
-      this.below.before(moved);
-      this.shown.push(moved);
-      refill.add(moved);
-    }
-    for (; this.first > first; this.first--) {
-      const moved = this.shown.pop();
-      this.above.after(moved);
-      this.shown.unshift(moved);
-      refill.add(moved);
-    }
-    this.shown.forEach((shown, at) => refill.has(shown) && this.fill(shown, first + at));
+  scrolled(top) {
+    this.top = top;
+    this.place();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.settle(), SETTLED_MS);
   }
 
-  fill(shown, at) {
-    const number = this.order[at], row = this.rows.get(number), now = Date.now() / 1000;
+  resized(height) {
+    this.height = height;
+    const count = Math.ceil(height / ROW_HEIGHT) + 2 * MARGIN;
+    if (count === this.slots.length) return;
+    this.slots = Array.from({ length: count }, () => {
+      const cells = COLUMNS.map((column) => element("div", { role: "gridcell", className: column.kind ?? "" }));
+      return { at: -1, cells, row: element("div", { role: "row", hidden: true }, ...cells) };
+    });
+    this.body.replaceChildren(...this.slots.map(({ row }) => row));
+    this.place();
+  }
+
+  // Fills the slots whose rows come into sight.
+  place() {
+    const count = this.slots.length;
+    const first = Math.max(0, Math.min(Math.floor(this.top / ROW_HEIGHT) - MARGIN, this.order.length - count));
+    for (let at = first; at < first + count; at++) {
+      const slot = this.slots[at % count];
+      if (slot.at === at) continue;
+      slot.at = at;
+      this.fill(slot);
+    }
+  }
+
+  // Brings the rows into their order in the page, in which they are read aloud.
+  settle() {
+    this.body.append(...this.slots.toSorted((one, other) => one.at - other.at).map(({ row }) => row));
+  }
+
+  fill({ at, row: shown, cells }) {
+    const number = this.order[at];
+    shown.hidden = number === undefined;
+    if (shown.hidden) return;
+    const row = this.rows.get(number), now = Date.now() / 1000;
+    shown.style.transform = `translateY(${at * ROW_HEIGHT}px)`;
     setAttribute(shown, "id", `job-${number}`);
     setAttribute(shown, "aria-rowindex", String(at + 2));
     setAttribute(shown, "class", row.own ? "" : "other");
     setAttribute(shown, "aria-selected", String(number === this.selected));
     COLUMNS.forEach((column, place) => {
-      const cell = shown.children[place], text = column.text(row, now);
-      setText(cell, text);
-      if (column.name === "State") setAttribute(cell, "data-state", text);
-      if (column.kind === "lowest" || place === 0) setAttribute(cell, "title", text);
+      const text = column.text(row, now);
+      setText(cells[place], text);
+      if (column.name === "State") setAttribute(cells[place], "data-state", text);
+      if (column.kind === "lowest" || place === 0) setAttribute(cells[place], "title", text);
     });
   }
 
   key(event) {
-    const at = this.order.indexOf(this.selected), page = Math.floor(this.scroller.clientHeight / ROW_HEIGHT) - 2;
+    const at = this.order.indexOf(this.selected), page = Math.floor(this.height / ROW_HEIGHT) - 2;
     const target = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: this.order.length - 1 }[event.key];
     if (event.target !== this.table) return;
     if (target !== undefined && this.order.length) {
@@ -197,16 +202,12 @@ export class JobTable {
   }
 
   choose(at, isOpened) {
-    const before = this.order.indexOf(this.selected);
     this.selected = this.order[at];
-    const top = at * ROW_HEIGHT, height = this.scroller.clientHeight - 2 * ROW_HEIGHT;
-    if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
-    else if (top > this.scroller.scrollTop + height) this.scroller.scrollTop = top - height;
+    const above = at * ROW_HEIGHT, below = above + ROW_HEIGHT + HEAD_HEIGHT - this.height;
+    if (above < this.top) this.scroller.scrollTop = this.top = above;
+    else if (below > this.top) this.scroller.scrollTop = this.top = below;
     this.place();
-    for (const each of [before, at]) {
-      const shown = this.shown[each - this.first];
-      if (each >= 0 && shown) this.fill(shown, each);
-    }
+    for (const slot of this.slots) this.fill(slot);
     this.table.setAttribute("aria-activedescendant", `job-${this.selected}`);
     if (isOpened) this.open(this.rows.get(this.selected));
   }

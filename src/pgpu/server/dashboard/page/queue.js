@@ -5,6 +5,13 @@ import { JOB, OWN } from "./state.js";
 
 const MOST = 6;
 
+// As `start_text` of the command line: a time that rests on earlier runs, else its bounds.
+function startText(expected, first, last) {
+  if (expected !== null) return expected < 1 ? "starts now" : `about ${duration(expected)}`;
+  if (!first) return last ? `within ${duration(last)}` : "start unknown";
+  return last ? `${duration(first)} to ${duration(last)}` : `${duration(first)} or later`;
+}
+
 export class QueueList {
   constructor(list, note) {
     this.list = list;
@@ -17,19 +24,20 @@ export class QueueList {
   update(state, isChanged) {
     if (isChanged) this.arrange(state);
     const now = Date.now() / 1000, { shown } = this;
-    const span = Math.max(60, ...shown.map(({ own: row }) => (row[OWN.expected] ?? now) - now)) * 1.1;
+    const span = Math.max(60, ...shown.map(({ own: row }) => (row[OWN.expected] ?? row[OWN.by] ?? row[OWN.notBefore] ?? now) - now)) * 1.1;
     shown.forEach(({ job, own: row }, at) => {
       const item = this.items[at] ?? this.make(at);
-      const expected = row[OWN.expected] === null ? null : Math.max(0, row[OWN.expected] - now);
+      const [expected, first, last] = [OWN.expected, OWN.notBefore, OWN.by].map((column) => (row[column] === null ? null : Math.max(0, row[column] - now)));
       setText(item.name, row[OWN.name] || row[OWN.id]);
       setText(item.wants, `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` × ${job[JOB.count]}` : ""} · ${row[OWN.user]} · waits ${duration(now - row[OWN.created])}`);
-      setText(item.when, expected === null ? "start unknown" : expected < 1 ? "starts now" : `about ${duration(expected)}`);
+      setText(item.when, startText(expected, first, last));
       setText(item.why, row[OWN.rule] ? `${row[OWN.rule]}: ${row[OWN.reason]}` : row[OWN.reason]);
-      const end = expected === null ? 100 : Math.min(100, (100 * expected) / span);
-      setAttribute(item.wait, "width", `${end.toFixed(1)}%`);
-      setAttribute(item.wait, "class", expected === null ? "unknown" : "known");
-      setAttribute(item.start, "cx", `${end.toFixed(1)}%`);
-      setAttribute(item.start, "visibility", expected === null ? "hidden" : "visible");
+      const place = (seconds) => `${Math.min(100, (100 * seconds) / span).toFixed(1)}%`;
+      const surely = expected ?? first, start = expected ?? last; // it waits until, and has started then
+      setAttribute(item.wait, "width", surely === null ? "100%" : place(surely));
+      setAttribute(item.wait, "class", surely === null ? "unknown" : "known");
+      setAttribute(item.start, "cx", place(start ?? 0));
+      setAttribute(item.start, "visibility", start === null ? "hidden" : "visible");
     });
   }
 

@@ -6,6 +6,7 @@ import { duration } from "./format.js";
 import { State } from "./state.js";
 
 const RETRY_MS = 1500;
+const ALIVE_MS = 5000; // the longest time in which a server sends nothing; ALIVE_SECONDS of feed.py
 const OLD_SECONDS = 30; // a little more than the longest pause of the server between two readings
 
 export class Stream {
@@ -15,11 +16,13 @@ export class Stream {
     this.status = "connecting";
     this.source = null;
     this.timer = 0;
+    this.watchdog = 0;
   }
 
   setWanted(isWanted) {
     clearTimeout(this.timer);
     if (!isWanted) {
+      clearTimeout(this.watchdog);
       this.source?.close();
       this.source = null;
       this.state.clear();
@@ -31,8 +34,10 @@ export class Stream {
   open() {
     const source = new EventSource(new URL("../events", import.meta.url));
     this.source = source;
+    this.watch();
     const take = (kind) => (event) => {
       const changes = { kind, ...JSON.parse(event.data) };
+      this.watch();
       this.state.apply(changes);
       this.publish(changes);
       this.note("live");
@@ -40,6 +45,7 @@ export class Stream {
     source.onmessage = take("changes");
     source.addEventListener("all", take("all"));
     source.addEventListener("age", ({ data }) => {
+      this.watch();
       const { seconds } = JSON.parse(data);
       this.note(seconds !== null && seconds < OLD_SECONDS ? "live" : seconds === null ? "waiting for data" : `data of ${duration(seconds)} ago`);
     });
@@ -51,10 +57,21 @@ export class Stream {
     };
   }
 
-  // The server answered with an error: the browser may have to sign in again.
+  // A connection on which nothing came twice is dead, whatever the browser knows of it.
+  watch() {
+    clearTimeout(this.watchdog);
+    this.watchdog = setTimeout(() => {
+      this.note("reconnecting");
+      this.source?.close();
+      this.source = null;
+      this.retry();
+    }, 2.2 * ALIVE_MS);
+  }
+
+  // The server answered with an error, or not at all: the browser may have to sign in again.
   async retry() {
     try {
-      const session = await (await fetch(new URL("../session", import.meta.url))).json();
+      const session = await (await fetch(new URL("../session", import.meta.url), { signal: AbortSignal.timeout(ALIVE_MS) })).json();
       if (session.user === null) return this.note("signed out");
     } catch {
       // it is not back yet
