@@ -79,6 +79,11 @@ class OverTcp:
         await self._app(scope, receive, send)
 
 
+async def nothing_comes() -> Any:
+    """Take no message, ever."""
+    await asyncio.Event().wait()
+
+
 def cookie_of(app: ASGIApp, token: str) -> str:
     status, headers, _ = asked(OverTcp(app), "POST", "/dashboard/session", token.encode(), host="gpu.example.org")
     assert status == 204
@@ -311,7 +316,7 @@ def test_a_bug_is_answered_with_the_headers_of_the_page_and_raised_for_the_log()
 
         scope = {"type": "http", "method": "GET", "path": f"/dashboard/{path}", "query_string": b"", "headers": []}
         with pytest.raises(ZeroDivisionError):
-            asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, asyncio.Event().wait, send))
+            asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, nothing_comes, send))
         starts = [message for message in sent if message["type"] == "http.response.start"]
         assert [message["status"] for message in starts] == expected
         assert dict(starts[0]["headers"])[b"content-security-policy"].startswith(b"default-src 'none'")
@@ -331,7 +336,7 @@ def test_a_secret_that_does_not_come_is_not_waited_for() -> None:
     add_error_handlers(app)
 
     async def without_body(scope: Any, _receive: Any, send: Any) -> None:
-        await app(scope, asyncio.Event().wait, send)
+        await app(scope, nothing_comes, send)
 
     status, _, text = asked(without_body, "POST", "/dashboard/session", host="x")
     assert (status, json.loads(text)["error"]["message"]) == (400, "the code or token did not come in time")

@@ -58,7 +58,10 @@ def test_a_start_is_known_only_while_every_end_before_it_is_predicted_from_runs(
 def bounds(*arguments: Any, **words: Any) -> dict[str, tuple[float | None, float | None]]:
     found = expected_starts(*arguments, **words)
     return {
-        job_id: tuple(None if each is None else each - NOW for each in (start.not_before_seconds, start.by_seconds))
+        job_id: (
+            None if start.not_before_seconds is None else start.not_before_seconds - NOW,
+            None if start.by_seconds is None else start.by_seconds - NOW,
+        )
         for job_id, start in found.items()
     }
 
