@@ -10,6 +10,8 @@ written as `\xff`.
 
 import os
 import re
+import time
+from operator import mul
 
 from pgpu.errors import RequestError
 
@@ -27,6 +29,9 @@ _NUMBER = r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)"
 
 _MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
+_SLURM_DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?(?P<parts>[0-9]{1,9}(?::[0-9]{1,2}){0,2})")
+_SLURM_UNIT = re.compile(r"(second|minute|hour|day)s?$")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SHARE = re.compile(_NUMBER + r"\s*(?P<percent>%)?")
 _LONGEST_QUOTE = 40
 _MOST_DIGITS = 18
@@ -159,6 +164,82 @@ def format_duration(seconds: float) -> str:
     parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "m"), (total % 60, "s")]
     shown = [f"{amount}{unit}" for amount, unit in parts if amount]
     return " ".join(shown[:2]) or "0s"
+
+
+def parse_time_limit_seconds(text: str) -> float:
+    """Parse a time limit: a duration with its unit, or as in Slurm `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`.
+
+    Raises:
+        RequestError: Neither, or a bare number, which is minutes in Slurm and seconds elsewhere.
+    """
+    word = text.strip()
+    match = _SLURM_DURATION.fullmatch(word)
+    if match is None:
+        return parse_duration_seconds(word)
+    days, parts = match["days"], [int(each) for each in match["parts"].split(":")]
+    if days is None and len(parts) == 1:
+        raise RequestError(
+            f"{quoted(text)} is ambiguous as a time limit",
+            hint=f"write {quoted(word)[1:-1]}m for minutes, as Slurm counts, or {quoted(word)[1:-1]}s",
+        )
+    units_seconds = (3600, 60, 1) if days is not None or len(parts) > 2 else (60, 1)  # noqa: PLR2004 - HH:MM:SS
+    return float(86_400 * int(days or 0) + sum(map(mul, parts, units_seconds)))
+
+
+def parse_time(text: str, now_seconds: float) -> float:
+    """Parse a time of this machine's zone: `16:00`, the next one, `2026-11-30T08:00`, or `now+2h`.
+
+    Args:
+        text: A date or time of ISO 8601, which may have an offset, or a duration behind `now+`, also in Slurm's words (`now+2hours`).
+        now_seconds: Seconds since the epoch.
+
+    Returns:
+        Seconds since the epoch.
+
+    Raises:
+        RequestError: It is none of these.
+    """
+    word = text.strip()
+    if word.startswith("now+"):
+        return now_seconds + parse_duration_seconds(_SLURM_UNIT.sub(lambda found: found[1][0], word[4:]))
+    try:
+        if (clock := _CLOCK.fullmatch(word)) is None:
+            return _parse_iso_time(word)
+        today = time.strftime("%Y-%m-%d", time.localtime(now_seconds))
+        at_seconds = _parse_iso_time(f"{today} {clock[1]:0>2}:{clock[2]}:{clock[3] or '00'}")
+        if at_seconds > now_seconds:
+            return at_seconds
+        year, month, day, hour, minute, second, *_ = time.localtime(at_seconds)
+        return time.mktime((year, month, day + 1, hour, minute, second, 0, 0, -1))
+    except (ValueError, OverflowError, OSError):
+        raise RequestError(
+            f"{quoted(text)} is not a time", hint="write it like 16:00, 2026-11-30T08:00 or now+2h"
+        ) from None
+
+
+def parse_past_time(text: str, now_seconds: float) -> float:
+    """Parse a time of the past: a duration back from now, such as `7d`, or a date or time of ISO 8601.
+
+    Raises:
+        RequestError: It is neither.
+    """
+    if _DURATION.fullmatch(text.strip()):
+        return max(0.0, now_seconds - parse_duration_seconds(text))
+    try:
+        return _parse_iso_time(text)
+    except (ValueError, OverflowError, OSError):
+        raise RequestError(f"{quoted(text)} is no time of the past", hint="write it like 7d or 2026-11-01") from None
+
+
+def _parse_iso_time(text: str) -> float:
+    from datetime import datetime  # noqa: PLC0415 - few commands name a time
+
+    return datetime.fromisoformat(text.strip()).timestamp()
+
+
+def format_time(seconds: float) -> str:
+    """Format a time in this machine's zone: `2026-11-30 08:00:00`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def is_text(word: str) -> bool:

@@ -44,6 +44,7 @@ from pgpu.model.lease import (
     Holder,
     Lease,
     Objective,
+    OnTimeLimit,
     ProcessHolder,
     Request,
     Resize,
@@ -63,6 +64,7 @@ from pgpu.model.run_profile import (
     Run,
     Sensitivity,
 )
+from pgpu.model.usage import GpuHours, Period, UserUsage
 
 __all__ = [
     "ANONYMOUS",
@@ -92,6 +94,7 @@ __all__ = [
     "Function",
     "FunctionToken",
     "Gpu",
+    "GpuHours",
     "GpuMemory",
     "GpuProcess",
     "GpuSensors",
@@ -105,7 +108,9 @@ __all__ = [
     "Lease",
     "Mount",
     "Objective",
+    "OnTimeLimit",
     "Outsider",
+    "Period",
     "Place",
     "ProcessHolder",
     "Profile",
@@ -121,6 +126,7 @@ __all__ = [
     "SharingWish",
     "Slice",
     "Submission",
+    "UserUsage",
     "Version",
     "VersionState",
     "with_canary",

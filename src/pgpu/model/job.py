@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import Literal
 
-from pgpu.model.lease import Holder, Lease, ProcessHolder, Request, SharingMode
-from pgpu.structs import Struct
+from pgpu.model.lease import Holder, Lease, OnTimeLimit, ProcessHolder, Request, SharingMode
+from pgpu.structs import Struct, replace
 
 
 class Account(Struct, frozen=True):
@@ -50,6 +50,9 @@ OWNER_NAMES = {uid: name for name, uid in OWNER_UIDS.items()}
 # Id of another user's job, of which only the memory is disclosed.
 ANONYMOUS = "-"
 
+
+TIMED_OUT = 124
+"""Exit code of a job that its time limit stopped. Source: timeout(1)."""
 
 # Default for a sealed container: enough for torch with a model, and many such containers fit on one machine.
 SEALED_HOST_MEMORY_BYTES = 4 << 30
@@ -290,6 +293,21 @@ class Job(Struct, frozen=True):
     expected_gpu_uuids: tuple[str, ...] = ()
     """The GPUs of that predicted grant."""
 
+    begin_at_seconds: float | None = None
+    """It does not start before this time; None for no such time."""
+
+    held_by_uid: int | None = None
+    """UID of the user that holds it: it does not start before it is released. None if it is not held."""
+
+    hit_time_limit: bool = False
+    """Whether it has run for its time limit."""
+
+    def ended(self, exit_code: int, at_seconds: float) -> "Job":
+        """Return the job with the end of its command; one that its time limit stopped has the exit code 124."""
+        was_stopped = self.hit_time_limit and self.request.on_time_limit is OnTimeLimit.STOP
+        code = TIMED_OUT if was_stopped else exit_code
+        return replace(self, state=JobState.EXITED, exit_code=code, finished_at_seconds=at_seconds)
+
     @property
     def is_offered(self) -> bool:
         """Whether it is idle and its lease may be taken for another job."""
@@ -350,6 +368,12 @@ class Submission(Struct, frozen=True):
 
     signature: str = ""
     """As `Job.signature`; set by the engine, never by a client."""
+
+    begin_at_seconds: float | None = None
+    """As `Job.begin_at_seconds`; a limit of its wait counts from then on."""
+
+    is_held: bool = False
+    """Whether it is held from its submission on, by its user."""
 
 
 class Event(Struct, frozen=True):

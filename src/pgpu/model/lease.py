@@ -53,6 +53,16 @@ class Objective(StrEnum):
     """It starts as soon as it fits."""
 
 
+class OnTimeLimit(StrEnum):
+    """What happens to a job that has run for its time limit."""
+
+    MARK = "mark"
+    """It goes on, with a warning."""
+
+    STOP = "stop"
+    """SIGTERM, and SIGKILL after the grace; its exit code is 124."""
+
+
 class Request(Struct, frozen=True):
     """An amount of GPU memory on a number of GPUs, with priority and sharing; or no GPU at all."""
 
@@ -94,10 +104,21 @@ class Request(Struct, frozen=True):
 
     objective: Objective = Objective.RESPONSE
 
+    time_limit_seconds: float | None = None
+    """Longest time that it may run, without time in which it is suspended or parked; None for no limit."""
+
+    on_time_limit: OnTimeLimit = OnTimeLimit.STOP
+
     @property
     def is_without_gpu(self) -> bool:
         """Whether it asks for no GPU, and so for no GPU memory either."""
         return self.gpu_count == 0
+
+    def expected_seconds(self, usual_seconds: float | None) -> float | None:
+        """Return how long a run is expected to take: as earlier runs, and no longer than a limit that stops it; None if unknown."""
+        if self.time_limit_seconds is None or self.on_time_limit is OnTimeLimit.MARK:
+            return usual_seconds
+        return min(usual_seconds or self.time_limit_seconds, self.time_limit_seconds)
 
 
 class Resize(Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec, Submission
 from pgpu.model.lease import Request, SharingWish
+from pgpu.structs import replace
 from pgpu.units import SMALLEST_COMPUTE_SHARE, composed, is_bytes, is_text, quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
@@ -30,6 +31,10 @@ _MOST_BYTES = (2 << 20) - (64 << 10)
 _OF_EACH_BYTES = 9
 
 _MOST_PRIORITY = 100
+_LONGEST_LIMIT_SECONDS = 10.0 * 365 * 86_400
+_LAST_SECONDS = 1e11
+"""No clock has a later time; begins of the year 5138 and later are in milliseconds."""
+
 _WHOLE_PERCENT = 100
 
 
@@ -45,6 +50,7 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
     """
     check_request(submission.request)
     _check_name(submission)
+    _check_times(submission)
     spec = submission.spec
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
@@ -92,8 +98,12 @@ def check_request(request: Request) -> None:
     """
     if abs(request.priority) > _MOST_PRIORITY:
         raise RequestError(f"{request.priority} is not a valid priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+    limit_seconds = request.time_limit_seconds
+    if limit_seconds is not None and not 0 < limit_seconds <= _LONGEST_LIMIT_SECONDS:
+        raise RequestError(f"{limit_seconds:g} seconds are no time limit", hint="above 0, at most ten years")
     if request.is_without_gpu:
-        if request != Request(0, 0, priority=request.priority, objective=request.objective):
+        bare = Request(0, 0, priority=request.priority, objective=request.objective)
+        if replace(request, time_limit_seconds=None, on_time_limit=bare.on_time_limit) != bare:
             raise RequestError(
                 "a job without a GPU has no memory and no time of one",
                 hint="leave --gpus 0 out, or --memory and all other options about GPUs",
@@ -144,6 +154,14 @@ def _check_name(submission: Submission) -> None:
         )
     if len(name) == 1 and array is None and submission.spec.runtime == "docker":
         raise RequestError(f"{name!r} is not a valid container name", hint="Docker requires at least two characters")
+
+
+def _check_times(submission: Submission) -> None:
+    spec, begin_at_seconds = submission.spec, submission.begin_at_seconds
+    if submission.request.time_limit_seconds is not None and (spec.serves or spec.runtime not in {"process", "docker"}):
+        raise RequestError("a time limit is only for jobs of `pgpu run` and `pgpu submit`")
+    if begin_at_seconds is not None and not 0 <= begin_at_seconds <= _LAST_SECONDS:
+        raise RequestError(f"{begin_at_seconds:g} is no time to begin at", hint="in seconds since the epoch")
 
 
 def _is_name(name: str) -> bool:
