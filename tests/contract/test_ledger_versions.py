@@ -8,7 +8,7 @@ from tests.ledger_entries import add, waiting
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
-from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, VERSION
+from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.model import JobState, Lease, Objective, Request, Slice
 from pgpu.structs import replace
 
@@ -37,6 +37,8 @@ def test_columns_that_the_release_before_did_not_have_are_added_without_a_new_ve
     add(ledger, waiting())
     ledger.close()
     with sqlite3.connect(ledger_path) as connection:
+        for name, made in NEW_OBJECTS.items():
+            connection.execute(f"DROP {made.split()[1]} {name}")
         for table, name, _ in ADDITIONS:
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
     connection.close()
@@ -44,6 +46,8 @@ def test_columns_that_the_release_before_did_not_have_are_added_without_a_new_ve
         assert [each.request.objective for each in view.waiting(None)] == [Objective.RESPONSE]
         assert [entry.job.request.objective for entry in view.live()] == [Objective.RESPONSE]
         assert view.history.demands([("a call", 0)], ["RTX 3090"], 10) == {}
+        assert view.conditional() == []
+        assert view.accounts.usage(0.0) == {}
 
 
 def test_the_oldest_tables_are_those_of_the_fixture() -> None:

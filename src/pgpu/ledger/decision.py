@@ -6,11 +6,13 @@ submitted with it, and dropped by a trigger with the last such job that is not f
 
 import json
 import sqlite3
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from pgpu.errors import RequestError
+from pgpu.host.process_identity import boot_id
 from pgpu.ledger.end_commands import end_command, notifies
 from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
@@ -87,12 +89,18 @@ class Decision(LedgerView):
         """Write the mutable columns of an existing job; with its end, the job that runs its `--notify` command."""
         if notifies(entry) and not self.entry(entry.job.id).job.state.is_final:
             self._add_end_command(entry.job)
+        job = entry.job
+        self.accounts.add_up(job.id)
+        if job.state is JobState.WAITING or job.state.is_final:
+            self.accounts.book(entry)
+        is_counted = job.state is JobState.RUNNING and job.suspended_by is None and job.parked_at_seconds is None
         columns = mutable_columns(entry)
+        columns |= {"runs_since": time.monotonic() if is_counted else None, "runs_boot": boot_id()}
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
         self._connection.execute(statement, [*columns.values(), entry.job.id])
-        if entry.job.lease is not None:
-            self._put_lease(entry.job.lease, entry.lease_released_at_seconds)
+        if job.lease is not None:
+            self._put_lease(job.lease, entry.lease_released_at_seconds)
 
     def cancel_waiting(self, job_ids: Collection[str], now_seconds: float) -> set[str]:
         """Cancel those of these jobs that wait, for their user, and return their ids."""
@@ -112,6 +120,22 @@ class Decision(LedgerView):
             (now_seconds, json.dumps(list(job_ids))),
         )
         return {row["id"] for row in rows.fetchall()}
+
+    def hold(self, job_ids: Collection[str], uid: int, *, takes_over: bool) -> None:
+        """Hold those of these jobs that wait, for a user; `takes_over` replaces the hold of another one."""
+        self._connection.execute(
+            "UPDATE jobs SET held_by = ? WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting'"
+            " AND (held_by IS NULL OR ?)",
+            (uid, json.dumps(list(job_ids)), takes_over),
+        )
+
+    def release_held(self, job_ids: Collection[str], now_seconds: float) -> None:
+        """Release those of these jobs that are held; their wait counts from now on."""
+        self._connection.execute(
+            "UPDATE jobs SET held_by = NULL, reason = NULL, eligible_at = ?"
+            " WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting' AND held_by IS NOT NULL",
+            (now_seconds, json.dumps(list(job_ids))),
+        )
 
     def put_reasons(self, reasons: Mapping[str, str]) -> None:
         """Write the reasons of waiting jobs, by id."""
@@ -159,6 +183,7 @@ class Decision(LedgerView):
             now_seconds: Start of its wait, in seconds since the epoch.
             wait_deadline_seconds: End of its wait, in seconds since the epoch; None for no limit.
         """
+        self.accounts.add_up(job_id)  # with the slices that are deleted here
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
         statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ? WHERE id = ?"
         self._connection.execute(statement, (wait_deadline_seconds, now_seconds, job_id))
@@ -181,8 +206,12 @@ class Decision(LedgerView):
         if quota is None:
             self._connection.execute("DELETE FROM quotas WHERE uid = ?", (uid,))
         else:
-            values = (uid, quota.memory_bytes, quota.jobs, quota.weight)
-            self._connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", values)
+            hours = quota.gpu_hours
+            most, period = (None, None) if hours is None else (hours.most, hours.period.value)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO quotas (uid, memory_bytes, jobs, weight, gpu_hours, period) VALUES (?, ?, ?, ?, ?, ?)",
+                (uid, quota.memory_bytes, quota.jobs, quota.weight, most, period),
+            )
 
     def close_gpu(self, uuid: str, now_seconds: float) -> None:
         """Close a GPU, or `ALL_GPUS`, to new jobs; the time of the first call stays."""

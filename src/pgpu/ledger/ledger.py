@@ -12,7 +12,7 @@ from pgpu.ledger.change_watch import CachedRead, CommitCounter
 from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
-from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, VERSION
+from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
@@ -216,7 +216,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         LedgerError: A newer pgpu wrote this ledger.
         sqlite3.Error: SQLite failed; nothing was changed.
     """
-    if _version(connection, path) == VERSION and not _missing_columns(connection):
+    if _version(connection, path) == VERSION and not _additions(connection):
         return
     # The version is read again under the write lock: another process may have migrated since.
     connection.execute("BEGIN IMMEDIATE")
@@ -226,7 +226,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in script.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
-        for statement in _missing_columns(connection):
+        for statement in _additions(connection):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
@@ -236,16 +236,20 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
-def _missing_columns(connection: sqlite3.Connection) -> list[str]:
-    """Return the statements that add the columns of `ADDITIONS` that are missing."""
+def _additions(connection: sqlite3.Connection) -> list[str]:
+    """Return the statements that make what is missing of `ADDITIONS` and `NEW_OBJECTS`."""
     tables = json.dumps([table for table, _, _ in ADDITIONS])
-    statement = "SELECT t.value, c.name FROM json_each(?) AS t JOIN pragma_table_info(t.value) AS c"
+    statement = (
+        "SELECT t.value, c.name FROM json_each(?) AS t JOIN pragma_table_info(t.value) AS c"
+        " UNION SELECT name, NULL FROM sqlite_schema"
+    )
     present = {tuple(row) for row in connection.execute(statement, (tables,))}
-    return [
+    columns = [
         f"ALTER TABLE {table} ADD COLUMN {name} {kind}"
         for table, name, kind in ADDITIONS
         if (table, name) not in present
     ]
+    return [*columns, *(made for name, made in NEW_OBJECTS.items() if (name, None) not in present)]
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

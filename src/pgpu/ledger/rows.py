@@ -18,6 +18,7 @@ from pgpu.model import (
     JobState,
     Lease,
     Objective,
+    OnTimeLimit,
     Place,
     ProcessHolder,
     Request,
@@ -52,6 +53,17 @@ class Entry(Struct, frozen=True):
     lease_released_at_seconds: float | None = None
     """When the memory of its lease was free again; None before, and without a lease."""
 
+    ran_seconds: float = 0.0
+    """How long it had run by its last write, without time in which it was suspended or parked."""
+
+    runs_since_seconds: float | None = None
+    """When that was, by CLOCK_MONOTONIC; None while it does not run on."""
+
+    def run_seconds(self, now_seconds: float) -> float:
+        """Return how long it has run by a time of CLOCK_MONOTONIC."""
+        since_seconds = now_seconds if self.runs_since_seconds is None else self.runs_since_seconds
+        return self.ran_seconds + max(0.0, now_seconds - since_seconds)
+
     @property
     def is_lease_held(self) -> bool:
         """Whether it has a lease that is not released."""
@@ -78,10 +90,10 @@ Row = Sequence[Any]
 SELECT = """
 SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, wait_timed_out, peak_bytes,
     warning, holder, owner_uid, place, signature, attempt, expected_start, suspended_by, resumed_at, offered_value,
-    reclaimed_at, parked_at, wanted_at, gpu_model, batch,
+    reclaimed_at, parked_at, wanted_at, gpu_model, batch, begin_at, held_by, hit_time_limit,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
-    oversubscribes, preempts, measures, objective,
-    sequence, wait_deadline, supervisor, spawned_at, stop_grace,
+    oversubscribes, preempts, measures, objective, time_limit, on_time_limit,
+    sequence, wait_deadline, supervisor, spawned_at, stop_grace, ran, runs_since,
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
         (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
@@ -90,7 +102,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 26), slice(26, 39), slice(39, 44), slice(44, 50)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 44), slice(44, 51), slice(51, 57)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _STATES = {state.value: state for state in JobState}
 
@@ -108,6 +120,9 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "preempts": int(job.request.preempts),
         "measures": int(job.request.measures),
         "objective": job.request.objective.value,
+        "time_limit": job.request.time_limit_seconds,
+        "on_time_limit": job.request.on_time_limit.value,
+        "begin_at": job.begin_at_seconds,
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
@@ -154,6 +169,8 @@ def mutable_columns(entry: Entry) -> Columns:
         "reclaimed_at": job.reclaimed_at_seconds,
         "parked_at": job.parked_at_seconds,
         "wanted_at": job.wanted_at_seconds,
+        "held_by": job.held_by_uid,
+        "hit_time_limit": int(job.hit_time_limit),
     }
 
 
@@ -170,7 +187,7 @@ def entry_of(row: Iterable[Any]) -> Entry:
     """Return the entry of a row of `SELECT`."""
     # By position: `sqlite3.Row` finds a name by comparing it with every column before it, and queues are thousands of rows long.
     columns = tuple(row)
-    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace = columns[_ENTRY]
+    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, ran_seconds, runs_since = columns[_ENTRY]
     supervisor = _holder(supervisor_text)
     return Entry(
         _job(columns),
@@ -180,13 +197,16 @@ def entry_of(row: Iterable[Any]) -> Entry:
         spawned_at,
         stop_grace,
         columns[_LEASE][1],
+        ran_seconds or 0.0,
+        runs_since,
     )
 
 
 def _job(columns: Row) -> Job:
     job_id, spec, state, created_at, started_at, finished_at, exit_code, reason, error, timed_out, *rest = columns[_JOB]
     peak_bytes, warning, holder, owner_uid, place, signature, attempt, expected_start, *leaving = rest
-    suspended_by, resumed_at, offered_value, reclaimed_at, parked_at, wanted_at, gpu_model, batch = leaving
+    suspended_by, resumed_at, offered_value, reclaimed_at, parked_at, wanted_at, gpu_model, batch, *starting = leaving
+    begin_at, held_by, hit_time_limit = starting
     return Job(
         job_id,
         _decode(_SPECS, spec),
@@ -215,6 +235,9 @@ def _job(columns: Row) -> Job:
         parked_at,
         wanted_at,
         gpu_model,
+        begin_at_seconds=begin_at,
+        held_by_uid=held_by,
+        hit_time_limit=bool(hit_time_limit),
     )
 
 
@@ -222,7 +245,7 @@ def _job(columns: Row) -> Job:
 def _request(columns: Row) -> Request:
     # Cached, since the jobs of an array have equal ones. The columns of `_REQUEST`, which are the fields of a request.
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, is_strict, sharing, *rest = columns
-    oversubscribes, preempts, measures, objective = rest
+    oversubscribes, preempts, measures, objective, time_limit_seconds, on_time_limit = rest
     return Request(
         memory_bytes,
         gpu_count,
@@ -237,6 +260,8 @@ def _request(columns: Row) -> Request:
         bool(preempts),
         bool(measures),
         Objective(objective or Objective.RESPONSE),
+        time_limit_seconds,
+        OnTimeLimit(on_time_limit or OnTimeLimit.STOP),
     )
 
 

@@ -390,6 +390,41 @@ CREATE TABLE held_claims (
 
 VERSION = len(MIGRATIONS)
 
-ADDITIONS = (("jobs", "batch", "TEXT"), ("jobs", "objective", "TEXT"), ("runs", "demand", "REAL"))
+ADDITIONS = (
+    ("jobs", "batch", "TEXT"),
+    ("jobs", "objective", "TEXT"),
+    ("runs", "demand", "REAL"),
+    ("jobs", "time_limit", "REAL"),
+    ("jobs", "on_time_limit", "TEXT"),
+    ("jobs", "hit_time_limit", "INTEGER"),
+    ("jobs", "begin_at", "REAL"),
+    ("jobs", "held_by", "INTEGER"),
+    ("jobs", "ran", "REAL"),
+    ("jobs", "runs_since", "REAL"),
+    ("jobs", "runs_boot", "TEXT"),
+    ("jobs", "gpu_seconds", "REAL"),
+    ("jobs", "byte_seconds", "REAL"),
+    ("quotas", "gpu_hours", "REAL"),
+    ("quotas", "period", "TEXT"),
+)
 """Table, name and type of columns made without a new version: processes of the release before, which may run during an upgrade, do
 not read them."""
+
+# Jobs with a begin, or held by a user; must be identical to the condition in `view.DELAYED`.
+NEW_OBJECTS = {
+    "delayed": """
+CREATE INDEX delayed ON jobs (sequence) WHERE state = 'waiting' AND (begin_at IS NOT NULL OR held_by IS NOT NULL)
+""",
+    "usage_hours": """
+CREATE TABLE usage_hours (
+    hour INTEGER NOT NULL,
+    uid INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    gpu_seconds REAL NOT NULL,
+    byte_seconds REAL NOT NULL,
+    used_byte_seconds REAL NOT NULL,
+    PRIMARY KEY (hour, uid)
+) STRICT, WITHOUT ROWID
+""",
+}
+"""Likewise indexes and tables by name, made after the columns."""

@@ -6,16 +6,18 @@ last view are not converted again.
 
 import json
 import sqlite3
+import time
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
+from pgpu.ledger.accounts import HOUR_SECONDS, Accounts, bounds_of
 from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.small_tables import HeldClaims
-from pgpu.model import Batch, JobState, Objective, Place, Request, SharingWish
+from pgpu.model import Batch, GpuHours, JobState, Objective, OnTimeLimit, Period, Place, Request, SharingWish
 from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
 from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.structs import Struct
@@ -46,10 +48,10 @@ LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WANTS = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis,
-    is_strict, sharing, oversubscribes, preempts, measures, objective, owner_uid
+    is_strict, sharing, oversubscribes, preempts, measures, objective, time_limit, on_time_limit, owner_uid
 """
 
-_WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
+_WAITING = f"""{_WANTS}, max(ifnull(eligible_at, created_at), ifnull(begin_at, 0)), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
     batch
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
@@ -87,8 +89,11 @@ WHERE id IN (SELECT value FROM json_each(?))
 CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
 
+# Likewise of the index `delayed`: jobs with a begin, or held by a user.
+DELAYED = "state = 'waiting' AND (begin_at IS NOT NULL OR held_by IS NOT NULL)"
+
 _PEER = """
-SELECT id, name, state, exit_code, reason, owner_uid, json_extract(place, '$.after') AS after,
+SELECT sequence, id, name, state, exit_code, reason, owner_uid, begin_at, held_by, json_extract(place, '$.after') AS after,
     json_extract(place, '$.array_id') AS array_id, json_extract(place, '$.array_index') AS array_index,
     json_extract(place, '$.array_most_at_once') AS array_most_at_once
 FROM jobs
@@ -127,7 +132,7 @@ class Waiting(Struct, frozen=True):
     request: Request
     owner_uid: int
     eligible_at_seconds: float
-    """When it arrived, or its last dependency ended, or its retry began; seconds since the epoch."""
+    """When it arrived, its begin, or when its last dependency ended, it was released, or its retry began; seconds since the epoch."""
 
     wait_deadline_seconds: float | None
     """As in an entry."""
@@ -153,6 +158,9 @@ class JobPeer(Struct, frozen=True):
     reason: str | None
     place: Place
     owner_uid: int = 0
+    begin_at_seconds: float | None = None
+    held_by_uid: int | None = None
+    """As in a job, both."""
 
 
 class LedgerView:
@@ -170,6 +178,7 @@ class LedgerView:
         self.history = History(connection)
         self.held_claims = HeldClaims(connection)
         self.profiles = Profiles(connection)
+        self.accounts = Accounts(connection)
 
     def version(self) -> tuple[object, ...]:
         """Return a value that changes with every write to the database, and differs between connections."""
@@ -248,15 +257,15 @@ class LedgerView:
         return {row["gpu_model"] for row in rows}
 
     def conditional(self) -> list[JobPeer]:
-        """Return waiting jobs that may have to wait for other jobs, of all GPU models, oldest first."""
-        return self._peers(f"INDEXED BY conditional WHERE {CONDITIONAL} ORDER BY sequence", ())
+        """Return waiting jobs that may have to wait for other jobs, for a time or for a release, of all GPU models, oldest first."""
+        found = self._peers(f"INDEXED BY conditional WHERE {CONDITIONAL}", ())
+        found |= self._peers(f"INDEXED BY delayed WHERE {DELAYED}", ())
+        return [found[sequence] for sequence in sorted(found)]
 
     def peers(self, job_ids: Collection[str]) -> dict[str, JobPeer]:
         """Return those of these jobs that exist, by id."""
-        found = self._peers(
-            "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY sequence", (json.dumps(list(job_ids)),)
-        )
-        return {peer.job_id: peer for peer in found}
+        found = self._peers("WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(job_ids)),))
+        return {found[sequence].job_id: found[sequence] for sequence in sorted(found)}
 
     def elements(self, word: str, owner_uid: int | None = None) -> list[str]:
         """Return the job ids of the array with this id, or submitted with this name, or with an id that begins with it.
@@ -281,9 +290,19 @@ class LedgerView:
         return [(row["signature"], row["gpu_count"]) for row in rows]
 
     def quotas(self) -> dict[int, Quota]:
-        """Return quotas by UID; a user that is missing has none."""
-        rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight FROM quotas")
-        return {row["uid"]: Quota(row["memory_bytes"], row["jobs"], row["weight"]) for row in rows}
+        """Return quotas by UID, with the GPU hours that are used in their periods; a user that is missing has none."""
+        rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight, gpu_hours, period FROM quotas")
+        return {
+            uid: Quota(memory_bytes, jobs, weight, self._gpu_hours(uid, most, period))
+            for uid, memory_bytes, jobs, weight, most, period in rows
+        }
+
+    def _gpu_hours(self, uid: int, most: float | None, period: str | None) -> GpuHours | None:
+        if most is None:
+            return None
+        begin, end = bounds_of(Period(period or Period.WEEK), time.time())
+        used = self.accounts.usage(begin, uid).get(uid)
+        return GpuHours(most, Period(period or Period.WEEK), used.gpu_seconds / HOUR_SECONDS if used else 0.0, end)
 
     def precedence(self, gpu_model: str | None) -> Precedence:
         """Return the state of overdue jobs that the last round left for the queue of one GPU model."""
@@ -313,12 +332,15 @@ class LedgerView:
         by_id = {entry.job.id: entry for entry in found}
         return [by_id[job_id] for job_id in job_ids if job_id in by_id]
 
-    def _peers(self, clause: str, arguments: Sequence[str]) -> list[JobPeer]:
-        found = []
+    def _peers(self, clause: str, arguments: Sequence[str]) -> dict[int, JobPeer]:
+        """Return jobs by their order of arrival."""
+        found = {}
         for row in self._connection.execute(f"{_PEER} {clause}", arguments):
-            job_id, name, state, exit_code, reason, owner_uid, after, *array = row
+            sequence, job_id, name, state, exit_code, reason, owner_uid, begin_at, held_by, after, *array = row
             place = Place(_ids(after), *array)
-            found.append(JobPeer(job_id, name, JobState(state), exit_code, reason, place, owner_uid))
+            found[sequence] = JobPeer(
+                job_id, name, JobState(state), exit_code, reason, place, owner_uid, begin_at, held_by
+            )
         return found
 
     def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
@@ -347,6 +369,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, objective, *rest = rest
+    time_limit_seconds, on_time_limit, *rest = rest
     owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, batch = rest
     return Waiting(
         job_id,
@@ -364,6 +387,8 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
             bool(preempts),
             bool(measures),
             Objective(objective or Objective.RESPONSE),
+            time_limit_seconds,
+            OnTimeLimit(on_time_limit or OnTimeLimit.STOP),
         ),
         owner_uid,
         eligible_at_seconds,
