@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import overload
 
-from pgpu.model import Batch, Gpu, Request, SharingMode, Slice
+from pgpu.model import Batch, Gpu, GpuHours, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
 from pgpu.structs import Struct, replace
 
@@ -123,7 +123,7 @@ class Held(Struct, frozen=True):
 
 
 class Quota(Struct, frozen=True):
-    """The most that one user may hold at a time."""
+    """The most that one user may hold at a time, and use in a period."""
 
     memory_bytes: int | None = None
     """Over all GPUs; None for no limit."""
@@ -133,6 +133,9 @@ class Quota(Struct, frozen=True):
 
     weight: float = 1.0
     """Above 0: a user of weight 2 is entitled to twice the share of one of weight 1."""
+
+    gpu_hours: GpuHours | None = None
+    """None for no limit. Once they are spent no job with a GPU starts; running ones go on."""
 
 
 NO_QUOTA = Quota()

@@ -217,7 +217,7 @@ class ExpectedStart(Struct, frozen=True):
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
 MOST_JOBS = 200
 
-# A job that is not in the queue yet, and the ids of the jobs that must end before it.
+# A job that is not in the queue yet, since it waits for jobs or for its begin, and the ids of the jobs that must end before it.
 Later = tuple[Candidate, Collection[str]]
 
 
@@ -249,8 +249,8 @@ def expected_starts(
         rules: Time constants of the order.
         plan: Of a batch.
         precedence: State that the round before returned.
-        later: Jobs that join the queue once others have ended, which are assumed to succeed. One that awaits no job is kept
-            back by something unpredictable, such as the limit of its array, and does not join.
+        later: Jobs that join the queue at their begin, once others have ended, which are assumed to succeed. One that awaits
+            neither is kept back by something unpredictable, such as the limit of its array, and does not join.
         most_without_gpu: Limit on running jobs without a GPU.
         predict: Slowdowns of profiled programs together.
     """
@@ -273,7 +273,11 @@ def expected_starts(
     def simulate(*, is_patient: bool) -> dict[str, ExpectedStart]:
         future = _Future(rooms, known, held, rules, now_seconds, is_patient=is_patient)
         future.precedence, future.most_without_gpu, future.predict = precedence, most_without_gpu, predict
-        future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
+        future.later = [
+            (candidate, set(awaited))
+            for candidate, awaited in later
+            if awaited or candidate.eligible_at_seconds > now_seconds
+        ][:MOST_JOBS]
         return future.run(quotas or {}, plan)
 
     starts = simulate(is_patient=False)
@@ -317,7 +321,8 @@ class _EarliestRoom:
             found = reserve(candidate, gpus, space, self._ends, self._now_seconds)
             is_later = found is not None and found.start_seconds > self._now_seconds
             self._found[shape] = found.start_seconds if found is not None and is_later else None
-        return self._found[shape]
+        begin_seconds = candidate.eligible_at_seconds
+        return max(begin_seconds, self._found[shape] or 0.0) if begin_seconds > self._now_seconds else self._found[shape]
 
 
 def _of_unknown_end(held: Iterable[Held], now_seconds: float) -> set[str]:
@@ -348,6 +353,9 @@ class _Future:
         self.most_without_gpu = MOST_AT_ONCE
         self.predict: PredictSlowdowns = predict_nothing
         self.later: list[tuple[Candidate, set[str]]] = []
+        self.renewals: list[float] = []
+        """Begins of the next periods of quotas."""
+
         # No simulated wait expires, but a job whose wait is limited is still never held back.
         self.waiting = [
             replace(candidate, deadline_seconds=None if candidate.deadline_seconds is None else math.inf)
@@ -366,11 +374,12 @@ class _Future:
         self._assumption: str | None = None
 
     def run(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> dict[str, ExpectedStart]:
-        """Simulate rounds until no job waits, or no end comes that would let one start; return the starts."""
+        """Simulate rounds until no job waits, or nothing comes that would let one start; return the starts."""
+        self.renewals = [each.gpu_hours.renewed_at_seconds for each in quotas.values() if each.gpu_hours is not None]
         while self.waiting or self.later:
             # Each round is the real `admit`; only time is simulated.
             self.start_what_fits(quotas, plan)
-            if not self.ends or not self.advance():
+            if not self.advance():
                 break
         return self.starts
 
@@ -417,17 +426,20 @@ class _Future:
         self.waiting = list(known.values())
 
     def advance(self) -> bool:
-        """Jump to the next end of a job, which lets those that awaited it join the queue, or of the time that one is held back.
+        """Jump to the next time at which a job may start, and let those join that waited for it; return whether there is one.
 
-        Returns:
-            Whether there is any.
+        That is the end of a job, the begin of one that waits for no other, the end of the time that one is held back, or a new
+        period of a quota.
         """
         self.ends.sort(key=lambda end: end[0])
         held_back = [each for each in self.waiting if self._holds_back and may_be_held(each, self._now_seconds)]
-        next_seconds = min([self.ends[0][0], *map(hold_end_seconds, held_back)])
-        if next_seconds == NEVER:
+        begins = [candidate.eligible_at_seconds for candidate, awaited in self.later if not awaited]
+        renewals = self.renewals if self.waiting else ()
+        times = [each for each in (*begins, *map(hold_end_seconds, held_back), *renewals) if each > self._now_seconds]
+        times += [end_seconds for end_seconds, _ in self.ends[:1] if end_seconds != NEVER]
+        if not times:
             return False
-        self._now_seconds = next_seconds
+        self._now_seconds = min(times)
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
             if self._assumption is None and ended.job_id in self._assumed:
@@ -435,12 +447,12 @@ class _Future:
             self._change(ended, -1)
             for _, awaited in self.later:
                 awaited.discard(ended.job_id)
-            self.waiting += [
-                replace(candidate, eligible_at_seconds=self._now_seconds)
-                for candidate, awaited in self.later
-                if not awaited
-            ]
-            self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
+
+        def joins(candidate: Candidate, awaited: Collection[str]) -> bool:
+            return not awaited and candidate.eligible_at_seconds <= self._now_seconds
+
+        self.waiting += [replace(each[0], eligible_at_seconds=self._now_seconds) for each in self.later if joins(*each)]
+        self.later = [each for each in self.later if not joins(*each)]
         return True
 
     def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:

@@ -17,7 +17,7 @@ from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, H
 from pgpu.scheduling.order import Machine, OrderRules
 from pgpu.scheduling.reservations import NEVER, expected_ends
 from pgpu.structs import Struct, field
-from pgpu.units import format_memory
+from pgpu.units import format_memory, format_time
 
 
 class QuotaLimit(Enum):
@@ -75,6 +75,8 @@ class QuotaUsage:
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None:
             return None
+        if self._is_spent(quota, candidate):
+            return QuotaLimit.FULL
         own, wanted = self._owned[candidate.owner_uid], _wanted_bytes(candidate)
         if quota.memory_bytes is not None and own.memory_bytes + wanted > quota.memory_bytes:
             return QuotaLimit.FULL
@@ -106,7 +108,8 @@ class QuotaUsage:
                 since are assumed to stay, so that the job starts once the others have ended.
         """
         quota = self._quotas.get(candidate.owner_uid)
-        if quota is None or candidate.owner_uid in self._kept:
+        # Until the next period the end of no job lets it start.
+        if quota is None or candidate.owner_uid in self._kept or self._is_spent(quota, candidate):
             return
         kept = self._reserve(candidate, quota, since_seconds)
         if kept is not None:
@@ -129,6 +132,12 @@ class QuotaUsage:
         quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
         if limit is QuotaLimit.KEPT and candidate.owner_uid in self._kept:
             return f"waits its turn: its owner's quota is kept for job {self._kept[candidate.owner_uid].job_id}"
+        if quota.gpu_hours is not None and self._is_spent(quota, candidate):
+            hours = quota.gpu_hours
+            return (
+                f"waits for its owner's next {hours.period}, which begins on {format_time(hours.renewed_at_seconds)}:"
+                f" {hours.used:.1f} of {hours.most:g} GPU hours a {hours.period} are used"
+            )
         wanted_bytes = _wanted_bytes(candidate)
         if quota.memory_bytes is not None and wanted_bytes > quota.memory_bytes:
             asked, most = format_memory(wanted_bytes), format_memory(quota.memory_bytes)
@@ -137,6 +146,10 @@ class QuotaUsage:
             return f"waits for its owner's other jobs: {own.jobs} run, and the quota is {quota.jobs}"
         most = format_memory(quota.memory_bytes or 0)
         return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
+
+    def _is_spent(self, quota: Quota, candidate: Candidate) -> bool:
+        hours = quota.gpu_hours
+        return hours is not None and bool(candidate.request.gpu_count) and hours.is_spent(self._now_seconds)
 
     def _reserve(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Reserved | None:
         """Find when its owner's running jobs will have freed enough; None if never, since the quota is too small."""
