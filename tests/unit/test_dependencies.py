@@ -29,28 +29,28 @@ def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXI
 
 def test_a_job_without_others_may_start() -> None:
     found = standing([job("a")], {})
-    assert (found.held, found.doomed) == ({}, {})
+    assert (found.hindered, found.doomed) == ({}, {})
 
 
 @pytest.mark.parametrize("state", [JobState.WAITING, JobState.STARTING, JobState.RUNNING])
 def test_a_job_is_held_while_one_that_it_goes_after_has_not_ended(state: JobState) -> None:
     found = standing([job("a", state=state), job("b", "a")], {})
-    assert found.held == {"b": "waits for the end of job a"}
+    assert found.hindered == {"b": "waits for the end of job a"}
 
 
 def test_how_many_more_it_waits_for_is_told() -> None:
     found = standing([job("a"), job("b"), job("c", "a", "b")], {})
-    assert found.held["c"] == "waits for the end of job a and of 1 more"
+    assert found.hindered["c"] == "waits for the end of job a and of 1 more"
 
 
 def test_a_job_may_start_once_all_ended_well() -> None:
     found = standing([job("b", "a")], ended("a"))
-    assert (found.held, found.doomed) == ({}, {})
+    assert (found.hindered, found.doomed) == ({}, {})
 
 
 def test_one_that_ended_while_its_memory_is_not_free_yet_has_ended() -> None:
     found = standing([job("a", state=JobState.EXITED, exit_code=0), job("b", "a")], {})
-    assert found.held == {}
+    assert found.hindered == {}
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 
 
 def test_of_an_array_so_many_may_start_as_were_asked_for() -> None:
     found = standing([element("a", JobState.RUNNING), element("b"), element("c"), element("d")], {})
-    assert set(found.held) == {"c", "d"}
-    assert "of which 2 may run at a time" in found.held["c"]
+    assert set(found.hindered) == {"c", "d"}
+    assert "of which 2 may run at a time" in found.hindered["c"]
 
 
 def test_an_array_without_a_limit_holds_nobody() -> None:
-    assert not standing([element(name, most=None) for name in "abcdef"], {}).held
+    assert not standing([element(name, most=None) for name in "abcdef"], {}).hindered
 
 
 @st.composite
@@ -108,9 +108,9 @@ def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[J
     known = {each.job_id: each for each in jobs}
     for each in jobs:
         if each.state is not JobState.WAITING:
-            assert each.job_id not in {*found.held, *found.doomed}
+            assert each.job_id not in {*found.hindered, *found.doomed}
             continue
-        may_start = each.job_id not in {*found.held, *found.doomed}
+        may_start = each.job_id not in {*found.hindered, *found.doomed}
         assert may_start == all(known[name].exit_code == 0 for name in each.place.after)
         is_lost = any(
             name in found.doomed or (known[name].state.is_final and known[name].exit_code != 0)

@@ -16,6 +16,9 @@ from pgpu.model import ProcessHolder
 READABLE = selectors.EVENT_READ
 WRITABLE = selectors.EVENT_WRITE
 
+_LONGEST_WAIT_SECONDS = 86_400.0
+"""A timer may be due in months, and `epoll_wait` takes 25 days at most."""
+
 CALM_SECONDS = 2.0
 """See `EventLoop.calm_until`. Longer than the period of what is done each second: a thread that has that to do is not given up."""
 
@@ -121,11 +124,13 @@ class EventLoop:
         self._selector.close()
 
     def timeout_seconds(self) -> float | None:
-        """Return how long it is to the next timer; None if there is none."""
+        """Return how long it is to the next timer, at most a day; None if there is none."""
         # A cancelled timer stays in the heap until it is the first; finding it earlier would cost a search.
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
+        if not self._timers:
+            return None
+        return min(max(0.0, self._timers[0][0] - self.now_seconds()), _LONGEST_WAIT_SECONDS)
 
     def _call_ready(self, timeout_seconds: float | None) -> bool:
         """Call what is ready within a time; return whether anything was."""

@@ -274,7 +274,7 @@ def _find_predecessors(context: EngineContext, word: str, submitter: Submitter) 
 
 def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
     now_seconds, spec = time.time(), element.spec
-    wait_timeout_seconds = element.submission.wait_timeout_seconds
+    wait_timeout_seconds, begin_seconds = element.submission.wait_timeout_seconds, element.submission.begin_at_seconds
     if spec.runtime == "process":  # relative to this process's directory; the agent's is /
         spec = replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
     job = Job(
@@ -287,8 +287,11 @@ def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -
         place=element.place,
         signature=element.submission.signature,
         gpu_model=gpu_model,
+        begin_at_seconds=begin_seconds,
+        held_by_uid=submitter.uid if element.submission.is_held else None,
     )
-    deadline_seconds = None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds
+    waits_from_seconds = max(now_seconds, begin_seconds or 0.0)
+    deadline_seconds = None if wait_timeout_seconds is None else waits_from_seconds + wait_timeout_seconds
     return Entry(job, wait_deadline_seconds=deadline_seconds)
 
 

@@ -1,4 +1,6 @@
-"""Dependencies between jobs: `--after`, which is Slurm's `afterok`, and the number of an array's elements at a time.
+"""What a waiting job waits for besides GPUs: a release, a time, other jobs, or a place of its array.
+
+`--after` is Slurm's `afterok`, `--begin` and `pgpu hold` are Slurm's, `%N` is the number of an array's elements at a time.
 
 A job may start once all its predecessors have ended with exit code 0; as soon as one has ended otherwise, the job is
 cancelled, and so are its successors.
@@ -9,30 +11,37 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pgpu.ledger import JobPeer, LedgerView
 from pgpu.model import JobState
-from pgpu.structs import Struct
+from pgpu.structs import Struct, field
+from pgpu.units import format_time
+
+DEPENDENCY, HELD, BEGIN = "dependency", "held", "begin"
+"""Rules of jobs that may not start, whatever is free: others must end first, a user holds it, its begin has not come."""
 
 
 class DependencyVerdicts(Struct, frozen=True):
     """Waiting jobs that may not start; a job that is in neither mapping may."""
 
-    held: Mapping[str, str]
+    hindered: Mapping[str, str]
     """Reason by id, in one line."""
 
     doomed: Mapping[str, str]
     """Jobs that will never start: reason by id, in one line."""
 
+    dormant: Mapping[str, str] = field(default_factory=dict)
+    """Those of `hindered` that only a release or their begin lets start: `HELD` or `BEGIN` by id."""
 
-def judge(view: LedgerView, waiting: Sequence[JobPeer] | None = None) -> DependencyVerdicts:
-    """Judge every waiting job with dependencies; `waiting` if `LedgerView.conditional` was read already."""
+
+def judge(view: LedgerView, now_seconds: float, waiting: Sequence[JobPeer] | None = None) -> DependencyVerdicts:
+    """Judge every waiting job that may have to wait so; `waiting` if `LedgerView.conditional` was read already."""
     waiting = view.conditional() if waiting is None else waiting
     if not waiting:
         return DependencyVerdicts({}, {})
     named = {job_id for peer in waiting for job_id in peer.place.after}
-    return judge_peers(waiting, view.peers(named), view.granted_of_arrays())
+    return judge_peers(waiting, view.peers(named), view.granted_of_arrays(), now_seconds)
 
 
 def judge_peers(
-    waiting: Sequence[JobPeer], awaited: Mapping[str, JobPeer], granted: Mapping[str, int]
+    waiting: Sequence[JobPeer], awaited: Mapping[str, JobPeer], granted: Mapping[str, int], now_seconds: float = 0.0
 ) -> DependencyVerdicts:
     """Judge waiting jobs.
 
@@ -40,20 +49,24 @@ def judge_peers(
         waiting: Oldest first; no job waits for a younger one.
         awaited: Their predecessors by id; those that the ledger has forgotten are missing.
         granted: How many jobs of each array are granted now, by the array's id.
+        now_seconds: Seconds since the epoch.
     """
     counted: Counter[str | None] = Counter(granted)
-    held: dict[str, str] = {}
+    hindered: dict[str, str] = {}
     doomed: dict[str, str] = {}
+    dormant: dict[str, str] = {}
     # One pass is enough: predecessors are older, so they were judged before. Granted places of an array are counted
     # as they are given, the oldest element first.
     for peer in waiting:
         if why := next(_failures(peer, awaited, doomed), None):
             doomed[peer.job_id] = why
-        elif why := _hindrance(peer, awaited, counted):
-            held[peer.job_id] = why
+        elif found := _hindrance(peer, awaited, counted, now_seconds):
+            rule, hindered[peer.job_id] = found
+            if rule != DEPENDENCY:
+                dormant[peer.job_id] = rule
         else:
             counted[peer.place.array_id] += 1
-    return DependencyVerdicts(held, doomed)
+    return DependencyVerdicts(hindered, doomed, dormant)
 
 
 def failure_text(peer: JobPeer) -> str | None:
@@ -83,12 +96,20 @@ def _failures(peer: JobPeer, awaited: Mapping[str, JobPeer], doomed: Mapping[str
             yield f"a predecessor failed: {why}"
 
 
-def _hindrance(peer: JobPeer, awaited: Mapping[str, JobPeer], granted: Mapping[str | None, int]) -> str | None:
+def _hindrance(
+    peer: JobPeer, awaited: Mapping[str, JobPeer], granted: Mapping[str | None, int], now_seconds: float
+) -> tuple[str, str] | None:
+    """Return the rule that keeps a job, and its reason; None if nothing does."""
+    if peer.held_by_uid is not None:
+        holder = "its owner" if peer.held_by_uid == peer.owner_uid else "an administrator"
+        return HELD, f"held by {holder} until it is released"
     unfinished = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
     if unfinished:
         more = f" and of {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
-        return f"waits for the end of {_label(unfinished[0])}{more}"
+        return DEPENDENCY, f"waits for the end of {_label(unfinished[0])}{more}"
+    if peer.begin_at_seconds is not None and peer.begin_at_seconds > now_seconds:
+        return BEGIN, f"waits for its begin on {format_time(peer.begin_at_seconds)}"
     most = peer.place.array_most_at_once
     if most is not None and granted[peer.place.array_id] >= most:
-        return f"waits for others of its array, of which {most} may run at a time"
+        return DEPENDENCY, f"waits for others of its array, of which {most} may run at a time"
     return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from pgpu.engine.admission.auto_sharing import AutoSharing
-from pgpu.engine.admission.dependencies import DependencyVerdicts, judge
+from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, DependencyVerdicts, judge
 from pgpu.engine.admission.idle_leases import mark_evicted, mark_restarting, regrant
 from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
 from pgpu.engine.admission.situation import Situation, SituationReader
@@ -28,12 +28,12 @@ from pgpu.structs import Struct, field, replace
 NO_CHANGE = Admission((), (), ())
 
 
-HELD, FITS = "held", "fits"
-"""Rules of `Forecast` beside the causes of waits: it waits for other jobs, or starts now."""
+FITS = "fits"
+"""Rule of `Forecast` of a job that starts now, beside the causes of waits and the rules of `dependencies`."""
 
 DOUBTS = FAR, AFTER, KEPT, NO_END, OVERDUE, UNMEASURED = "far", "after", "held", "no end", "overdue", "unmeasured"
-"""Why a start is unknown: behind the jobs that the forecast looks at; after a job whose own start is unknown; held by what has no
-predicted end, such as the limit of its array; no known end makes room; a job before it is past its prediction, or has no
+"""Why a start is unknown: behind the jobs that the forecast looks at; after a job whose own start is unknown; held by a user or by
+what has no predicted end, such as the limit of its array; no known end makes room; a job before it is past its prediction, or has no
 earlier run."""
 
 
@@ -41,13 +41,13 @@ class Forecast(Struct, frozen=True):
     """One waiting job with its outlook."""
 
     position: int | None
-    """From 1 on, in the order of the next round; None if it is held."""
+    """From 1 on, in the order of the next round; None if it waits for other jobs, its begin or a release."""
 
     job: Job
     """With its present reason and its expected start."""
 
     rule: str
-    """The rule that decides: a `Cause`, `HELD` or `FITS`."""
+    """The rule that decides: a `Cause`, a rule of `dependencies`, or `FITS`."""
 
     doubt: str = ""
     """Why its expected start is unknown, one of `DOUBTS`; empty where it rests on earlier runs alone."""
@@ -104,6 +104,11 @@ class RoundOutcome(Struct, frozen=True, dict=True):
         """Ids of the jobs that still wait, for any reason."""
         queued = {candidate.job_id for candidate in self.situation.queue}
         return frozenset(queued - self._leaving_ids).union(self.situation.hindered)
+
+    @cached_property
+    def polled_ids(self) -> frozenset[str]:
+        """Ids of the jobs that still wait for what only another look at the GPUs shows, or for other jobs."""
+        return self.waiting_ids - self.situation.dormant.keys()
 
     @property
     def deadlines_seconds(self) -> Mapping[str, float]:
@@ -250,7 +255,7 @@ class Admissions:
             return self._round(view, snapshot, ())
 
     def read_queue(self, add: Callable[[Decision], None] | None = None) -> list[Forecast]:
-        """Return the waiting jobs in the order of the next round, and behind them those that are held; changes nothing.
+        """Return the waiting jobs in the order of the next round, and behind them those that may not start; changes nothing.
 
         Args:
             add: Stores further jobs, in a copy of the ledger.
@@ -263,7 +268,7 @@ class Admissions:
         with ledger.view() if add is None else ledger.rehearsal(add) as view:
             situation = self.reader.situation(view, snapshot)
             entries = self._context.queue_of(view.live())
-            later = self.reader.later(view, situation.hindered)
+            later = self.reader.later(view, situation)
         waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
         admission = situation.admission(now_seconds)
         idle_count = len(situation.offers) - len(admission.reclaimed)
@@ -286,13 +291,14 @@ class Admissions:
 
         far = {wait.job_id for wait in admission.waits[MOST_JOBS:]}
         joining = {candidate.job_id for candidate, awaited in later if awaited}
+        begins = {job_id for job_id, rule in situation.dormant.items() if rule == BEGIN}
         measured = {each.job_id for each in situation.held if each.duration_seconds is not None}
         jobs = {entry.job.id: entry.job for entry in entries}
 
         def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:
             if (start := starts.get(job.id)) is None:
-                held = AFTER if job.id in joining else KEPT
-                doubt = held if position is None else FAR if job.id in far else NO_END
+                kept = AFTER if job.id in joining else NO_END if job.id in begins else KEPT
+                doubt = kept if position is None else FAR if job.id in far else NO_END
                 return Forecast(position, replace(job, reason=reason), rule, doubt)
             job = replace(
                 job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
@@ -306,8 +312,12 @@ class Admissions:
             forecast(place, job, reasons.get(job.id, "it fits and starts now"), rules.get(job.id, FITS))
             for place, job in enumerate(queue, 1)
         ]
-        held = [job for job in waiting.values() if job.id in situation.hindered]
-        return [*line, *(forecast(None, job, situation.hindered[job.id], HELD) for job in held)]
+        hindered = [job for job in waiting.values() if job.id in situation.hindered]
+        rest = [
+            forecast(None, job, situation.hindered[job.id], situation.dormant.get(job.id, DEPENDENCY))
+            for job in hindered
+        ]
+        return [*line, *rest]
 
     def plan(self) -> None:
         """Plan the queue for the rounds to come, where `objective = makespan`; outside of any transaction, for it takes long.
@@ -411,33 +421,33 @@ def _start(entry: Entry, lease: Lease, supervisor: ProcessHolder | None) -> Entr
     return replace(entry, job=job, supervisor=supervisor)
 
 
-# What follows for waiting jobs from how other jobs ended, before memory counts.
+# What follows for waiting jobs from the time and from how other jobs ended, before memory counts.
 
 
 def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
-    """Cancel jobs that can never start, write the reasons of held ones, and release those without unfinished predecessors.
+    """Cancel jobs that can never start, write the reasons of those that may not start, and release those that may.
 
     The wait of a released job counts from now on.
 
     Args:
         decision: The transaction.
         now_seconds: Seconds since the epoch.
-        gives_up: Jobs past their deadline; cancelled here if they are held.
+        gives_up: Jobs past their deadline; cancelled here if they may not start.
 
     Returns:
         The ids of the cancelled jobs.
     """
     waiting = decision.conditional()
-    found = judge(decision, waiting)
+    found = judge(decision, now_seconds, waiting)
     for job_id, why in found.doomed.items():
         decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
-    if given_up := [late_id for late_id in gives_up if late_id in found.held]:
+    if given_up := [late_id for late_id in gives_up if late_id in found.hindered]:
         for late_id in given_up:
             decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
         # The successors of those given up can never start either.
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     before = {peer.job_id: peer.reason for peer in waiting}
-    decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
+    decision.put_reasons({job_id: why for job_id, why in found.hindered.items() if before[job_id] != why})
     decision.mark_eligible(_released_ids(waiting, found), now_seconds)
     return list(found.doomed)
 
@@ -445,20 +455,20 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
 def has_unsettled_jobs(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
     """Whether `settle` would write anything."""
     waiting = view.conditional()
-    found = judge(view, waiting)
+    found = judge(view, time.time(), waiting)
     reasons = {peer.job_id: peer.reason for peer in waiting}
-    is_stale = any(reasons[held_id] != why for held_id, why in found.held.items()) or bool(
+    is_stale = any(reasons[job_id] != why for job_id, why in found.hindered.items()) or bool(
         _released_ids(waiting, found)
     )
-    return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
+    return bool(found.doomed) or is_stale or any(job_id in found.hindered for job_id in gives_up)
 
 
 def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
-    # In the ledger only held jobs have a reason.
+    # In the ledger only jobs that may not start have a reason.
     return [
         peer.job_id
         for peer in waiting
-        if peer.reason is not None and peer.job_id not in found.held and peer.job_id not in found.doomed
+        if peer.reason is not None and peer.job_id not in found.hindered and peer.job_id not in found.doomed
     ]
 
 

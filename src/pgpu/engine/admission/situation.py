@@ -4,12 +4,13 @@
 `pgpu.scheduling` to it. Nothing here is written.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.auto_sharing import AutoSharing
-from pgpu.engine.admission.dependencies import judge
+from pgpu.engine.admission.dependencies import BEGIN, HELD, judge
 from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
 from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
@@ -77,6 +78,12 @@ class Situation(Struct, frozen=True):
     """How many jobs without a GPU of this queue may run at a time."""
 
     predict: PredictSlowdowns = predict_nothing
+
+    dormant: Mapping[str, str] = field(default_factory=dict)
+    """Those of `hindered` that only a release or their begin lets start: the rule by id."""
+
+    wakes_at_seconds: float = math.inf
+    """The first time at which a begin or a new period of a quota may let a job start, in seconds since the epoch."""
 
     def with_expired_waits(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
         """Return the same situation with the wait of these jobs run out."""
@@ -191,12 +198,17 @@ class SituationReader(Struct):
         under_mps = {(each.signature, each.owner_uid) for each in waiting if each.request.sharing is SharingWish.MPS}
         under_mps |= {(job.signature, job.owner_uid) for entry in holding if _mode(job := entry.job) is SharingMode.MPS}
         self.predictor.read(view, under_mps & calls, snapshot.gpus)
-        hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
+        verdicts = judge(view, now_seconds)
+        hindered = self._short_of_host(waiting, holding) | dict(verdicts.hindered)
         if is_all_closed or (rooms and not open_rooms):
             kept = (each for each in waiting if is_all_closed or each.request.gpu_count)
             hindered = {each.job_id: CLOSED for each in kept} | hindered
         has_preempting = any(each.request.preempts for each in waiting)
         queue = self._queue(waiting, hindered, lasting)
+        dormant = [each for each in waiting if each.job_id in verdicts.dormant] if verdicts.dormant else []
+        begins = [each.eligible_at_seconds for each in dormant if verdicts.dormant[each.job_id] == BEGIN]
+        hours = [each.gpu_hours for each in quotas.values() if each.gpu_hours is not None]
+        renewed = [each.renewed_at_seconds for each in hours if each.is_spent(now_seconds)]
         # One file for each running job is read only where a demand decides something.
         most_free = max((room.free_declared_bytes for room in open_rooms), default=0)
         is_decisive = any(each.request.memory_bytes <= most_free and may_be_held(each, now_seconds) for each in queue)
@@ -218,14 +230,24 @@ class SituationReader(Struct):
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
             },
+            dormant={each.job_id: verdicts.dormant[each.job_id] for each in dormant},
+            wakes_at_seconds=min([*begins, *renewed], default=math.inf),
         )
 
-    def later(self, view: LedgerView, hindered: Collection[str]) -> list[Later]:
-        """Return the hindered jobs that wait for predecessors, each with the ids of those that have not ended."""
+    def later(self, view: LedgerView, situation: Situation) -> list[Later]:
+        """Return the hindered jobs with predecessors or a begin, each with the ids of predecessors that have not ended.
+
+        Not those that a user holds: the time of their release is not known.
+        """
+        hindered, dormant = situation.hindered, situation.dormant
         if not hindered:
             return []
         waiting = [
-            each for each in view.waiting(self.settings.gpu_model) if each.has_predecessors and each.job_id in hindered
+            each
+            for each in view.waiting(self.settings.gpu_model)
+            if each.job_id in hindered
+            and dormant.get(each.job_id) != HELD
+            and (each.has_predecessors or each.job_id in dormant)
         ][:MOST_JOBS]
         after = {job_id: peer.place.after for job_id, peer in view.peers([each.job_id for each in waiting]).items()}
         named = view.peers({job_id for ids in after.values() for job_id in ids})
@@ -269,7 +291,7 @@ class SituationReader(Struct):
             None,
             waiting.owner_uid,
             waiting.eligible_at_seconds,
-            lasting.get((waiting.signature, waiting.owner_uid)),
+            waiting.request.expected_seconds(lasting.get((waiting.signature, waiting.owner_uid))),
             takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
             gpu_uuid=waiting.gpu_uuid,
             batch=None if is_limited else waiting.batch,
@@ -288,7 +310,7 @@ class SituationReader(Struct):
             () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
             0.0 if lease is None else lease.granted_at_seconds,
             compute_of(job),
-            lasting.get(call),
+            job.request.expected_seconds(lasting.get(call)),
             _mode(job),
             job.place.batch,
             demand,

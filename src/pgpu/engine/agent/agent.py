@@ -6,10 +6,12 @@ for a moment, or replaced, finds the same state.
 
 import fcntl
 import gc
+import math
 import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
@@ -160,6 +162,9 @@ class _Agent:
         self._recorder = GpuRecorder(engine)
         self._holding = engine.ledger.cached(self._read_holding)
         self._deadlines = Deadlines()
+        self._wakes_at_seconds = math.inf
+        """When a begin or a new period of a quota may let a job start, in the time of `now_seconds`."""
+
         self._attendants = Attendants(
             self._loop,
             engine,
@@ -191,7 +196,7 @@ class _Agent:
     def run(self) -> None:
         """Run until no job waits or runs and `LINGER_SECONDS` have passed, or until another agent must follow."""
         _allow_many_descriptors()
-        beat(self._loop, self._lock, lambda: not self._outcome.waiting_ids and not self._attendants.ids)
+        beat(self._loop, self._lock, lambda: not self._outcome.polled_ids and not self._attendants.ids)
         self._recover_and_admit()
         self._log_errors(self._attend_containers)
         self._look_timer = self._loop.call_on_beat(self._look_around, PAUSES_SECONDS[-1])
@@ -254,8 +259,11 @@ class _Agent:
         self._round_at_seconds = now_seconds()
         for job_id in self._outcome.granted:
             self._attendants.start(job_id)
+            self._be_needed()
         self._publish_gpus()
         self._deadlines.follow(self._outcome.deadlines_seconds)
+        # By wall time, which may be set: translated anew in each round.
+        self._wakes_at_seconds = now_seconds() + self._outcome.situation.wakes_at_seconds - time.time()
         self._door.close_all_but(self._outcome.waiting_ids)
         self._report_reasons()
         self._watch_holders()
@@ -296,8 +304,9 @@ class _Agent:
             return  # a round is due anyway, which reads all of it
         elif (
             self._deadlines.due()
+            or now_seconds() >= self._wakes_at_seconds
             or (self._outcome.holds_back and now_seconds() - self._round_at_seconds >= HELD_BACK_SECONDS)
-            or self._engine.capacities() != self._outcome.capacities
+            or (self._outcome.polled_ids and self._engine.capacities() != self._outcome.capacities)
         ):
             self._admit()
         else:
@@ -339,10 +348,11 @@ class _Agent:
         if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
             self._containers_at_seconds = now_seconds()
             self._log_errors(self._attend_containers)
-        if not self._outcome.waiting_ids:
+        if not self._outcome.polled_ids:
             self._log_errors(self._check)
-        is_used = self._outcome.waiting_ids or self._attendants.ids or self._watchdog.has_found
-        self._is_resting = self._door.is_kept and not (is_used or self._holding.get())
+        is_used = self._outcome.polled_ids or self._attendants.ids or self._watchdog.has_found
+        is_kept = self._door.is_kept or self._outcome.waiting_ids
+        self._is_resting = bool(is_kept) and not (is_used or self._holding.get())
         pause_seconds = ROUND_SECONDS if self._is_resting else PAUSES_SECONDS[-1]
         self._look_timer = self._loop.call_on_beat(self._look_around, pause_seconds)
 
@@ -391,14 +401,16 @@ class _Agent:
             self._sleep(RETRY_SECONDS)
 
     def _sleep(self, seconds: float | None = None) -> None:
-        """Check after a time; None: when memory may be free for a waiting job, or one's deadline is due."""
+        """Check after a time; None: when memory may be free for a waiting job, or one's deadline or begin is due."""
         if self._timer is not None:
             self._timer.cancel()
         if seconds is None:
-            if not self._outcome.waiting_ids:
+            begin_seconds = max(0.0, self._wakes_at_seconds - now_seconds())
+            seconds = min(self._deadlines.next_seconds(), begin_seconds)
+            if self._outcome.polled_ids:
+                seconds = min(seconds, PAUSES_SECONDS[min(self._checks, len(PAUSES_SECONDS) - 1)])
+            if math.isinf(seconds):
                 return  # `_look_around` checks
-            pause = PAUSES_SECONDS[min(self._checks, len(PAUSES_SECONDS) - 1)]
-            seconds = min(pause, self._deadlines.next_seconds())
         self._timer = self._loop.call_later(seconds, lambda: self._log_errors(self._check))
 
 

@@ -239,5 +239,6 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
             offered_value=None,
             parked_at_seconds=None,
             wanted_at_seconds=None,
+            hit_time_limit=False,
         )
         decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))

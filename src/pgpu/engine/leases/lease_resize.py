@@ -7,6 +7,7 @@ bound before the ledger is written, and one that becomes larger after it, memory
 leaves the job too little, never too much.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -245,8 +246,8 @@ def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: De
         return replace(entry, job=job)
     _refuse_fixed(entry.job, request)
     _refuse_growth_past_quota(decision, entry, request.memory_bytes)
-    held = judge(decision).held
-    queue = [each for each in decision.live() if each.job.gpu_model == job.gpu_model and each.job.id not in held]
+    hindered = judge(decision, time.time()).hindered
+    queue = [each for each in decision.live() if each.job.gpu_model == job.gpu_model and each.job.id not in hindered]
     rooms = {room.gpu.uuid: room for room in snapshot.rooms(queue, headroom)}
     for part in job.lease.slices:
         room = rooms.get(part.gpu_uuid)

@@ -119,7 +119,7 @@ def _ended(context: EngineContext, job: Job, now_seconds: float) -> Job:
             code = read_reaped(places.spool, job.holder)
     if code is None:
         return mark_lost(job, now_seconds)
-    return replace(job, state=JobState.EXITED, exit_code=code, finished_at_seconds=now_seconds)
+    return job.ended(code, now_seconds)
 
 
 def mark_lost(job: Job, now_seconds: float) -> Job:

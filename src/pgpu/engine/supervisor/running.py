@@ -25,9 +25,10 @@ from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.ledger.change_watch import CachedRead
-from pgpu.model import Job, JobState, SharingMode
+from pgpu.model import Job, OnTimeLimit, SharingMode
 from pgpu.runtimes import RunningJob
 from pgpu.structs import replace
+from pgpu.units import format_duration
 
 _TICKS_BETWEEN_SHARES = 60
 """After so many ticks, the share is compared with the jobs beside it, as after the message that each of those sends."""
@@ -89,6 +90,9 @@ class Running:
         self._idle_report: str | None = None
         self._clients = None if engine.mps is None else Clients(engine.mps.daemons, engine.gpus)
         self._mps_report: str | None = None
+        self._limit_timer: Timer | None = None
+        """Set while the job runs on and has not reached its time limit."""
+
         self._ticks = 0
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
@@ -107,6 +111,7 @@ class Running:
         if self._signals:
             self._loop.call_later(0.0, self.on_wake)
         self._loop.call_later(0.0, self._take_turns)
+        self._loop.call_later(0.0, self._watch_limit)
         self._loop.call_later(0.0, self._check_clients_now)
         self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         yield from self._run_until_ended()
@@ -114,7 +119,7 @@ class Running:
         self._arbiter.close()
         self._leaving.close()
         self._verifier.close()
-        for timer in (self._tick_timer, self._kill_timer, self._wake_timer, self._suspend_timer):
+        for timer in (self._tick_timer, self._kill_timer, self._wake_timer, self._suspend_timer, self._limit_timer):
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
@@ -178,7 +183,7 @@ class Running:
             self.job = entry.job
             self._is_stopping |= entry.stop_grace_seconds is not None  # perhaps left to a wake-up after the end
             self.watch.look_at_meters(self.job)
-        peak_bytes = self.watch.observed.peak_bytes or None
+        peak_bytes = self.watch.observed.peak_bytes if self.watch.observed.slice_bytes else None
         if self._is_stopping:
             self._kill()
         elif exit_code and self._clients is not None and self._mps_report is None:
@@ -188,12 +193,13 @@ class Running:
 
         def final(job: Job) -> Job:
             stopped = None if self.suspension.aside is None else self.suspension.aside.stop_reason
-            report = self.watch.violation or self._mps_report or self._idle_report or stopped
+            limited = _limit_report(job) if job.hit_time_limit else None
+            report = self.watch.violation or self._mps_report or self._idle_report or stopped or limited
             reclaimed = None if job.reclaimed_at_seconds is None else RECLAIMED
             job = replace(job, peak_bytes=peak_bytes, warning=report or reclaimed)
             if exit_code is None:
                 return mark_lost(job, now_seconds)
-            return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
+            return job.ended(exit_code, now_seconds)
 
         return final
 
@@ -223,6 +229,8 @@ class Running:
             for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
                 with self._errors_logged():  # A driver that fails for a moment must not end a job.
                     check(job)
+            if self._limit_timer is None:  # it was suspended until now, or the ledger could not be used
+                self._watch_limit()
             if self._ticks % _TICKS_BETWEEN_SHARES == 0:
                 with self._errors_logged():
                     follow_compute(self._engine.enforcer, job, self._engine.paced.get())
@@ -315,12 +323,33 @@ class Running:
         if self._mps_report is not None:
             self._report(self._mps_report, is_end=True)
 
-    def _report(self, warning: str, *, is_end: bool) -> None:
+    def _watch_limit(self) -> None:
+        """Set a timer for the time limit of a job that runs on; at its time, mark the job or stop it."""
+        self._limit_timer = None
+        limit_seconds = self.job.request.time_limit_seconds
+        if limit_seconds is None:
+            return
+        with self._errors_logged():
+            entry = self._entry.get()
+            if entry.job.hit_time_limit or entry.runs_since_seconds is None or entry.stop_grace_seconds is not None:
+                return
+            left_seconds = limit_seconds - entry.run_seconds(time.monotonic())
+            if left_seconds > 0:
+                self._limit_timer = self._loop.call_later(left_seconds, self._watch_limit)
+                return
+            is_end = self.job.request.on_time_limit is OnTimeLimit.STOP
+            self._report(_limit_report(self.job), is_end=is_end, hit_time_limit=True)
+
+    def _report(self, warning: str, *, is_end: bool, hit_time_limit: bool = False) -> None:
         with self._errors_logged(), self._engine.ledger.decision() as decision:
             entry = decision.entry(self._id)
             grace_seconds = entry.stop_grace_seconds
             if is_end and grace_seconds is None:
                 grace_seconds = self._engine.settings.stop_grace_seconds
-            job = replace(entry.job, warning=warning)
+            job = replace(entry.job, warning=warning, hit_time_limit=entry.job.hit_time_limit or hit_time_limit)
             decision.put(replace(entry, job=job, stop_grace_seconds=grace_seconds))
         self._wake_soon()
+
+
+def _limit_report(job: Job) -> str:
+    return f"it has run for its time limit of {format_duration(job.request.time_limit_seconds or 0.0)}"
