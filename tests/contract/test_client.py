@@ -3,6 +3,7 @@
 import io
 import tempfile
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from pgpu.app.client_factory import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Array, Bandwidths, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Array, Bandwidths, Job, JobSpec, JobState, OnTimeLimit, Request, Submission
 from pgpu.units import GIB
 
 LONG = ("sleep", "600")
@@ -151,6 +152,34 @@ def test_what_does_not_fit_waits_with_a_reason_and_can_be_cancelled(client: Clie
     until(lambda: client.job(second.id).job.reason is not None)
     assert state(client, second) is JobState.WAITING
     assert client.stop(second.id, grace_seconds=0).state is JobState.CANCELLED
+
+
+def test_a_held_job_waits_until_it_is_released(client: Client) -> None:
+    spec = JobSpec(SAYS_HI, "process", working_directory="/")
+    [job] = client.submit_all([Submission(spec, Request(2 * GIB), is_held=True)])
+    assert job.held_by_uid is not None
+    until(lambda: (client.job(job.id).job.reason or "").startswith("held by"))
+    assert [(each.rule, each.position) for each in client.queue()] == [("held", None)]
+    assert client.hold([job.id])[0].held_by_uid is not None
+    assert client.release([job.id])[0].held_by_uid is None
+    with pytest.raises(JobNotFoundError):
+        client.hold(["nobody"])
+
+
+def test_a_job_that_runs_cannot_be_held(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    with pytest.raises(RequestError, match="does not wait"):
+        client.hold([job.id])
+
+
+def test_a_begin_and_a_time_limit_are_kept_with_the_job(client: Client) -> None:
+    spec, begin_seconds = JobSpec(LONG, "process", working_directory="/"), time.time() + 1000
+    request = Request(2 * GIB, time_limit_seconds=60.0, on_time_limit=OnTimeLimit.MARK)
+    [job] = client.submit_all([Submission(spec, request, begin_at_seconds=begin_seconds)])
+    found = client.job(job.id).job
+    assert (found.state, found.begin_at_seconds) == (JobState.WAITING, begin_seconds)
+    assert (found.request.time_limit_seconds, found.request.on_time_limit) == (60.0, OnTimeLimit.MARK)
 
 
 def test_what_is_not_granted_in_time_says_so(client: Client) -> None:

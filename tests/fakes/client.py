@@ -15,7 +15,7 @@ from typing import BinaryIO
 from pgpu.advising.advice import Advice, advise
 from pgpu.advising.contention import Constants
 from pgpu.advising.memory_demand import UNKNOWN
-from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, QueueReport, Waste
+from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, QueueReport, UsageReport, Waste
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
 from pgpu.engine.history.usage_history import waste_of
@@ -51,6 +51,7 @@ GPU = Gpu(
     is_simulated=True,
 )
 NOW_SECONDS = 1_700_000_000.0
+OWNER_UID = 0
 
 
 @dataclass
@@ -74,6 +75,7 @@ class FakeClient(Client):
     waits: list[float | None] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    usages: list[UsageReport] = field(default_factory=list)
     series: list[GpuSeries] = field(default_factory=list)
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
@@ -92,10 +94,20 @@ class FakeClient(Client):
         if any(job.spec.name == spec.name and not job.state.is_final for job in self.stored.values() if spec.name):
             raise RequestError(f"a job named {spec.name} exists")
         job = Job(
-            element.job_id, spec, request, JobState.WAITING, NOW_SECONDS, place=element.place, gpu_model="rtx-3090"
+            element.job_id,
+            spec,
+            request,
+            JobState.WAITING,
+            NOW_SECONDS,
+            place=element.place,
+            gpu_model="rtx-3090",
+            begin_at_seconds=element.submission.begin_at_seconds,
+            held_by_uid=OWNER_UID if element.submission.is_held else None,
         )
         if any(not self.stored[job_id].state.is_final for job_id in element.place.after):
             self.stored[job.id] = replace(job, reason="waits for the end of others")
+        elif job.held_by_uid is not None or job.begin_at_seconds is not None:
+            self.stored[job.id] = replace(job, reason="held by its owner until it is released")
         else:
             self._reclaim(request)
             self.stored[job.id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
@@ -141,11 +153,31 @@ class FakeClient(Client):
 
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         waiting = [job for job in self.stored.values() if job.state is JobState.WAITING]
-        held = [job for job in waiting if any(not self.stored[name].state.is_final for name in job.place.after)]
-        line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job not in held]
+        kept = {
+            job.id: "held" if job.held_by_uid is not None else "dependency"
+            for job in waiting
+            if job.held_by_uid is not None or any(not self.stored[name].state.is_final for name in job.place.after)
+        }
+        line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job.id not in kept]
         reports = itertools.starmap(QueueReport, enumerate(line, 1))
         known = [replace(each, rule="memory", is_start_known=True) for each in reports]
-        return [*known, *(QueueReport(None, job, "held") for job in held)]
+        return [*known, *(QueueReport(None, job, kept[job.id]) for job in waiting if job.id in kept)]
+
+    def hold(self, jobs: Sequence[str]) -> Sequence[Job]:
+        return self._set_holder(jobs, OWNER_UID, "held by its owner until it is released")
+
+    def release(self, jobs: Sequence[str]) -> Sequence[Job]:
+        return self._set_holder(jobs, None, "no room")
+
+    def _set_holder(self, jobs: Sequence[str], uid: int | None, reason: str) -> Sequence[Job]:
+        found = [self._find(report.job.id) for word in jobs for report in self.members(word)]
+        if idle := [job for job in found if job.state is not JobState.WAITING]:
+            raise RequestError(f"job {idle[0].id} does not wait: it is {idle[0].state.value}")
+        self.stored |= {job.id: replace(job, held_by_uid=uid, reason=reason) for job in found}
+        return [self.stored[job.id] for job in found]
+
+    def usage(self, since_seconds: float, uid: int | None = None) -> Sequence[UsageReport]:
+        return [each for each in self.usages if uid in {None, each.usage.uid}]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         ids = [report.job.id for name in jobs for report in self.members(name)]

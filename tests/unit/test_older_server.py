@@ -39,3 +39,17 @@ def test_jobs_that_an_older_server_took_without_their_sharing_mode_are_cancelled
     with pytest.raises(NodeError, match="older than this command"):
         client.submit_all(asked)
     assert len(server.cancelled) == 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Submission(SPEC, Request(GIB), begin_at_seconds=5e9),
+        Submission(SPEC, Request(GIB), is_held=True),
+    ],
+)
+def test_nor_are_jobs_that_it_would_start_at_once_though_they_were_to_wait(asked: Submission) -> None:
+    server = OldServer()
+    with pytest.raises(NodeError, match="older than this command"):
+        HttpClient(server).submit_all([asked])  # type: ignore[arg-type] # likewise
+    assert len(server.cancelled) == 1

@@ -3,6 +3,6 @@
 from pgpu.client.protocol import Client
 from pgpu.engine.history.usage_records import CallHistory, Waste
 from pgpu.engine.watch.gpu_time import GpuTime
-from pgpu.services.messages import GpuReport, JobReport, QueueReport
+from pgpu.services.messages import GpuReport, JobReport, QueueReport, UsageReport
 
-__all__ = ["CallHistory", "Client", "GpuReport", "GpuTime", "JobReport", "QueueReport", "Waste"]
+__all__ = ["CallHistory", "Client", "GpuReport", "GpuTime", "JobReport", "QueueReport", "UsageReport", "Waste"]

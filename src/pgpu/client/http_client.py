@@ -76,12 +76,15 @@ class HttpClient(RemoteService, Client, routes=(*JOB_ROUTES, *GPU_ROUTES)):
         key = secrets.token_hex(16)
         ask = Ask(tuple(submissions), key, sender.environment, sender.inherited, self._simulate)
         jobs = self.submit_batch(ask)
-        # A server skips fields that it does not have. Jobs without these would share a GPU in a way that was not requested.
-        if {_sharing_fields(each.request) for each in submissions} != {_sharing_fields(job.request) for job in jobs}:
+        # A server skips fields that it does not have. Jobs without these would run in a way, or at a time, that was not requested.
+        wanted = {(*_binding_fields(each.request), each.begin_at_seconds, each.is_held) for each in submissions}
+        got = {(*_binding_fields(job.request), job.begin_at_seconds, job.held_by_uid is not None) for job in jobs}
+        if wanted != got:
             self._transport.ask("POST", f"{JOB_ROOT}/cancel", Cancel(tuple(job.id for job in jobs), 0.0))
             raise NodeError(
-                "the server is older than this command and knows nothing of how jobs share a GPU; nothing was submitted",
-                hint="update the server, or leave out --strict, --sharing, --oversubscribe and --preempt",
+                "the server is older than this command and does not know one of its options; nothing was submitted",
+                hint="update the server, or leave out --strict, --sharing, --oversubscribe, --preempt, --time-limit, --begin"
+                " and --hold",
             )
         return jobs
 
@@ -162,8 +165,9 @@ class HttpClient(RemoteService, Client, routes=(*JOB_ROUTES, *GPU_ROUTES)):
         )
 
 
-def _sharing_fields(request: Request) -> tuple[object, ...]:
-    return request.is_strict, request.sharing, request.oversubscribes, request.preempts, request.measures
+def _binding_fields(request: Request) -> tuple[object, ...]:
+    sharing = (request.is_strict, request.sharing, request.oversubscribes, request.preempts, request.measures)
+    return (*sharing, request.time_limit_seconds, request.on_time_limit)
 
 
 class GrantWatch:

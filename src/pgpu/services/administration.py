@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pgpu.engine.context import EngineContext
 from pgpu.errors import RequestError
 from pgpu.ledger import ALL_GPUS, Tokens
+from pgpu.model import GpuHours
 from pgpu.scheduling import Quota
 from pgpu.services.access import Caller
 from pgpu.services.messages import NewToken, TokenReport, UserQuota
@@ -21,6 +22,7 @@ _PREFIX = "pgpu"
 # 4294967295 is -1 in system calls such as setreuid(2), where it stands for no change.
 _LARGEST_UID = (1 << 32) - 2
 _LARGEST_WEIGHT = 1e6
+_MOST_GPU_HOURS = 1e9
 
 
 class AdministrationService:
@@ -39,10 +41,15 @@ class AdministrationService:
         """List the quotas by UID; a user without one may hold as much as there is."""
         with self._engine.ledger.view() as view:
             found = view.quotas()
-        return [UserQuota(uid, each.memory_bytes, each.jobs, each.weight) for uid, each in sorted(found.items())]
+        return [
+            UserQuota(uid, each.memory_bytes, each.jobs, each.weight, hours.most, hours.period, hours.used)
+            if (hours := each.gpu_hours) is not None
+            else UserQuota(uid, each.memory_bytes, each.jobs, each.weight)
+            for uid, each in sorted(found.items())
+        ]
 
     def set_quota(self, quota: UserQuota) -> None:
-        """Set what a user may hold from now on; running jobs continue.
+        """Set what a user may hold and use from now on; running jobs continue.
 
         Raises:
             RequestError: A value is out of range.
@@ -52,9 +59,12 @@ class AdministrationService:
             raise RequestError("a weight is a number above 0", hint="2 gives twice the share of others")
         if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
             raise RequestError("a quota is not below 0")
+        if quota.gpu_hours is not None and not 0 <= quota.gpu_hours <= _MOST_GPU_HOURS:
+            raise RequestError(f"{quota.gpu_hours:g} is no number of GPU hours", hint="0 or more")
         # `deciding` wakes the agents: with a larger quota a waiting job may start now.
         with self._engine.deciding() as decision:
-            decision.put_quota(quota.uid, Quota(quota.memory_bytes, quota.jobs, quota.weight))
+            hours = None if quota.gpu_hours is None else GpuHours(quota.gpu_hours, quota.period)
+            decision.put_quota(quota.uid, Quota(quota.memory_bytes, quota.jobs, quota.weight, hours))
 
     def remove_quota(self, uid: int) -> None:
         """Remove a user's quota."""

@@ -8,7 +8,7 @@ Every method blocks on the ledger or on GPUs, so a server runs it in a thread. N
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count, islice
 from typing import TYPE_CHECKING
@@ -22,12 +22,24 @@ from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.watch.gpu_time import read_samples, time_shares
-from pgpu.errors import CapacityError, JobNotFoundError, RequestError
-from pgpu.ledger import Entry, GpuHistory
-from pgpu.model import ANONYMOUS, GpuSeries, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
+from pgpu.errors import AccessError, CapacityError, JobNotFoundError, RequestError
+from pgpu.ledger import Decision, Entry, GpuHistory
+from pgpu.model import (
+    ANONYMOUS,
+    GpuSeries,
+    Job,
+    JobSpec,
+    JobState,
+    Lease,
+    Outsider,
+    Profile,
+    Request,
+    Resize,
+    UserUsage,
+)
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
-from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport
+from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport, UsageReport
 from pgpu.structs import replace
 
 if TYPE_CHECKING:
@@ -221,7 +233,7 @@ class JobService:
         return found, 0.0
 
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
-        """List the caller's waiting jobs in the order of admission, the held ones last."""
+        """List the caller's waiting jobs in the order of admission, those that may not start last."""
         self._recover()
         engine = self.engines.simulated(simulate)
         with engine.ledger.view() as view:
@@ -254,6 +266,50 @@ class JobService:
         # All in one transaction, after all names were found: an unknown one leaves the others running.
         self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
         return [entry.job for entry in self.ledger.entries_of(list(ids))]
+
+    def hold(self, jobs: Sequence[str]) -> Sequence[Job]:
+        """Hold waiting jobs, and of arrays those that wait: none of them starts before it is released.
+
+        A job that an administrator holds is released by administrators alone.
+
+        Raises:
+            RequestError: One of them does not wait; nothing was changed.
+        """
+        uid, is_admin = self.caller.uid, self.caller.is_admin
+        return self._change_waiting(jobs, lambda decision, ids: decision.hold(ids, uid, takes_over=is_admin))
+
+    def release(self, jobs: Sequence[str]) -> Sequence[Job]:
+        """Let held jobs start again; their wait counts from now on.
+
+        Raises:
+            AccessError: An administrator holds one of them, and the caller is none; nothing was changed.
+            RequestError: One of them does not wait; nothing was changed.
+        """
+
+        def release(decision: Decision, ids: Sequence[str]) -> None:
+            for entry in () if self.caller.is_admin else decision.entries_of(ids):
+                if entry.job.held_by_uid not in {None, self.caller.uid}:
+                    raise AccessError(f"job {entry.job.id} is held by an administrator", hint="ask for its release")
+            decision.release_held(ids, time.time())
+
+        return self._change_waiting(jobs, release)
+
+    def _change_waiting(self, words: Sequence[str], change: Callable[[Decision, Sequence[str]], None]) -> Sequence[Job]:
+        """Change the waiting jobs that words stand for in one transaction, wake the agents, and return the jobs."""
+        self._recover()
+        with self.engines.own.deciding() as decision:
+            ids: dict[str, None] = {}
+            for word in words:
+                members = decision.entries_of(self.ledger.members(word, self.caller.sees_uid))
+                for entry in members:
+                    self.caller.check_sees(entry.job)
+                waiting = [entry.job.id for entry in members if entry.job.state is JobState.WAITING]
+                if not waiting:
+                    first = members[0].job
+                    raise RequestError(f"job {first.id} does not wait: it is {first.state.value}")
+                ids |= dict.fromkeys(waiting)
+            change(decision, list(ids))
+            return [entry.job for entry in decision.entries_of(list(ids))]
 
     def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
         """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""
@@ -411,6 +467,26 @@ class JobService:
 
         return read_waste(self.engines.own, self.caller.sees_uid)
 
+    def usage(self, since_seconds: float, uid: int | None = None) -> Sequence[UsageReport]:
+        """Return what each user has used since a time, in whole hours, with the quota of GPU hours; of others only for administrators.
+
+        Args:
+            since_seconds: Seconds since the epoch.
+            uid: Only of this user; None for every visible one that used anything.
+        """
+        if not 0 <= since_seconds <= _LAST_SECONDS:
+            raise RequestError(f"{since_seconds} is no time", hint="in seconds since the epoch")
+        if uid is not None and not self.caller.sees(uid):
+            raise AccessError("the usage of other users is for administrators", hint="leave --user out")
+        asked = uid if uid is not None else self.caller.sees_uid
+        with self.ledger.view() as view:
+            found, quotas = view.accounts.usage(since_seconds, asked), view.quotas()
+        if asked is not None:
+            found.setdefault(asked, UserUsage(asked))
+        return [
+            UsageReport(each, quotas[uid].gpu_hours if uid in quotas else None) for uid, each in sorted(found.items())
+        ]
+
     def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
         """Return the minutes of each GPU, or of one, since a time of the last week; all queues of this state directory have one history."""
         if not 0 <= since_seconds <= _LAST_SECONDS:
@@ -505,16 +581,17 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
         NodeError: Its meter cannot be read.
     """
     lease = entry.job.lease if entry.is_lease_held else None
+    run_seconds = entry.run_seconds(time.monotonic())
     if lease is None:
-        return JobReport(entry.job, ())
+        return JobReport(entry.job, (), run_seconds=run_seconds)
     # Samples and turns are files in the runtime directory, written by the agent: no GPU is read here.
     samples = read_samples(engine.places(entry.job.id).time_samples)
-    time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
+    shares = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:
         from pgpu.engine.watch.turn_arbiter import add_turn
 
-        time = tuple(add_turn(engine.settings, entry.job.id, each) for each in time)
-    return JobReport(entry.job, tuple(engine.enforcer.use(lease)), time)
+        shares = tuple(add_turn(engine.settings, entry.job.id, each) for each in shares)
+    return JobReport(entry.job, tuple(engine.enforcer.use(lease)), shares, run_seconds=run_seconds)
 
 
 def _anonymous_report(entry: Entry) -> JobReport:

@@ -6,7 +6,19 @@ changes the interface that generated clients see.
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import GpuTime
-from pgpu.model import Gpu, GpuSensors, Job, Outsider, Profile, SharingMode, Submission, VersionState
+from pgpu.model import (
+    Gpu,
+    GpuHours,
+    GpuSensors,
+    Job,
+    Outsider,
+    Period,
+    Profile,
+    SharingMode,
+    Submission,
+    UserUsage,
+    VersionState,
+)
 from pgpu.structs import Struct
 
 END_HEADER = "Pgpu-Log-Offset"
@@ -40,6 +52,12 @@ class Cancel(Struct, frozen=True):
     jobs: tuple[str, ...]
     grace_seconds: float
     """Between SIGTERM and SIGKILL for those that run."""
+
+
+class JobNames(Struct, frozen=True):
+    """Several jobs or arrays."""
+
+    jobs: tuple[str, ...]
 
 
 class Wait(Struct, frozen=True):
@@ -93,13 +111,28 @@ class Together(Struct, frozen=True):
 
 
 class UserQuota(Struct, frozen=True):
-    """What one user may hold at a time; None for no limit."""
+    """What one user may hold at a time, and use in a period; None for no limit."""
 
     uid: int
     memory_bytes: int | None = None
     jobs: int | None = None
     weight: float = 1.0
     """Of the user's share where several users wait; above 0."""
+
+    gpu_hours: float | None = None
+    """Of each period. Once they are spent no job with a GPU starts; running ones go on."""
+
+    period: Period = Period.WEEK
+
+    used_gpu_hours: float = 0.0
+    """Of this period; only in answers."""
+
+
+class UsageReport(Struct, frozen=True):
+    """What one user has used, and the user's quota of GPU hours."""
+
+    usage: UserUsage
+    quota: GpuHours | None = None
 
 
 class TokenReport(Struct, frozen=True):
@@ -217,18 +250,22 @@ class JobReport(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     """Index of each slice's GPU as nvidia-smi prints it, such as `0` or `0:2`; empty where no agent of the queue lives."""
 
+    run_seconds: float = 0.0
+    """How long it has run, without time in which it was suspended or parked."""
+
 
 class QueueReport(Struct, frozen=True):
     """One waiting job as `pgpu queue` shows it."""
 
     position: int | None
-    """From 1 on, in the order of admission; None for a job that waits for other jobs first."""
+    """From 1 on, in the order of admission; None for a job that waits for other jobs, its begin or a release first."""
 
     job: Job
     """With its current reason and expected start."""
 
     rule: str = ""
-    """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, crowd, held or fits."""
+    """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, crowd, dependency, begin,
+    held or fits."""
 
     is_start_known: bool = False
     """Whether the expected start rests on earlier runs alone, and on no assumed duration."""

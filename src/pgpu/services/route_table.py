@@ -29,6 +29,7 @@ from pgpu.services.messages import (
     Bearer,
     Cancel,
     GpuReport,
+    JobNames,
     JobReport,
     Judgement,
     LeaseOffer,
@@ -42,6 +43,7 @@ from pgpu.services.messages import (
     Stop,
     Together,
     TokenReport,
+    UsageReport,
     UserQuota,
     Window,
 )
@@ -93,6 +95,8 @@ JOB_ROUTES = (
         "dry_run", "POST", f"{JOB_ROOT}/dry-run", tuple[QueueReport, ...], value=Ask, operation="rehearse_batch"
     ),
     ServiceRoute("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
+    ServiceRoute("hold", "POST", f"{JOB_ROOT}/hold", tuple[Job, ...], JobNames),
+    ServiceRoute("release", "POST", f"{JOB_ROOT}/release", tuple[Job, ...], JobNames),
     ServiceRoute("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
     ServiceRoute("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),
     ServiceRoute("stop", "POST", f"{JOB_ROOT}/{{job}}/stop", Job, Stop, operation="request_stop"),
@@ -114,6 +118,7 @@ GPU_ROUTES = (
     ServiceRoute("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
     ServiceRoute("gpu_history", "GET", "/v1/gpu-history", tuple[GpuSeries, ...], query=("since_seconds", "gpu_uuid")),
     ServiceRoute("waste", "GET", "/v1/waste", tuple[Waste, ...]),
+    ServiceRoute("usage", "GET", "/v1/usage", tuple[UsageReport, ...], query=("since_seconds", "uid")),
 )
 
 ADMIN_ROUTES = (
