@@ -39,6 +39,7 @@ from pgpu.server.dashboard.job_output import MOST_LINE_BYTES, log_text, output_o
 from pgpu.server.dashboard.picture import Picture, PictureReader, command_text, printable
 from pgpu.server.dashboard.routes import page_routes
 from pgpu.server.dashboard.sign_in import CODE_SECONDS, COOKIE, CodeSignIn, LoginCodes, SessionKey, until_signed_out
+from pgpu.server.metrics import _job_metrics
 from pgpu.server.peer_credentials import PeerCredentials, PeerHttpProtocol
 from pgpu.services.access import Caller, Identity
 from pgpu.services.administration import AdministrationService
@@ -674,6 +675,19 @@ def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
         (3, 1_000_000_000, "memory", None, 5_000_000_000),
         (4, None, "memory", None, 5_000_000_000),
     ]
+
+
+def test_a_held_job_is_marked_for_its_owner_and_counts_neither_as_waiting_nor_in_the_oldest_wait(
+    tmp_path: Path,
+) -> None:
+    service, ids = waiting(tmp_path, ("a",), ("b",))
+    service.hold(ids[:1])
+    rows = [row for _, row in PictureReader(service).read().own.values()]
+    assert [row[19] for row in rows] == [True, False]
+    jobs = [service.find(job_id).job for job_id in ids]
+    begins = replace(jobs[1], begin_at_seconds=4e9)
+    oldest = {each.name: each for each in _job_metrics([replace(jobs[0], created_at_seconds=1.0), begins])}
+    assert oldest["pgpu_queue_oldest_wait_seconds"].samples[0].value == 0.0
 
 
 def test_jobs_that_ended_leave_the_reader_and_no_other_process_gives_their_numbers(tmp_path: Path) -> None:

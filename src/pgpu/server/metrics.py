@@ -151,13 +151,14 @@ def _job_metrics(jobs: Sequence[Job]) -> Iterator[Metric]:
         if not state.is_final:
             family.add_metric((state.value,), tally[state])
     yield family
-    warned = sum(job.warning is not None for job in jobs)
+    warned = sum(job.warning is not None and not job.hit_time_limit for job in jobs)
     yield GaugeMetricFamily(
         "pgpu_jobs_over_slice", "Running jobs that the driver saw holding more than their slice.", warned
     )
-    waits = [time.time() - job.created_at_seconds for job in jobs if job.state is JobState.WAITING]
+    waiting = [job for job in jobs if job.state is JobState.WAITING and job.held_by_uid is None]
+    waits = [time.time() - max(job.created_at_seconds, job.begin_at_seconds or 0.0) for job in waiting]
     yield GaugeMetricFamily(
-        "pgpu_queue_oldest_wait_seconds", "How long the job that waits longest has waited.", max(waits, default=0.0)
+        "pgpu_queue_oldest_wait_seconds", "How long the job that waits longest has waited.", max([0.0, *waits])
     )
 
 

@@ -192,6 +192,7 @@ class PictureReader:
             "" if wait is None else wait.rule,
             None if wait is None else _whole(wait.not_before_seconds),
             None if wait is None else _whole(wait.by_seconds),
+            job.state is JobState.WAITING and job.held_by_uid is not None,
         )
         if job.state is JobState.RUNNING or job.state.is_final:
             self._rows.pop(number, None)

@@ -3,7 +3,7 @@
 import { Chart, daysOf, pointsOf } from "./chart.js";
 import { duration, element, GIB, gib, setText, short } from "./format.js";
 import { GpuCards } from "./gpus.js";
-import { ageOf, JobTable } from "./jobs.js";
+import { ageOf, JobTable, stateOf } from "./jobs.js";
 import { QueueList } from "./queue.js";
 import { GPU, JOB, OWN, State } from "./state.js";
 import { Stream } from "./stream.js";
@@ -204,7 +204,7 @@ function showFacts() {
   const job = state.jobs.get(opened.number), own = state.own.get(opened.number);
   if (!job) return;
   setText(at("details-title"), own ? own[OWN.name] || own[OWN.id] : "Another user's job");
-  const now = Date.now() / 1000, facts = [["State", job[JOB.state] + (own?.[OWN.exitCode] ? `, exit code ${own[OWN.exitCode]}` : "")], ["GPU", job[JOB.gpus].join(", ") || "none yet"], ["Slice", `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` on each of ${job[JOB.count]} GPUs` : ""}`]];
+  const now = Date.now() / 1000, facts = [["State", stateOf({ job, own }) + (own?.[OWN.exitCode] ? `, exit code ${own[OWN.exitCode]}` : "")], ["GPU", job[JOB.gpus].join(", ") || "none yet"], ["Slice", `${gib(job[JOB.memory])} GiB${job[JOB.count] > 1 ? ` on each of ${job[JOB.count]} GPUs` : ""}`]];
   if (own) {
     facts.push(["Used", `${gib(own[OWN.used])} GiB, at most ${gib(own[OWN.peak])}`], ["User", own[OWN.user]], ["Age", ageOf(own, now)], ["Id", own[OWN.id]], ["Command", own[OWN.command]]);
     if (own[OWN.reason]) facts.push(["Why", own[OWN.reason]]);

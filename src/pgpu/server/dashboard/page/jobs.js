@@ -12,7 +12,7 @@ const SETTLED_MS = 200;
 const ORDER = { running: 0, starting: 1, waiting: 2, failed: 3, exited: 4, cancelled: 5 };
 const COLUMNS = [
   { name: "Name", text: (row) => (row.own ? row.own[OWN.name] || row.own[OWN.id] : "another user's") },
-  { name: "State", text: (row) => row.job[JOB.state], sort: (row) => ORDER[row.job[JOB.state]] },
+  { name: "State", text: stateOf, sort: (row) => ORDER[row.job[JOB.state]] },
   { name: "User", kind: "low", text: (row) => row.own?.[OWN.user] ?? "–" },
   { name: "GPU", kind: "number", text: (row) => row.job[JOB.gpus].join(", ") || "–", sort: (row) => parseInt(row.job[JOB.gpus][0] ?? 1e6) },
   { name: "Used / slice", kind: "number", text: (row) => `${row.own && row.own[OWN.used] !== null ? `${gib(row.own[OWN.used])} / ` : ""}${gib(row.job[JOB.memory])}${row.job[JOB.count] > 1 ? ` × ${row.job[JOB.count]}` : ""}`, sort: (row) => row.job[JOB.memory] },
@@ -20,6 +20,10 @@ const COLUMNS = [
   { name: "Age", kind: "number low", text: (row, now) => ageOf(row.own, now), sort: (row) => -(row.own?.[OWN.started] ?? row.own?.[OWN.created] ?? 0) },
   { name: "Reason or command", kind: "lowest", text: (row) => row.own?.[OWN.reason] || row.own?.[OWN.command] || "" },
 ];
+
+export function stateOf(row) {
+  return row.own?.[OWN.isHeld] ? "held" : row.job[JOB.state];
+}
 
 export function ageOf(own, now) {
   if (!own) return "–";
@@ -130,7 +134,7 @@ export class JobTable {
   matches(row) {
     if (!this.words.length) return true;
     const { job, own } = row;
-    const text = `${job[JOB.state]} gpu${job[JOB.gpus].join(" gpu")} ${own ? `${own[OWN.name]} ${own[OWN.id]} ${own[OWN.user]} ${own[OWN.command]}` : ""}`.toLowerCase();
+    const text = `${stateOf(row)} ${job[JOB.state]} gpu${job[JOB.gpus].join(" gpu")} ${own ? `${own[OWN.name]} ${own[OWN.id]} ${own[OWN.user]} ${own[OWN.command]}` : ""}`.toLowerCase();
     return this.words.every((word) => text.includes(word));
   }
 

@@ -4,7 +4,7 @@ export const GPU = { uuid: 0, place: 1, name: 2, memory: 3, used: 4, granted: 5,
 export const JOB = { number: 0, state: 1, memory: 2, count: 3, gpus: 4 };
 export const OWN = {
   number: 0, id: 1, name: 2, user: 3, command: 4, created: 5, started: 6, finished: 7,
-  used: 8, peak: 9, share: 10, reservedShare: 11, position: 12, reason: 13, expected: 14, exitCode: 15, rule: 16, notBefore: 17, by: 18,
+  used: 8, peak: 9, share: 10, reservedShare: 11, position: 12, reason: 13, expected: 14, exitCode: 15, rule: 16, notBefore: 17, by: 18, isHeld: 19,
 };
 
 const TABLES = ["gpus", "jobs", "own"];
