@@ -32,7 +32,7 @@ EXIT_CODES = (
         exits.WRONG_USAGE,
         "`ps`, `queue`, `gpus`, `history`: wrong options; `function invoke`: the function refused the request",
     ),
-    (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
+    (exits.NOT_GRANTED_IN_TIME, "not granted in time, or stopped at its time limit"),
     (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
     (exits.NOT_EXECUTABLE, "the command cannot be executed"),
     (exits.NOT_FOUND, "the command does not exist"),

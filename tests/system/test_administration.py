@@ -60,12 +60,48 @@ def reason(user: User, job_id: str) -> str:
     return str(next(row["job"]["reason"] for row in rows if row["job"]["id"] == job_id))
 
 
+def test_spent_gpu_hours_keep_a_users_new_jobs_and_no_other_user_sees_them(
+    world: UserWorld, admin: Callable[..., str]
+) -> None:
+    alice, bob = world.user(), world.user()
+    with sleeping(alice, GIB) as running:
+        alice.until(running, "running")
+        admin("quota", str(alice.uid), "--gpu-hours", "0", "--per", "day")
+        with sleeping(alice, GIB) as waits, sleeping(bob, GIB) as others:
+            bob.until(others, "running")
+            assert "of 0 GPU hours a day are used" in reason(alice, waits)
+            alice.until(running, "running")
+            [own] = alice.ask("GET", "/v1/usage?since_seconds=0").value
+            assert (own["usage"]["uid"], own["quota"]["most"], own["quota"]["period"]) == (alice.uid, 0, "day")
+            assert own["usage"]["gpu_seconds"] > 0
+            assert bob.ask("GET", f"/v1/usage?since_seconds=0&uid={alice.uid}").status == 403
+            assert {each["usage"]["uid"] for each in bob.ask("GET", "/v1/usage?since_seconds=0").value} == {bob.uid}
+            admin("quota", str(alice.uid), "--gpu-hours", "100")
+            alice.until(waits, "running")
+    admin("quota", str(alice.uid), "--remove")
+
+
+def test_a_user_releases_own_holds_and_none_of_the_administrators(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice, bob = world.user(), world.user()
+    admin("drain")
+    with sleeping(alice, GIB) as job:
+        assert bob.ask("POST", "/v1/jobs/hold", {"jobs": [job]}).status == 404
+        assert alice.ask("POST", "/v1/jobs/hold", {"jobs": [job]}).value[0]["held_by_uid"] == alice.uid
+        assert alice.ask("POST", "/v1/jobs/release", {"jobs": [job]}).value[0]["held_by_uid"] is None
+        assert world.root.ask("POST", "/v1/jobs/hold", {"jobs": [job]}).value[0]["held_by_uid"] == 0
+        refused = alice.ask("POST", "/v1/jobs/release", {"jobs": [job]})
+        assert (refused.status, refused.value["error"]["kinds"][0]) == (403, "AccessError")
+        admin("drain", "--end")
+        assert world.root.ask("POST", "/v1/jobs/release", {"jobs": [job]}).status == 200
+        alice.until(job, "running")
+
+
 def test_more_than_a_users_quota_waits_and_others_go_on(world: UserWorld, admin: Callable[..., str]) -> None:
     alice, bob = world.user(), world.user()
     admin("quota", str(alice.uid), "--memory", "2GiB")
-    assert json.loads(admin("quota", "--json"))["quotas"] == [
-        {"uid": alice.uid, "memory_bytes": 2 * GIB, "jobs": None, "weight": 1.0}
-    ]
+    quota = {"uid": alice.uid, "memory_bytes": 2 * GIB, "jobs": None, "weight": 1.0}
+    hours = {"gpu_hours": None, "period": "week", "used_gpu_hours": 0.0}
+    assert json.loads(admin("quota", "--json"))["quotas"] == [{**quota, **hours}]
     with sleeping(alice, 2 * GIB) as first, sleeping(alice, GIB) as second, sleeping(bob, 4 * GIB) as others:
         alice.until(first, "running")
         bob.until(others, "running")
@@ -210,6 +246,8 @@ def test_bad_words_of_the_administrator_get_one_line_and_change_nothing(world: U
         ["quota", "no-such-user", "--jobs", "1"],
         ["quota", "nobody", "--jobs", "-1"],
         ["quota", "nobody", "--weight", "0"],
+        ["quota", "nobody", "--gpu-hours", "-1"],
+        ["quota", "nobody", "--gpu-hours", "1", "--per", "year"],
         ["exclude", "GPU-of-nobody"],
         ["exclude", "GPU-of-nobody", "--end"],
         ["drain", "--end"],

@@ -23,8 +23,9 @@ from pgpu.cli.output.plain_table import Column, FittedTable
 from pgpu.cli.output.waits import DOUBTS, RULES, start_basis
 from pgpu.client import JobReport, QueueReport
 from pgpu.enforcement import SliceUse
+from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, HELD
 from pgpu.engine.admission.rounds import DOUBTS as FORECAST_DOUBTS
-from pgpu.engine.admission.rounds import FITS, HELD
+from pgpu.engine.admission.rounds import FITS
 from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
 from pgpu.scheduling import Cause
 from pgpu.scheduling.forecast import MOST_JOBS
@@ -421,7 +422,7 @@ def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:
 
 
 def test_every_rule_of_the_scheduler_is_explained() -> None:
-    assert set(RULES) == {*(cause.value for cause in Cause), HELD, FITS}
+    assert set(RULES) == {*(cause.value for cause in Cause), DEPENDENCY, BEGIN, HELD, FITS}
     guide = (Path(__file__).parent.parent.parent / "docs" / "guide" / "queue.md").read_text("utf-8")
     for rule in RULES:
         assert f"| `{rule}` |" in guide

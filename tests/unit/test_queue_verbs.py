@@ -1,21 +1,34 @@
 """The verbs of the queue over a client that runs nothing: words and job files in, ids, documents and lines out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes.client import GPU, FakeClient
+from tests.fakes.client import GPU, OWNER_UID, FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
-from pgpu.app.settings import load_settings
+from pgpu.app.settings import Settings, load_settings
 from pgpu.cli.job_arguments import KEYS, read_job_file
+from pgpu.client import UsageReport
 from pgpu.errors import RequestError
-from pgpu.model import Job, JobSpec, JobState, Objective, Outsider, ProcessHolder, Request, SharingWish
+from pgpu.model import (
+    GpuHours,
+    Job,
+    JobSpec,
+    JobState,
+    Objective,
+    OnTimeLimit,
+    Outsider,
+    Period,
+    ProcessHolder,
+    Request,
+    UserUsage,
+)
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -219,6 +232,10 @@ BAD_WORDS = [
     ((*SUBMIT, "--image", "img", "--volume", "~nobody-here:/a", "--", "true"), "is not a home directory", None),
     (("submit", "nowhere.toml"), "nowhere.toml cannot be read", None),
     (("submit", "--memory", "2GiB", "nowhere.toml"), "--memory is for one job", "[defaults]"),
+    ((*SUBMIT, "--time-limit", "60", "--", "true"), "'60' is ambiguous as a time limit", "60m"),
+    ((*SUBMIT, "--on-time-limit", "mark", "--", "true"), "--on-time-limit needs a limit", "--time-limit"),
+    ((*SUBMIT, "--begin", "soon", "--", "true"), "'soon' is not a time", "16:00"),
+    (("hold", "x"), "0 jobs", None),
     (("cancel",), "Missing argument", "--help"),
     (("cancel", "x"), "0 jobs", None),
     (("cancel", "--time", "soon", "x"), "not a duration", None),
@@ -332,9 +349,8 @@ TOML_VALUES = st.recursive(
 TABLES = st.dictionaries(st.sampled_from(sorted(KEYS)), TOML_VALUES, max_size=4)
 
 
-def read_settings(wait_timeout: str | None, sharing: str | None) -> tuple[float | None, SharingWish]:
-    given = load_settings({"wait_timeout": wait_timeout, "sharing": sharing}, {}, Path("/nowhere"))
-    return given.wait_timeout, given.sharing
+def read_settings(flags: Mapping[str, str | None]) -> Settings:
+    return load_settings(flags, {}, Path("/nowhere"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -368,7 +384,7 @@ def test_the_queue_shows_places_starts_and_those_that_are_held(run: Run, capsys:
     lines = capsys.readouterr().out.splitlines()
     titles = ["PLACE", "JOB", "NAME", "USER", "PRIORITY", "MEMORY", "WAITED", "STARTS", "REASON"]
     assert lines[1].split() == titles
-    assert [line.split()[0] for line in lines[2:]] == ["1", "held"]
+    assert [line.split()[0] for line in lines[2:]] == ["1", "dependency"]
     assert "no room" in lines[2]
     assert run("queue", "--json") == 0
     shown = validate("queue", capsys.readouterr().out)["queue"]
@@ -427,3 +443,57 @@ def test_ps_marks_processes_outside_of_every_lease(run: Run, client: FakeClient,
         assert run(*words) == 0
         is_marked = "process 4711 (python3) of user 1000 holds 2 GiB" in capsys.readouterr().err
         assert is_marked is (words == ("ps",))
+
+
+def test_a_limit_a_begin_and_a_hold_reach_the_client_from_words_and_from_a_file(
+    run: Run, client: FakeClient, tmp_path: Path
+) -> None:
+    assert run(*SUBMIT, "--name", "word", "--time", "90m", "--on-time-limit", "mark", "--hold", "--", "true") == 0
+    path = tmp_path / "jobs.toml"
+    path.write_text('[jobs.file]\ncommand = "true"\nmemory = "2GiB"\ntime-limit = "1:30:00"\nbegin = "now+1h"\n')
+    assert run("submit", str(path)) == 0
+    jobs = named(client)
+    assert jobs["word"].request.time_limit_seconds == jobs["file"].request.time_limit_seconds == 5400
+    assert (jobs["word"].request.on_time_limit, jobs["word"].held_by_uid) == (OnTimeLimit.MARK, OWNER_UID)
+    assert jobs["file"].begin_at_seconds is not None
+
+
+def test_hold_and_release_print_ids_and_ps_shows_who_is_held(run: Run, client: FakeClient, capsys: Any) -> None:
+    run(*SUBMIT, "--name", "one", "--hold", "--", "true")
+    capsys.readouterr()
+    assert run("ps") == 0
+    assert " held " in capsys.readouterr().out
+    assert run("release", "one") == 0
+    assert capsys.readouterr().out.strip() == named(client)["one"].id
+    assert run("hold", "one", "--json") == 0
+    [job] = validate("jobs", capsys.readouterr().out)["jobs"]
+    assert job["held_by_uid"] == OWNER_UID
+    assert run("queue") == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[0] == "held"
+
+
+def test_ps_shows_what_is_left_of_a_time_limit(run: Run, capsys: Any) -> None:
+    run(*SUBMIT, "--name", "one", "--time-limit", "2h", "--", "true")
+    capsys.readouterr()
+    assert run("ps", "-o", "wide") == 0
+    titles, row = capsys.readouterr().out.splitlines()[1:]
+    assert "LEFT" in titles
+    assert " 2h " in row
+
+
+def test_usage_shows_hours_waste_and_quota(run: Run, client: FakeClient, capsys: Any) -> None:
+    hours = GpuHours(100.0, Period.WEEK, 12.5, 2e9)
+    client.usages = [
+        UsageReport(UserUsage(0, 3, 7200.0, 7200.0 * 8 * GIB, 7200.0 * 2 * GIB), hours),
+        UsageReport(UserUsage(61001)),
+    ]
+    assert run("usage") == 0
+    titles, first, second = capsys.readouterr().out.splitlines()
+    assert "GPU HOURS" in titles
+    assert first.split() == ["root", "3", "2.00", "16.00", "4.00", "75%", "12.50", "of", "100", "this", "week"]
+    assert second.split() == ["61001", "0", "0.00", "0.00", "0.00"]
+    assert run("usage", "--user", "root", "--since", "30d", "-o", "json") == 0
+    [user] = validate("usage", capsys.readouterr().out)["users"]
+    assert (user["uid"], user["gpu_hours_quota"]["used"]) == (0, 12.5)
+    complains(run, client, capsys, ("usage", "--since", "ever"), "no time of the past", "7d")
+    complains(run, client, capsys, ("usage", "--user", "no-such-user"), "has no user", None)

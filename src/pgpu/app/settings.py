@@ -167,6 +167,11 @@ class Settings(Struct, frozen=True):
     """How long a request waits before it fails with exit code 124, such as `5m`; `0` does not wait, `forever` waits
     without limit. Default: `forever`, as in a queue. Flag: `--wait-timeout`. Seconds in the program."""
 
+    on_time_limit: Literal["mark", "stop"] = _setting(_one_of("mark", "stop"), default="stop")
+    """What happens to a job that has run for its `--time-limit`: `stop` (SIGTERM, and SIGKILL after `stop_grace`; exit
+    code 124) or `mark`, a warning. Default: `stop`, as in Slurm, since only the owner of a job gives it a limit.
+    Flag: `--on-time-limit`."""
+
     objective: Literal["response", "makespan"] = _setting(_one_of("response", "makespan"), default="response")
     """Goal of the order of waiting jobs: `response`, an early end of each job, or `makespan`, the earliest end of
     all of them. With `makespan`, shares of users do not count, and a planned job is overdue after a day instead of

@@ -20,18 +20,30 @@ It is read whole before anything is submitted. An unknown key is an error: a mis
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgpu.cli.job_options import AUTO, FILE, TABLE, JobOptions
 from pgpu.cli.option_table import OptionKind
 from pgpu.errors import RequestError
-from pgpu.model import Array, JobSpec, Mount, Objective, Request, Resize, SharingWish, Submission
+from pgpu.model import Array, JobSpec, Mount, Objective, OnTimeLimit, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request, check_submission
 from pgpu.structs import replace
-from pgpu.units import composed, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
+from pgpu.units import (
+    composed,
+    parse_compute_share,
+    parse_duration_seconds,
+    parse_memory_bytes,
+    parse_time,
+    parse_time_limit_seconds,
+    quoted,
+)
+
+if TYPE_CHECKING:
+    from pgpu.app.settings import Settings
 
 NO_SHARE = "none"
 """The value of `--compute` that removes a job's share."""
@@ -42,8 +54,8 @@ _PRIORITY_HINT = "write low, normal, high, or a number from -100 to 100"
 _ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
 _MOST_DIGITS = 9
 
-ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
-"""Joins `wait-timeout` and `sharing` of a job with the settings; returns the timeout in seconds and the mode."""
+ReadSettings = Callable[[Mapping[str, str | None]], "Settings"]
+"""Joins the options of a job that stand for settings (`JobOptions.settings`) with the settings."""
 
 Table = Mapping[str, Any]
 Number = TypeVar("Number", int, float)
@@ -52,18 +64,17 @@ KEYS = tuple(_OPTIONS)
 _LARGEST_NUMBER = 10**18
 
 
-def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sharing: SharingWish) -> Submission:
+def read_submission(options: JobOptions, settings: "Settings") -> Submission:
     """Read the options of one job.
 
     Args:
         options: As they were given.
-        wait_timeout_seconds: How long the job may wait; flags and settings are already joined in it.
-        sharing: Likewise how it shares its GPUs.
+        settings: In which those that stand for settings are joined already.
 
     Raises:
         RequestError: An option is missing, cannot be read, or contradicts another one.
     """
-    request = _read_request(options, sharing)
+    request = _read_request(options, settings)
     check_request(request)
     if options.image is None:
         if not options.command:
@@ -89,22 +100,34 @@ def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sha
         wait_for_memory_seconds=parse_duration_seconds(options.wait_for_memory),
     )
     indices = None if options.array is None else read_array(options.array)
-    return Submission(spec, request, tuple(map(composed, options.after)), indices, wait_timeout_seconds)
+    return Submission(
+        spec,
+        request,
+        tuple(map(composed, options.after)),
+        indices,
+        settings.wait_timeout,
+        begin_at_seconds=None if options.begin is None else parse_time(options.begin, time.time()),
+        is_held=options.hold,
+    )
 
 
-def _read_request(options: JobOptions, sharing: SharingWish) -> Request:
+def _read_request(options: JobOptions, settings: "Settings") -> Request:
     request = _read_memory(options.memory, options.gpus)
+    if options.on_time_limit is not None and options.time_limit is None:
+        raise RequestError("--on-time-limit needs a limit", hint="add --time-limit 2h, or leave --on-time-limit out")
     return replace(
         request,
         compute_share=None if options.compute is None else parse_compute_share(options.compute),
         is_strict=options.strict,
         # The settings may name a mode for all jobs; a job without a GPU has none.
-        sharing=sharing if options.gpus else SharingWish.TIME_SLICE,
+        sharing=settings.sharing if options.gpus else SharingWish.TIME_SLICE,
         oversubscribes=options.oversubscribe,
         preempts=options.preempt,
         priority=read_priority(options.priority),
         retries_out_of_memory=options.retry_oom,
         objective=_read_objective(options.objective),
+        time_limit_seconds=None if options.time_limit is None else parse_time_limit_seconds(options.time_limit),
+        on_time_limit=OnTimeLimit.STOP if options.time_limit is None else OnTimeLimit(settings.on_time_limit),
     )
 
 
@@ -289,9 +312,8 @@ def _read_job(name: str, table: object, defaults: Table, place: str, read_settin
     # A default size is for jobs with a GPU: without one, only a size of the job's own is refused.
     memory = values.get("memory", AUTO) if values.get("gpus", 1) else own.get("memory")
     try:
-        wait_timeout_seconds, sharing = read_settings(values.get("wait_timeout"), values.get("sharing"))
         options = JobOptions(**{**values, "memory": memory, "name": name, "detach": True})
-        submission = read_submission(options, wait_timeout_seconds, sharing)
+        submission = read_submission(options, read_settings(options.settings()))
         check_submission(submission)
     except RequestError as exc:
         raise RequestError(f"{place}: {exc}", hint=exc.hint, nearest_bytes=exc.nearest_bytes) from exc

@@ -154,6 +154,32 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         variable="PGPU_WAIT_TIMEOUT",
         help="Give up with exit code 124 after this long in the queue, such as 30s or 5m.",
     )
+    time_limit: str | None = _option(
+        OptionKind.QUANTITY,
+        "--time-limit",
+        "--time",
+        metavar="TIME",
+        used_by=_QUEUED,
+        help="Longest run, such as 90m, 2h or 1-12:00:00; time in which it is suspended does not count.",
+    )
+    on_time_limit: str | None = _option(
+        OptionKind.TEXT,
+        "--on-time-limit",
+        metavar="ACTION",
+        variable="PGPU_ON_TIME_LIMIT",
+        used_by=_QUEUED,
+        help="At the limit stop it with exit code 124, or mark it with a warning: stop or mark.",
+    )
+    begin: str | None = _option(
+        OptionKind.TEXT,
+        "--begin",
+        metavar="TIME",
+        used_by=(SUBMIT, FILE),
+        help="Start it no earlier, such as 16:00, 2026-11-30T08:00 or now+2h.",
+    )
+    hold: bool = _option(
+        OptionKind.FLAG, "--hold", used_by=(SUBMIT, FILE), default=False, help="Hold it until pgpu release."
+    )
     notify: str | None = _option(
         OptionKind.TEXT,
         "--notify",
@@ -222,7 +248,11 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 
     def settings(self) -> Mapping[str, str | None]:
         """Return the values that stand for settings, as `Invocation.settings` takes them."""
-        return {"wait_timeout": "0" if self.no_wait else self.wait_timeout, "sharing": self.sharing}
+        return {
+            "wait_timeout": "0" if self.no_wait else self.wait_timeout,
+            "sharing": self.sharing,
+            "on_time_limit": self.on_time_limit,
+        }
 
 
 TABLE: tuple[JobOption, ...] = tuple(

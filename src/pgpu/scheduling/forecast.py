@@ -322,7 +322,9 @@ class _EarliestRoom:
             is_later = found is not None and found.start_seconds > self._now_seconds
             self._found[shape] = found.start_seconds if found is not None and is_later else None
         begin_seconds = candidate.eligible_at_seconds
-        return max(begin_seconds, self._found[shape] or 0.0) if begin_seconds > self._now_seconds else self._found[shape]
+        return (
+            max(begin_seconds, self._found[shape] or 0.0) if begin_seconds > self._now_seconds else self._found[shape]
+        )
 
 
 def _of_unknown_end(held: Iterable[Held], now_seconds: float) -> set[str]:

@@ -15,7 +15,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from pgpu.errors import PgpuError
+from pgpu.errors import PgpuError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +122,27 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def user_number(user: str) -> int:
+    """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file.
+
+    Raises:
+        RequestError: There is no such user.
+    """
+    import pwd
+
+    from pgpu.model import OWNER_UIDS
+    from pgpu.units import is_number, quoted
+
+    if is_number(user):
+        return int(user)
+    if user in OWNER_UIDS:
+        return OWNER_UIDS[user]
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise RequestError(f"this machine has no user {quoted(user)}") from None
 
 
 def print_table(table: Any) -> None:

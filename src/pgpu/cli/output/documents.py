@@ -12,7 +12,7 @@ from pgpu.model import SIMULATED_PREFIX
 from pgpu.structs import asdict, to_builtins
 
 if TYPE_CHECKING:
-    from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
+    from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, UsageReport, Waste
     from pgpu.kubernetes.pod_shares import SeenShare
     from pgpu.model import GpuSeries, Job
 
@@ -114,6 +114,16 @@ def of_waste(found: "Iterable[Waste]") -> Document:
     )
 
 
+def of_usage(found: "Iterable[UsageReport]") -> Document:
+    """Describe the usage of users, in the order given."""
+    return document(
+        users=[
+            {**to_builtins(each.usage), "gpu_hours_quota": None if each.quota is None else to_builtins(each.quota)}
+            for each in found
+        ]
+    )
+
+
 def of_pods(seen: "Iterable[SeenShare]") -> Document:
     """Describe slices with their containers, in the order given."""
     return document(
@@ -165,6 +175,10 @@ def _job(report: "JobReport") -> Document:
         "attempt": job.attempt,
         "expected_start_seconds": job.expected_start_seconds,
         "expected_gpu_uuids": list(job.expected_gpu_uuids),
+        "begin_at_seconds": job.begin_at_seconds,
+        "held_by_uid": job.held_by_uid,
+        "hit_time_limit": job.hit_time_limit,
+        "run_seconds": report.run_seconds,
     }
 
 

@@ -35,6 +35,7 @@ _JOBS = (
     Column("GOT 1s/10s/60s", 20),
     Column("MODE", 40),
     Column("TURN", 45),
+    Column("LEFT", 50),
     Column("IMAGE", 15, least=12),
     Column("COMMAND", 35, least=16, is_always=True),
 )
@@ -89,10 +90,18 @@ def job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncu
         "REASON": reason_text(job),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
+        "LEFT": _time_left(report),
         **_time_cells(report, turns, now_seconds),
         "IMAGE": spec.image or "",
         "COMMAND": _command_cell(spec, is_uncut),
     }
+
+
+def _time_left(report: JobReport) -> str:
+    limit_seconds, state = report.job.request.time_limit_seconds, report.job.state
+    if limit_seconds is None or state.is_final:
+        return ""
+    return "none" if report.job.hit_time_limit else format_duration(limit_seconds - report.run_seconds)
 
 
 def _command_cell(spec: JobSpec, is_uncut: bool) -> str:
@@ -146,7 +155,7 @@ def _state(job: Job) -> tuple[str, float]:
         word = "leaving" if job.reclaimed_at_seconds is not None else word
         word = "parked" if job.parked_at_seconds is not None else word
         return word, job.started_at_seconds or job.created_at_seconds
-    return job.state.value, job.created_at_seconds
+    return "held" if job.held_by_uid is not None else job.state.value, job.created_at_seconds
 
 
 def reason_text(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Tables of earlier runs: programs with their runs, the minutes of GPUs, and reserved memory beside what was used."""
+"""Tables of earlier runs: programs with their runs, the minutes of GPUs, what users had, and reserved memory beside what was used."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -7,9 +7,9 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name
 from pgpu.cli.output.gpu_tables import short_gpu_name, simulated_heading
 from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable
-from pgpu.client import CallHistory, Waste
+from pgpu.client import CallHistory, UsageReport, Waste
 from pgpu.model import SIMULATED_PREFIX, Gpu, GpuSeries
-from pgpu.units import format_duration, format_memory
+from pgpu.units import GIB, format_duration, format_memory
 
 _MOST_JOBS = 40
 """How many jobs `pgpu waste` lists, the newest ones."""
@@ -23,6 +23,16 @@ _CALLS = (
     Column("LAST RUN", 65, is_always=True),
     Column("AUTO", 85, is_always=True),
     Column("BY", 50, least=8, is_always=True),
+)
+
+_USAGE = (
+    Column("USER", NEVER_DROPPED, is_always=True),
+    Column("RUNS", 70, is_always=True),
+    Column("GPU HOURS", 95, is_always=True),
+    Column("GIB HOURS", 90, is_always=True),
+    Column("USED GIB HOURS", 60, is_always=True),
+    Column("WASTE", 80, is_always=True),
+    Column("GPU HOURS QUOTA", 85),
 )
 
 _USAGE_ONE_LINE = {
@@ -157,6 +167,24 @@ def of_waste(found: Sequence[Waste]) -> PlainTable:
             "" if each.factor is None else f"{each.factor:.1f}x",
             _advice(each),
             each.signature,
+        )
+    return table
+
+
+def of_usage(reports: Sequence[UsageReport], *, is_uncut: bool = False) -> FittedTable:
+    """Lay out the usage of users, one on each line."""
+    table = FittedTable(_USAGE, is_uncut=is_uncut)
+    for report in reports:
+        usage, quota = report.usage, report.quota
+        reserved, used = (each / 3600 / GIB for each in (usage.byte_seconds, usage.used_byte_seconds))
+        table.add_row(
+            user_name(usage.uid),
+            str(usage.runs),
+            f"{usage.gpu_seconds / 3600:.2f}",
+            f"{reserved:.2f}",
+            f"{used:.2f}",
+            f"{1 - used / reserved:.0%}" if reserved else "",
+            "" if quota is None else f"{quota.used:.2f} of {quota.most:g} this {quota.period}",
         )
     return table
 

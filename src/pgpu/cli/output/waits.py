@@ -22,7 +22,9 @@ RULES = {
     "quota": "its owner's quota is used up",
     "quota turn": "its owner's quota has room, but is kept for another job of the same owner",
     "crowd": "only so many jobs without a GPU run at a time",
-    "held": "it waits for other jobs, or for a place of its array",
+    "dependency": "it waits for other jobs, or for a place of its array",
+    "begin": "it was submitted to start no earlier (--begin)",
+    "held": "a user holds it: pgpu release lets it start",
     "fits": "nothing keeps it: the next round starts it",
 }
 """What each rule of a `QueueReport` means."""
@@ -30,7 +32,7 @@ RULES = {
 DOUBTS = {
     "far": "only the first 200 jobs of the queue are looked at",
     "after": "the start of a job that it waits for is unknown itself",
-    "held": "what holds it, such as the limit of its array, has no predicted end",
+    "held": "what holds it, such as a user or the limit of its array, has no predicted end",
     "no end": "no end of a job that pgpu knows of makes room for it",
     "overdue": "{job}, which ends before, has run longer than its earlier runs",
     "unmeasured": "{job} ends before, and no earlier run of its program has ended here",
@@ -77,7 +79,7 @@ def of_queue(reports: Iterable[QueueReport], *, is_uncut: bool, now_seconds: flo
     for report in found:
         job = report.job
         table.add_row(
-            "held" if report.position is None else str(report.position),
+            report.rule if report.position is None else str(report.position),
             job.id,
             job.spec.name or "",
             user_name(job.owner_uid),
@@ -108,7 +110,7 @@ def of_dry_run(
         table.add_row(
             job.spec.name or str(number if job.place.array_index is None else job.place.array_index),
             slice_text(job),
-            "held" if report.position is None else str(report.position),
+            report.rule if report.position is None else str(report.position),
             start_text(report, now),
             ",".join(places.get(uuid, uuid[:12]) for uuid in job.expected_gpu_uuids),
             reason_text(job),
@@ -138,7 +140,11 @@ def start_text(report: QueueReport, now_seconds: float) -> str:
 def start_basis(report: QueueReport) -> str:
     """Return what the expected start rests on, or why it is unknown."""
     if report.is_start_known:
-        return "from the durations of earlier runs"
+        return (
+            "from its begin and the durations of earlier runs"
+            if report.rule == "begin"
+            else "from the durations of earlier runs"
+        )
     job = "a job" if report.doubted is None else f"job {report.doubted}"
     return DOUBTS.get(report.doubt, "for a reason that this version does not know").format(job=job)
 
@@ -152,14 +158,14 @@ def explain(report: QueueReport, count: int, gpus: Iterable[GpuReport]) -> Itera
         gpus: Of its queue.
     """
     job, now_seconds = report.job, time.time()
-    place = "held" if report.position is None else f"{report.position} of {count}"
+    place = "no place" if report.position is None else f"place {report.position} of {count}"
     start = start_text(report, now_seconds)
     facts = PlainTable(has_header=False, heading=simulated_heading([job.gpu_model if job.is_simulated else None]))
     for name, text in (
         ("job", f"{job.id} {job.spec.name or ''}".rstrip()),
         (
             "waits",
-            f"{format_duration(now_seconds - job.created_at_seconds)}, place {place}, priority {job.request.priority}",
+            f"{format_duration(now_seconds - job.created_at_seconds)}, {place}, priority {job.request.priority}",
         ),
         ("needs", _needs(job.request)),
         ("rule", f"{report.rule}: {RULES[report.rule]}" if report.rule in RULES else "unknown to this version"),
@@ -177,7 +183,8 @@ def _needs(request: Request) -> str:
         return "no GPU"
     where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
     share = f", {format_share(request.compute_share)} of its time" if request.compute_share else ""
-    return f"{format_memory(request.memory_bytes)} on {where}{share}, {request.sharing.value}"
+    limit = "" if request.time_limit_seconds is None else f", for {format_duration(request.time_limit_seconds)} at most"
+    return f"{format_memory(request.memory_bytes)} on {where}{share}, {request.sharing.value}{limit}"
 
 
 def _room_of(gpus: Iterable[GpuReport]) -> FittedTable:

@@ -1,6 +1,5 @@
 """`pgpu admin`: quotas, GPUs that take no jobs, tokens, and the jobs of all users; for root."""
 
-import pwd
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,8 @@ from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.cli.typer_app import Group
 from pgpu.errors import RequestError
-from pgpu.model import OWNER_UIDS
-from pgpu.units import format_memory, is_number, parse_memory_bytes, quoted
+from pgpu.model import Period
+from pgpu.units import format_memory, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.services.administration import AdministrationService
@@ -48,10 +47,16 @@ def quota(
         float,
         typer.Option("--weight", metavar="W", help="Share beside other waiting users: 2 gets twice as much as 1."),
     ] = 1.0,
+    gpu_hours: Annotated[
+        float | None, typer.Option("--gpu-hours", metavar="N", help="Most GPU hours in each period; see pgpu usage.")
+    ] = None,
+    per: Annotated[
+        str, typer.Option("--per", metavar="PERIOD", help="Of --gpu-hours: day, week (from Monday on) or month.")
+    ] = Period.WEEK.value,
     is_removed: Annotated[bool, typer.Option("--remove", help="Remove the user's quota.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show or set what a user may hold at a time.
+    """Show or set what a user may hold at a time, and use in a period.
 
     Jobs beyond the quota wait; running jobs go on.
     """
@@ -59,12 +64,15 @@ def quota(
     if user is None:
         _show_quotas(administration, as_json=as_json)
     elif is_removed:
-        administration.remove_quota(_read_user(user))
+        administration.remove_quota(console.user_number(user))
     else:
         memory_bytes = None if memory is None else parse_memory_bytes(memory)
         from pgpu.services.messages import UserQuota
 
-        administration.set_quota(UserQuota(_read_user(user), memory_bytes, jobs, weight))
+        if per not in {*Period}:
+            raise RequestError(f"--per {quoted(per)} is no period", hint=f"write {' or '.join(Period)}")
+        uid = console.user_number(user)
+        administration.set_quota(UserQuota(uid, memory_bytes, jobs, weight, gpu_hours, Period(per)))
 
 
 @verbs.command()
@@ -130,7 +138,7 @@ def stop(
     _open_administration(context)  # refuses ordinary users first
     invocation = invocation_of(context)
     client = invocation.client()
-    uid = None if user is None else _read_user(user)
+    uid = None if user is None else console.user_number(user)
     chosen = jobs or [
         report.job.id
         for report in client.jobs(include_final=False)
@@ -155,7 +163,7 @@ def create_token(
 
     Its holder sets it as PGPU_TOKEN.
     """
-    made = _open_administration(context).create_token(_read_user(user))
+    made = _open_administration(context).create_token(console.user_number(user))
     if as_json:
         console.print_json({"id": made.id, "uid": made.uid, "token": made.text})
     else:
@@ -194,7 +202,15 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
     found = administration.quotas()
     if as_json:
         quotas = [
-            {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
+            {
+                "uid": each.uid,
+                "memory_bytes": each.memory_bytes,
+                "jobs": each.jobs,
+                "weight": each.weight,
+                "gpu_hours": each.gpu_hours,
+                "period": each.period,
+                "used_gpu_hours": each.used_gpu_hours,
+            }
             for each in found
         ]
         console.print_json({"quotas": quotas})
@@ -202,18 +218,8 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
     for each in found:
         memory = "any memory" if each.memory_bytes is None else format_memory(each.memory_bytes)
         jobs = "any number of jobs" if each.jobs is None else f"{each.jobs} jobs"
-        print(f"{console.user_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
+        hours = "" if each.gpu_hours is None else f", {each.gpu_hours:g} GPU hours a {each.period}"
+        used = "" if each.gpu_hours is None else f" ({each.used_gpu_hours:.2f} used)"
+        print(f"{console.user_name(each.uid)}: {memory}, {jobs}{hours}{used}, weight {each.weight:g}")
     if not found:
         console.print_note("no user has a quota")
-
-
-def _read_user(user: str) -> int:
-    """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file."""
-    if is_number(user):
-        return int(user)
-    if user in OWNER_UIDS:
-        return OWNER_UIDS[user]
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise RequestError(f"this machine has no user {quoted(user)}") from None

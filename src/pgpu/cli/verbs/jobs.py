@@ -1,4 +1,4 @@
-"""Verbs for jobs that exist: `ps`, `logs`, `stop`, `queue`, `cancel`, `wait`, `resize`."""
+"""Verbs for jobs that exist: `ps`, `logs`, `stop`, `queue`, `cancel`, `hold`, `release`, `wait`, `resize`."""
 
 import sys
 import time
@@ -275,7 +275,7 @@ def stop(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as_j
 def queue(invocation: Invocation, *, job: str | None, **given: Any) -> None:
     """List waiting jobs: order, reason, expected start.
 
-    A job that waits for others (--after) has no place in the order until they ended. With a JOB, explain why it waits: the
+    A job that waits for others (--after), for its --begin, or that is held, has no place in the order. With a JOB, explain why it waits: the
     rule that decides, its figures, and what is free on each GPU.
     """
     kind = Kind(_table_of_queue, documents.of_queue, lambda report: _identity(report.job), keeps_first=True)
@@ -322,11 +322,32 @@ def cancel(invocation: Invocation, *, jobs: Sequence[str], grace: str | None, as
     An array's id cancels all its jobs. If one of the words names no job, nothing is changed.
     """
     settings = invocation.settings(stop_grace=grace)
-    ended = invocation.make_client(settings).cancel(jobs, grace_seconds=settings.stop_grace)
+    _print_jobs(invocation.make_client(settings).cancel(jobs, grace_seconds=settings.stop_grace), as_json=as_json)
+
+
+@takes(JOBS, JSON)
+def hold(invocation: Invocation, *, jobs: Sequence[str], as_json: bool) -> None:
+    """Hold waiting jobs: none starts until it is released.
+
+    Of an array, those that wait. Only an administrator releases what an administrator holds.
+    """
+    _print_jobs(invocation.client().hold(jobs), as_json=as_json)
+
+
+@takes(JOBS, JSON)
+def release(invocation: Invocation, *, jobs: Sequence[str], as_json: bool) -> None:
+    """Release held jobs: they may start again.
+
+    Their wait counts from now on.
+    """
+    _print_jobs(invocation.client().release(jobs), as_json=as_json)
+
+
+def _print_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     if as_json:
-        console.print_json(documents.of_jobs(JobReport(job, ()) for job in ended))
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
     else:
-        for job in ended:
+        for job in jobs:
             print(job.id)
 
 

@@ -269,7 +269,7 @@ def profile(
     # Everything that can be refused is, before the command runs: it may take hours.
     counter_program = _find_ncu(job.image, job.command) if ncu else None
     settings = invocation.settings(**job.settings())
-    submission = read_submission(job, settings.wait_timeout, settings.sharing)
+    submission = read_submission(job, settings)
     plan = profile_runs.ProfilePlan(invocation.make_client(settings), submission, is_quiet=as_json)
     finding = profile_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profile_runs.run_once(plan)
     if counter_program is not None and finding.failed is None:

@@ -5,9 +5,9 @@
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.cli.attachment import (
@@ -25,8 +25,11 @@ from pgpu.cli.option_table import COMMAND, JSON, Option, OptionKind, takes
 from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
 from pgpu.errors import CancelledError, PgpuError, RequestError, WaitTimeoutError
-from pgpu.model import Job, Objective, SharingWish, Submission
+from pgpu.model import Job, Objective, Submission
 from pgpu.structs import replace
+
+if TYPE_CHECKING:
+    from pgpu.app.settings import Settings
 
 _JOB_FILE_SUFFIX = ".toml"
 
@@ -35,13 +38,13 @@ _JOB_FILE_SUFFIX = ".toml"
 def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     """Run a command in a slice of GPU memory, once it fits.
 
-    Exits with the command's own code; 124 if it was not granted in time, 125 for errors of pgpu itself, 126 and 127
-    as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; messages of pgpu go to stderr,
-    with --json as one JSON object for each line.
+    Exits with the command's own code; 124 if it was not granted in time, or stopped at its time limit, 125 for errors
+    of pgpu itself, 126 and 127 as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's;
+    messages of pgpu go to stderr, with --json as one JSON object for each line.
     """
     job = JobOptions(**given, objective=Objective.SOONEST)
     settings = invocation.settings(**job.settings())
-    submission = read_submission(job, settings.wait_timeout, settings.sharing)
+    submission = read_submission(job, settings)
     client = invocation.make_client(settings)
     # Until the end of the wait, a signal is only recorded: raised inside a request, it would leave a job without its caller.
     with deferred_signals() as signals:
@@ -100,7 +103,7 @@ def submit(invocation: Invocation, *, is_dry_run: bool, as_json: bool, **given: 
         settings = invocation.settings()
     else:
         settings = invocation.settings(**job.settings())
-        submissions = [read_submission(job, settings.wait_timeout, settings.sharing)]
+        submissions = [read_submission(job, settings)]
     client = invocation.make_client(settings)
     if is_dry_run:
         reports = client.dry_run(submissions)
@@ -151,13 +154,13 @@ def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
     from pgpu.cli.job_arguments import read_job_file
 
     # Settings are read from files and the environment: once for each combination, not for each of many jobs.
-    read: dict[tuple[str | None, str | None], tuple[float | None, SharingWish]] = {}
+    read: dict[tuple[str | None, ...], Settings] = {}
 
-    def read_settings(wait_timeout: str | None, sharing: str | None) -> tuple[float | None, SharingWish]:
-        if (wait_timeout, sharing) not in read:
-            settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
-            read[wait_timeout, sharing] = settings.wait_timeout, settings.sharing
-        return read[wait_timeout, sharing]
+    def read_settings(flags: Mapping[str, str | None]) -> "Settings":
+        key = tuple(flags.values())
+        if key not in read:
+            read[key] = invocation.settings(**flags)
+        return read[key]
 
     return read_job_file(path, read_settings)
 

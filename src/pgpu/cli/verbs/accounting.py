@@ -1,0 +1,44 @@
+"""What users have used of the GPUs: `usage`."""
+
+import time
+from typing import Any
+
+from pgpu.cli.invocation import Invocation
+from pgpu.cli.listings import OPTIONS_OF_FIRST, Kind, ListOptions, print_listing
+from pgpu.cli.option_table import JSON, Option, OptionKind, takes
+from pgpu.cli.output import console, documents
+from pgpu.units import parse_past_time
+
+_WEEK = "7d"
+
+
+@takes(
+    Option("user", OptionKind.TEXT, ("--user",), "Only this user, by name or number.", "USER"),
+    Option(
+        "since", OptionKind.TEXT, ("--since",), "So far back, or since a time, such as 30d or 2026-11-01 [7d].", "TIME"
+    ),
+    *OPTIONS_OF_FIRST,
+    JSON,
+)
+def usage(invocation: Invocation, *, user: str | None, since: str | None, **given: Any) -> None:
+    """Show GPU hours, memory hours and waste, by user.
+
+    A GPU hour is an hour of a whole GPU; a slice counts as the larger of its parts of the memory and of the time. Waste is
+    memory above the peaks of runs that ended. Time in which a job was suspended or parked does not count.
+    """
+    since_seconds = parse_past_time(since or _WEEK, time.time())
+    uid = None if user is None else console.user_number(user)
+    client = invocation.client()
+    kind = Kind(
+        _table,
+        documents.of_usage,
+        lambda report: (str(report.usage.uid), console.user_name(report.usage.uid)),
+        keeps_first=True,
+    )
+    print_listing(ListOptions(**given), kind, lambda: client.usage(since_seconds, uid))
+
+
+def _table(reports: Any, is_uncut: bool) -> Any:
+    from pgpu.cli.output import usage_tables
+
+    return usage_tables.of_usage(reports, is_uncut=is_uncut)
