@@ -23,13 +23,14 @@ from pgpu.scheduling import (
     OrderRules,
     Precedence,
     Quota,
-    ServedJob,
     admit,
 )
+from pgpu.scheduling.admission import machine_of
 from pgpu.scheduling.capacity import IDLE
 from pgpu.scheduling.forecast import Slowdown, SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.virtual_clocks import advance
 from pgpu.structs import replace
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
@@ -83,15 +84,16 @@ def replay(
     *,
     headroom: Headroom | None = None,
     slowdown: Slowdown | None = None,
+    quotas: Mapping[int, Quota] | None = None,
 ) -> Mapping[str, Fate]:
-    """Play until the last job has ended.
+    """Play until the last job has ended; `quotas` are those of the policy, by UID: use is charged by their weights.
 
     Raises:
         MemoryFailureError: A grant passed what a GPU has.
         SharingFailureError: A grant passed a GPU's time, or combined jobs of incompatible modes or users.
         RuntimeError: A job would wait for ever.
     """
-    day = _Day(gpus, arrivals, headroom or Headroom(), slowdown)
+    day = _Day(gpus, arrivals, headroom or Headroom(), slowdown, quotas or {})
     while not day.is_over:
         day.start(policy)
         day.go_on()
@@ -124,20 +126,24 @@ class _Day:
     """Everything at one moment of the replay."""
 
     def __init__(
-        self, gpus: Sequence[Gpu], arrivals: Iterable[Arrival], headroom: Headroom, slowdown: Slowdown | None
+        self,
+        gpus: Sequence[Gpu],
+        arrivals: Iterable[Arrival],
+        headroom: Headroom,
+        slowdown: Slowdown | None,
+        quotas: Mapping[int, Quota],
     ) -> None:
         self.fates: dict[str, Fate] = {}
         self._gpus = gpus
         self._headroom = headroom
         self._slowdown = slowdown
+        self._quotas = quotas
+        self._machine = machine_of(self._rooms([]))
         self._coming = sorted(arrivals, key=lambda arrival: arrival.candidate.eligible_at_seconds)[::-1]
         self._waiting: dict[str, Arrival] = {}
         self._running: list[_Running] = []
         self._now_seconds = 0.0
         self._precedence = NO_PRECEDENCE
-        self._first: dict[str, ServedJob] = {}
-        """Jobs that went first, by id."""
-
         self._let_in()
 
     @property
@@ -148,15 +154,11 @@ class _Day:
         """Run one round of admission, and verify its grants against the memory of each GPU."""
         held = [running.held for running in self._running]
         queue = [arrival.candidate for arrival in self._waiting.values()]
-        precedence = Precedence(self._precedence.reservation, tuple(self._first.values()))
-        admission = policy(self._rooms(held), queue, self._now_seconds, held, precedence)
-        self._precedence = Precedence(admission.reservation)
+        admission = policy(self._rooms(held), queue, self._now_seconds, held, self._precedence)
+        self._precedence = Precedence(admission.reservation, admission.time)
         for grant in admission.grants:
             arrival = self._waiting.pop(grant.job_id)
             candidate = arrival.candidate
-            if grant.went_first:
-                memory_bytes = sum(part.memory_bytes for part in grant.slices)
-                self._first[grant.job_id] = ServedJob(candidate.owner_uid, memory_bytes, self._now_seconds)
             share = candidate.request.compute_share or 0.0
             job = Held(
                 grant.job_id,
@@ -187,6 +189,9 @@ class _Day:
 
     def _advance(self, seconds: float, paces: Sequence[float]) -> None:
         self._now_seconds += seconds
+        held = [running.held for running in self._running]
+        time = advance(self._precedence.time, held, self._machine, self._quotas, seconds)
+        self._precedence = replace(self._precedence, time=time)
         counts = self._counts()
         for running, pace in zip(self._running, paces, strict=True):
             running.left_seconds -= seconds / pace
@@ -200,10 +205,6 @@ class _Day:
             )
             together = running.company_seconds / max(self._now_seconds - started_seconds, _SOON_SECONDS)
             self.fates[running.held.job_id] = Fate(came_seconds, started_seconds, self._now_seconds, together)
-            if running.held.job_id in self._first:
-                first = replace(self._first[running.held.job_id], ended_at_seconds=self._now_seconds)
-                self._first[running.held.job_id] = first
-        self._first = {job_id: each for job_id, each in self._first.items() if each.counts(self._now_seconds)}
 
     def _let_in(self) -> None:
         while self._coming and self._coming[-1].candidate.eligible_at_seconds <= self._now_seconds + _SOON_SECONDS:

@@ -10,6 +10,7 @@ from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.model import JobState, Lease, Objective, Request, Slice
+from pgpu.scheduling import NO_PRECEDENCE
 from pgpu.structs import replace
 
 OLD = Path(__file__).with_name("ledger_version_1.sql")
@@ -29,6 +30,33 @@ def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(ledger_pa
     assert ledger.inheritance("a" * 12)[0] == (("HOME", "/root"),)
     add(ledger, waiting("c" * 12, name="new"))
     ledger.close()
+
+
+def test_the_ledger_of_the_last_version_keeps_its_leases_and_a_copy_of_it_stays(ledger_path: Path) -> None:
+    ledger_path.parent.mkdir()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.executescript(OLD.read_text())
+        for script in MIGRATIONS[1:-1]:
+            connection.executescript(script)
+        connection.execute(f"PRAGMA user_version = {VERSION - 1}")
+    connection.close()
+    ledger = Ledger(ledger_path)
+    running = ledger.entries(include_final=False)[0]
+    assert running.job.lease == Lease("aaaaaaaaaaaa", (Slice("GPU-0", 1 << 30),), 2.0, "shim")
+    with ledger.view() as view:
+        assert view.precedence(None) == NO_PRECEDENCE
+    copy = ledger_path.with_name(f"{ledger_path.name}.version-{VERSION - 1}")
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == VERSION - 1
+        assert connection.execute("SELECT id FROM jobs").fetchall() == [("a" * 12,), ("b" * 12,)]
+    connection.close()
+    ledger.close()
+
+
+def test_a_new_ledger_leaves_no_copy(ledger: Ledger, ledger_path: Path) -> None:
+    add(ledger, waiting())
+    assert [each.name for each in ledger_path.parent.glob("*.version-*")] == []
 
 
 def test_columns_that_the_release_before_did_not_have_are_added_without_a_new_version(

@@ -1,14 +1,14 @@
 """What a round of admission is told by the ledger, without reading what each job would run."""
 
 import threading
-import time
 
 from tests.ledger_entries import add, waiting
 from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, Lease, Place, Slice
-from pgpu.scheduling import NO_PRECEDENCE, Admission, Grant, OverdueReservation, Precedence, Quota, ServedJob
+from pgpu.scheduling import NO_PRECEDENCE, Admission, OverdueReservation, Precedence, Quota, VirtualTime
+from pgpu.scheduling.virtual_clocks import Machine
 from pgpu.structs import replace
 
 
@@ -71,34 +71,17 @@ def test_gpus_stay_kept_for_a_job_until_it_waits_no_longer(ledger: Ledger) -> No
     entry = add(ledger, waiting())
     reservation = OverdueReservation(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0, 25.0)
     with ledger.decision() as decision:
-        decision.put_precedence(entry.job.gpu_model, Admission((), (), (), reservation))
+        decision.put_precedence(entry.job.gpu_model, Admission((), (), (), reservation), VirtualTime(), Machine(0, 0))
     with ledger.view() as view:
         assert view.precedence(entry.job.gpu_model) == Precedence(reservation)
         assert view.precedence("another model") == NO_PRECEDENCE
     with ledger.decision() as decision:
-        decision.put_precedence("another model", Admission((), (), ()))
+        decision.put_precedence("another model", Admission((), (), ()), VirtualTime(), Machine(0, 0))
         assert decision.precedence(entry.job.gpu_model).reservation == reservation
         decision.put(replace(entry, job=replace(entry.job, state=JobState.CANCELLED)))
         assert decision.precedence(entry.job.gpu_model) == NO_PRECEDENCE
         decision.put(entry)
         assert decision.precedence(entry.job.gpu_model) == NO_PRECEDENCE
-
-
-def test_who_went_first_is_told_for_as_long_as_it_counts(ledger: Ledger) -> None:
-    now_seconds = time.time()
-    for number, granted_at_seconds in enumerate((now_seconds - 60, now_seconds - 50, now_seconds - 48 * 3600)):
-        entry = add(ledger, waiting(f"{number}" * 12))
-        lease = Lease(entry.job.id, (Slice("GPU-0", 5), Slice("GPU-1", 6)), granted_at_seconds)
-        went_first = Admission((Grant(entry.job.id, lease.slices, went_first=number != 1),), (), ())
-        with ledger.decision() as decision:
-            decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
-            decision.put_precedence(entry.job.gpu_model, went_first)
-    with ledger.view() as view:
-        assert view.precedence(None) == Precedence(None, (ServedJob(entry.job.owner_uid, 11, now_seconds - 60),))
-    with ledger.decision() as decision:
-        first = decision.entry("0" * 12)
-        decision.put(replace(first, lease_released_at_seconds=now_seconds))
-        assert [each.ended_at_seconds for each in decision.precedence(None).served] == [now_seconds]
 
 
 def test_a_version_tells_what_a_neighbouring_thread_wrote_meanwhile(ledger: Ledger) -> None:

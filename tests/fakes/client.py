@@ -19,7 +19,7 @@ from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, Queu
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
 from pgpu.engine.history.usage_history import waste_of
-from pgpu.engine.history.usage_records import Findings, Profiled
+from pgpu.engine.history.usage_records import Findings, Profiled, UserShare
 from pgpu.engine.submission_expansion import Element, expand
 from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import (
@@ -77,6 +77,7 @@ class FakeClient(Client):
     runs: list[Run] = field(default_factory=list)
     usages: list[UsageReport] = field(default_factory=list)
     series: list[GpuSeries] = field(default_factory=list)
+    users: list[UserShare] = field(default_factory=list)
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
     constants: Constants | None = None
@@ -160,7 +161,7 @@ class FakeClient(Client):
         }
         line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job.id not in kept]
         reports = itertools.starmap(QueueReport, enumerate(line, 1))
-        known = [replace(each, rule="memory", is_start_known=True) for each in reports]
+        known = [replace(each, rule="memory", is_start_known=True, place_rule="first") for each in reports]
         return [*known, *(QueueReport(None, job, kept[job.id]) for job in waiting if job.id in kept)]
 
     def hold(self, jobs: Sequence[str]) -> Sequence[Job]:
@@ -264,6 +265,9 @@ class FakeClient(Client):
 
     def waste(self) -> Sequence[Waste]:
         return [waste_of(run) for run in self.runs]
+
+    def shares(self, simulate: str | None = None) -> Sequence[UserShare]:
+        return self.users
 
     def gpu_history(self, since_seconds: float, gpu_uuid: str | None = None) -> Sequence[GpuSeries]:
         return [

@@ -102,7 +102,8 @@ def test_users_of_weights_1_and_3_share_memory_nearly_as_1_to_3_however_long_the
     """Slices are no fluid: without overdue jobs, too, it is 2.6 to 2.9 here."""
     dice = random.Random(seed)
     arrivals = [*backlog(1, 110, dice), *backlog(2, 230, dice, came=1.0)]
-    fates = replay(cards(2, CARD_BYTES), arrivals, with_quotas({2: Quota(weight=3.0)}), headroom=NO_HEADROOM)
+    quotas = {2: Quota(weight=3.0)}
+    fates = replay(cards(2, CARD_BYTES), arrivals, with_quotas(quotas), headroom=NO_HEADROOM, quotas=quotas)
     held = memory_seconds(arrivals, fates, HOUR, 3 * HOUR)
     assert 2.3 < held[2] / held[1] < 3.5
 
@@ -208,5 +209,5 @@ def test_nobody_starves_under_quotas_either(arrivals: list[Arrival]) -> None:
         for size in [min(each.candidate.request.memory_bytes, 12 * GIB)]
     ]
     quotas = {0: Quota(memory_bytes=12 * GIB), 1: Quota(jobs=2), 2: Quota(memory_bytes=14 * GIB, jobs=3, weight=0.2)}
-    fates = replay(cards(2, CARD_BYTES), arrivals, with_quotas(quotas), headroom=NO_HEADROOM)
+    fates = replay(cards(2, CARD_BYTES), arrivals, with_quotas(quotas), headroom=NO_HEADROOM, quotas=quotas)
     assert nobody_waits_too_long(arrivals, fates, PATIENCE)

@@ -20,10 +20,11 @@ from tests.unit.test_cli import validate
 
 from pgpu.cli.output import job_tables, waits
 from pgpu.cli.output.plain_table import Column, FittedTable
-from pgpu.cli.output.waits import DOUBTS, RULES, start_basis
+from pgpu.cli.output.waits import DOUBTS, PLACES, RULES, start_basis
 from pgpu.client import JobReport, QueueReport
 from pgpu.enforcement import SliceUse
 from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, HELD
+from pgpu.engine.admission.queue_order import PLACE_RULES
 from pgpu.engine.admission.rounds import DOUBTS as FORECAST_DOUBTS
 from pgpu.engine.admission.rounds import FITS
 from pgpu.model import Job, JobSpec, JobState, Lease, Place, Request, Slice
@@ -339,14 +340,15 @@ def test_the_queue_explains_one_job_and_lists_those_of_an_array(
 ) -> None:
     lines = shown(filled, capsys, "queue", "waits").splitlines()
     assert lines[0] == "simulated GPUs (rtx-3090): kernels compute nothing"
-    facts = dict(line.strip().split(maxsplit=1) for line in lines[1:7])
-    assert list(facts) == ["job", "waits", "needs", "rule", "figures", "starts"]
+    facts = dict(line.strip().split(maxsplit=1) for line in lines[1:8])
+    assert list(facts) == ["job", "waits", "needs", "order", "rule", "figures", "starts"]
     assert facts["job"].endswith(" waits")
     assert "place 1 of 1, priority 0" in facts["waits"]
     assert facts["needs"] == "23 GiB on one GPU, time-slice"
     assert facts["rule"] == "memory: a slice is granted only where its memory is really free"
     assert facts["figures"] == "no room"
-    assert lines[7].split() == ["GPU", "GRANTABLE", "GRANTED", "NAME"]
+    assert facts["order"] == "first: no job goes before it"
+    assert lines[8].split() == ["GPU", "GRANTABLE", "GRANTED", "NAME"]
     content = validate("queue", shown(filled, capsys, "queue", "waits", "--json"))
     assert [each["uuid"] for each in content["gpus"]] == [GPU.uuid]
     found = content["queue"]
@@ -423,8 +425,9 @@ def test_every_doubt_about_a_start_is_explained_and_names_the_job() -> None:
 
 def test_every_rule_of_the_scheduler_is_explained() -> None:
     assert set(RULES) == {*(cause.value for cause in Cause), DEPENDENCY, BEGIN, HELD, FITS}
+    assert set(PLACES) == set(PLACE_RULES)
     guide = (Path(__file__).parent.parent.parent / "docs" / "guide" / "queue.md").read_text("utf-8")
-    for rule in RULES:
+    for rule in (*RULES, *PLACES):
         assert f"| `{rule}` |" in guide
 
 

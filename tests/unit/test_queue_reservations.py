@@ -17,10 +17,9 @@ from pgpu.scheduling import (
     OverdueReservation,
     Precedence,
     Quota,
-    ServedJob,
+    VirtualTime,
     admit,
 )
-from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.scheduling.reservations import UNABLE_SECONDS
 from pgpu.structs import replace
 from pgpu.units import GIB
@@ -64,7 +63,7 @@ def reasons(admission: Admission) -> dict[str, str]:
 
 
 LARGE = job("large", 20, waited=OVERDUE)
-FULL = [holds("sooner", 16, 0, ran=60, lasts=600), holds("later", 16, 1, ran=60, lasts=900)]
+FULL = [holds("sooner", 16, 0, ran=60, lasts=600, uid=9), holds("later", 16, 1, ran=60, lasts=900, uid=9)]
 
 
 def test_the_gpu_that_drains_first_is_kept_for_an_overdue_job() -> None:
@@ -147,7 +146,7 @@ def test_the_first_of_the_order_keeps_memory_beside_an_overdue_job() -> None:
     assert reasons(admission)["small"].startswith("waits its turn: the memory that is free on GPU")
 
 
-def test_of_each_user_only_the_oldest_overdue_job_goes_first() -> None:
+def test_overdue_jobs_below_a_higher_priority_go_first_for_a_quarter_of_the_machine() -> None:
     queue = [
         *(job(f"old{number}", 6, uid=1, waited=OVERDUE - number) for number in range(3)),
         job("theirs", 6, uid=2, waited=OVERDUE - 5),
@@ -156,19 +155,35 @@ def test_of_each_user_only_the_oldest_overdue_job_goes_first() -> None:
     ]
     admission = admit(rooms(24), queue, NOW)
     assert started(admission) == ["old0", "more urgent", "urgent", "theirs"]
-    assert [grant.went_first for grant in admission.grants] == [True, False, False, False]
+    assert [grant.is_late for grant in admission.grants] == [True, False, False, True]
+    assert admission.late_ids == {"old0", "old1", "old2", "theirs"}
 
 
-def test_who_went_first_counts_for_some_time_and_then_others_go_first_again() -> None:
-    queue = [job("old", 6, waited=OVERDUE), job("urgent", 20, uid=1, priority=50)]
-    for ended_ago, first in ((100.0, "urgent"), (COUNTED_RUNS * 1000.0, "old")):
-        served = ServedJob(0, 6 * GIB, NOW - ended_ago - 1000, NOW - ended_ago)
-        assert started(admit(rooms(24), queue, NOW, precedence=Precedence(None, (served,)))) == [first]
+@pytest.mark.parametrize(("late_seconds", "first"), [(0.0, "old"), (1000.0, "old"), (1001.0, "urgent")])
+def test_late_jobs_go_first_until_they_have_had_a_third_of_what_the_others_have(
+    late_seconds: float, first: str
+) -> None:
+    queue = [job("old", 20, waited=OVERDUE), job("urgent", 20, uid=1, priority=50)]
+    time = VirtualTime(late_seconds=late_seconds, other_seconds=3000.0)
+    assert started(admit(rooms(24), queue, NOW, precedence=Precedence(None, time))) == [first]
 
 
-def test_a_job_that_never_ends_does_not_count_for_ever() -> None:
-    assert ServedJob(0, GIB, NOW - LONGEST_SECONDS + 1).counts(NOW)
-    assert not ServedJob(0, GIB, NOW - COUNTED_RUNS * LONGEST_SECONDS).counts(NOW)
+def test_the_time_of_late_jobs_counts_while_there_are_any_and_what_nobody_hosts_earns_a_bounded_lead() -> None:
+    late, urgent = job("old", 25, waited=OVERDUE), job("urgent", 20, uid=1, priority=50)
+    time = VirtualTime(late_seconds=0.0, other_seconds=1e9)
+    after = admit(rooms(24), [late, urgent], NOW, precedence=Precedence(None, time)).time
+    assert (after.late_seconds, after.other_seconds) == (0.0, OrderRules().credit_seconds)
+    assert admit(rooms(24), [urgent], NOW, precedence=Precedence(None, after)).time.late_seconds is None
+
+
+def test_what_is_reserved_goes_to_a_job_that_needs_all_of_it_and_is_first_by_the_clocks() -> None:
+    claim = OverdueReservation("large", ("GPU-0",), NOW - 100, NOW + 100, UNTIL)
+    others = Precedence(claim, VirtualTime(clocks={0: 5000.0, 1: 0.0, 2: 9000.0}))
+    equal, small = job("equal", 22, uid=1), job("small", 6, uid=1)
+    assert started(admit(rooms(24), [LARGE, equal], NOW, precedence=others)) == ["equal"]
+    assert started(admit(rooms(24), [LARGE, small], NOW, precedence=others)) == ["large"]
+    waits = admit(rooms(8), [LARGE, equal], NOW, held=FULL[:1], precedence=others)
+    assert waits.reservation == replace(claim, job_id="equal")
 
 
 QUOTAS = {0: Quota(memory_bytes=8 * GIB)}

@@ -14,9 +14,10 @@ from tests.unit.test_cli import validate
 
 from pgpu.app.settings import Settings, load_settings
 from pgpu.cli.job_arguments import KEYS, read_job_file
-from pgpu.client import UsageReport
+from pgpu.client import UsageReport, UserShare
 from pgpu.errors import RequestError
 from pgpu.model import (
+    DOCKER_UID,
     GpuHours,
     Job,
     JobSpec,
@@ -497,3 +498,26 @@ def test_usage_shows_hours_waste_and_quota(run: Run, client: FakeClient, capsys:
     assert (user["uid"], user["gpu_hours_quota"]["used"]) == (0, 12.5)
     complains(run, client, capsys, ("usage", "--since", "ever"), "no time of the past", "7d")
     complains(run, client, capsys, ("usage", "--user", "no-such-user"), "has no user", None)
+
+
+def test_usage_shares_names_the_next_user_and_how_far_others_are_behind(
+    run: Run, client: FakeClient, capsys: Any
+) -> None:
+    client.users = [
+        UserShare(0, 1.0, 0.25, 3, 0.0),
+        UserShare(-1, 2.0, 0.75, 1, 5400.0),
+        UserShare(DOCKER_UID, 1.0, 0.0, 0, None),
+    ]
+    assert run("usage", "--shares") == 0
+    titles, first, second, third = (line.strip() for line in capsys.readouterr().out.splitlines())
+    assert titles.split() == ["USER", "WEIGHT", "HOLDS", "WAITING", "TURN"]
+    assert first.endswith("next: it has had least of the machine, by weight")
+    assert second.startswith("another user")
+    assert second.endswith("later: it has had 1h 30m more of the whole machine, by weight")
+    assert third.split()[:4] == ["docker", "1", "0%", "0"]
+    assert run("usage", "--shares", "--json") == 0
+    shares = validate("shares", capsys.readouterr().out)["shares"]
+    assert [each["behind_seconds"] for each in shares] == [0.0, 5400.0, None]
+    for words, says in ((("--user", "root"), "all users"), (("-q",), "a line for each user")):
+        assert run("usage", "--shares", *words) == 2
+        assert says in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_on_several_gpus_it_takes_what_is_free_on_each_of_them() -> None:
 
 def test_beside_memory_that_is_kept_for_another_it_takes_what_is_careful() -> None:
     """The large one starts once what runs has ended, and then 3 are left."""
-    held = [Held("runs", 1, (Slice("GPU-0", 10),), NOW, 0.0, 60)]
+    held = [Held("runs", 0, (Slice("GPU-0", 10),), NOW, 0.0, 60)]
     large = Candidate("large", Request(20), None, 1, NOW - 1900)
     waiting = [large, unknown("short", 2), unknown("long", 4)]
     assert sizes(admit([room(0, 23, granted=10)], waiting, NOW, held=held)) == {"short": [2]}

@@ -7,18 +7,22 @@ submitted with it, and dropped by a trigger with the last such job that is not f
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgpu.errors import RequestError
 from pgpu.host.process_identity import boot_id
+from pgpu.ledger.charges import Moment, monotonic_now
 from pgpu.ledger.end_commands import end_command, notifies
 from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
 from pgpu.model import Gpu, Job, JobState, Lease
-from pgpu.scheduling import Admission, Quota
+from pgpu.scheduling import Admission, Quota, VirtualTime
 from pgpu.structs import replace
+
+if TYPE_CHECKING:
+    from pgpu.scheduling.virtual_clocks import Machine
 
 Environment = Sequence[tuple[str, str]]
 
@@ -54,9 +58,14 @@ DELETE FROM jobs WHERE sequence IN (
 class Decision(LedgerView):
     """Reads and writes of one transaction; created by `Ledger.decision`."""
 
-    def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        seen: "dict[tuple[Any, ...], Waiting] | None" = None,
+        now: Callable[[], Moment] = monotonic_now,
+    ) -> None:
         """Read and write over one connection; arguments as for `LedgerView`."""
-        super().__init__(connection, seen)
+        super().__init__(connection, seen, now)
         self._environment: tuple[Environment, int | None] = ((), None)
 
     def add(self, entry: Entry, environment: Environment, inherited: str | None = None) -> Entry:
@@ -94,13 +103,14 @@ class Decision(LedgerView):
         if job.state is JobState.WAITING or job.state.is_final:
             self.accounts.book(entry)
         is_counted = job.state is JobState.RUNNING and job.suspended_by is None and job.parked_at_seconds is None
+        charged_from = self.charges.begin_or_end(entry) if job.lease is not None else (None, None)
         columns = mutable_columns(entry)
         columns |= {"runs_since": time.monotonic() if is_counted else None, "runs_boot": boot_id()}
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
         self._connection.execute(statement, [*columns.values(), entry.job.id])
         if job.lease is not None:
-            self._put_lease(job.lease, entry.lease_released_at_seconds)
+            self._put_lease(job.lease, entry.lease_released_at_seconds, charged_from)
 
     def cancel_waiting(self, job_ids: Collection[str], now_seconds: float) -> set[str]:
         """Cancel those of these jobs that wait, for their user, and return their ids."""
@@ -184,12 +194,22 @@ class Decision(LedgerView):
             wait_deadline_seconds: End of its wait, in seconds since the epoch; None for no limit.
         """
         self.accounts.add_up(job_id)  # with the slices that are deleted here
+        self.charges.charge("AND leases.job_id = ?3", job_id)
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
         statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ? WHERE id = ?"
         self._connection.execute(statement, (wait_deadline_seconds, now_seconds, job_id))
 
-    def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
-        """Write the state of overdue jobs for the next round; its grants must have been written before."""
+    def put_precedence(
+        self, gpu_model: str | None, admission: Admission, before: VirtualTime, machine: "Machine"
+    ) -> None:
+        """Write the state of the order for the next round; its grants must have been written before.
+
+        Args:
+            gpu_model: Of the queue.
+            admission: Outcome of the round.
+            before: Virtual time that the round started from.
+            machine: What its shares are relative to.
+        """
         # Deleted in any case: without a reservation in this round, that of the round before must not stay.
         of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
         self._connection.execute(of_the_queue, (gpu_model,))
@@ -198,11 +218,13 @@ class Decision(LedgerView):
             times = (kept.since_seconds, kept.start_seconds, kept.until_seconds, kept.unable_since_seconds)
             values = (kept.job_id, json.dumps(kept.gpu_uuids), *times)
             self._connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", values)
-        first = [(grant.job_id,) for grant in admission.grants if grant.went_first]
-        self._connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", first)
+        late = [(grant.job_id,) for grant in admission.grants if grant.is_late]
+        self._connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", late)
+        self.charges.put_virtual_time(gpu_model, before, admission.time, machine)
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write the quota of one user; None removes it."""
+        self.charges.charge("AND jobs.owner_uid = ?3", uid)  # by the weight before
         if quota is None:
             self._connection.execute("DELETE FROM quotas WHERE uid = ?", (uid,))
         else:
@@ -246,12 +268,16 @@ class Decision(LedgerView):
         row = self._connection.execute("SELECT id FROM environments WHERE words = ?", (words,)).fetchone()
         return int(row[0])
 
-    def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
+    def _put_lease(
+        self, lease: Lease, released_at_seconds: float | None, charged_from: tuple[float | None, str | None]
+    ) -> None:
         # An upsert, since REPLACE would delete the row first: its slices with it (ON DELETE CASCADE), and `went_first`.
         self._connection.execute(
-            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing)"
-            " VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (job_id) DO UPDATE"
-            " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5, sharing = ?6",
+            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing, charged_since, charged_boot)"
+            " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (job_id) DO UPDATE"
+            " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5, sharing = ?6,"
+            " charged_since = iif(?7 IS NULL, NULL, ifnull(charged_since, ?7)),"
+            " charged_boot = iif(charged_since IS NULL, ?8, charged_boot)",
             (
                 lease.job_id,
                 lease.granted_at_seconds,
@@ -259,6 +285,7 @@ class Decision(LedgerView):
                 lease.enforcer,
                 int(lease.is_advisory),
                 lease.sharing.value,
+                *charged_from,
             ),
         )
         self._connection.executemany(

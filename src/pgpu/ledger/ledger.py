@@ -1,14 +1,16 @@
 """Public interface of the ledger: transactions, look-ups of single jobs, tables with transactions of their own, migration."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pgpu.errors import JobNotFoundError, LedgerError
 from pgpu.ledger.change_watch import CachedRead, CommitCounter
+from pgpu.ledger.charges import Moment, monotonic_now
 from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, Entry, entry_of
@@ -28,14 +30,21 @@ class Ledger:
     Safe for use by many threads and processes. Every method may raise `LedgerError`.
     """
 
-    def __init__(self, path: Path, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        now: Callable[[], Moment] = monotonic_now,
+    ) -> None:
         """Take the path; the file is created at first use.
 
         Args:
             path: Of the database.
             busy_timeout_seconds: How long a writer waits for another one.
+            now: Clock by which leases are charged.
         """
         self.path = path
+        self._now = now
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self._commits = CommitCounter(path)
         self._waiting_seen: dict[tuple[Any, ...], Waiting] = {}
@@ -69,13 +78,13 @@ class Ledger:
     def decision(self) -> Iterator[Decision]:
         """Start a decision, excluding all other writers. Commits when the block is left, rolls back if an error leaves it."""
         with self._connections.writing() as connection:
-            yield Decision(connection, self._waiting_seen)
+            yield Decision(connection, self._waiting_seen, self._now)
 
     @contextmanager
     def view(self) -> Iterator[LedgerView]:
         """Start a read transaction on one snapshot; it does not block writers."""
         with self._connections.reading() as connection:
-            yield LedgerView(connection, self._waiting_seen)
+            yield LedgerView(connection, self._waiting_seen, self._now)
 
     @contextmanager
     def rehearsal(self, change: Callable[[Decision], None]) -> Iterator[LedgerView]:
@@ -85,7 +94,7 @@ class Ledger:
             PgpuError: As `change`.
         """
         with self._connections.rehearsing() as connection:
-            decision = Decision(connection, self._waiting_seen)
+            decision = Decision(connection, self._waiting_seen, self._now)
             change(decision)
             yield decision
 
@@ -210,7 +219,7 @@ class Ledger:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Migrate the tables from any older version to this one, in one transaction.
+    """Migrate the tables from any older version to this one, in one transaction, with a copy of the old ledger beside it.
 
     Raises:
         LedgerError: A newer pgpu wrote this ledger.
@@ -221,7 +230,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     # The version is read again under the write lock: another process may have migrated since.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for script in MIGRATIONS[_version(connection, path) :]:
+        version = _version(connection, path)
+        if 0 < version < VERSION:
+            _back_up(path, version)
+        for script in MIGRATIONS[version:]:
             # Statement by statement: `executescript` would commit the transaction first.
             for statement in script.split(";\n"):
                 if statement.strip():
@@ -234,6 +246,15 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _back_up(path: Path, version: int) -> None:
+    """Copy a ledger, as it is on disk, to a file that only its owner may read, for a return to the release before."""
+    copy = path.with_name(f"{path.name}.version-{version}")
+    copy.unlink(missing_ok=True)  # of an attempt that failed
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
 
 
 def _additions(connection: sqlite3.Connection) -> list[str]:

@@ -386,6 +386,28 @@ CREATE TABLE held_claims (
     freed_at REAL
 ) STRICT;
 """,
+    # Virtual time of each queue ('' of real GPUs); leases that are charged to their users. All clocks begin at 0. `went_first`
+    # of a lease has meant since: granted as a late job.
+    """
+CREATE TABLE clocks (
+    queue TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    seconds REAL NOT NULL,
+    is_active INTEGER NOT NULL,
+    PRIMARY KEY (queue, uid)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE virtual_times (
+    queue TEXT PRIMARY KEY,
+    floor REAL NOT NULL,
+    late_seconds REAL,
+    other_seconds REAL,
+    capacity_bytes INTEGER NOT NULL,
+    gpu_count INTEGER NOT NULL
+) STRICT;
+ALTER TABLE leases ADD COLUMN charged_since REAL;
+ALTER TABLE leases ADD COLUMN charged_boot TEXT;
+UPDATE leases SET went_first = 0 WHERE went_first = 1;
+""",
 )
 
 VERSION = len(MIGRATIONS)

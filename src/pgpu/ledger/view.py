@@ -7,19 +7,19 @@ last view are not converted again.
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.accounts import HOUR_SECONDS, Accounts, bounds_of
+from pgpu.ledger.charges import Charges, Moment, monotonic_now
 from pgpu.ledger.history import History, Profiles
 from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.small_tables import HeldClaims
 from pgpu.model import Batch, GpuHours, JobState, Objective, OnTimeLimit, Period, Place, Request, SharingWish
-from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
-from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
+from pgpu.scheduling import OverdueReservation, Precedence, Quota
 from pgpu.structs import Struct
 from pgpu.units import is_text
 
@@ -27,14 +27,6 @@ from pgpu.units import is_text
 _RESERVATION = """
 SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
 WHERE jobs.gpu_model IS ? AND jobs.state = 'waiting' ORDER BY chosen_at LIMIT 1
-"""
-
-# Now in seconds since the epoch, by SQLite's clock: (julianday('now') - 2440587.5) * 86400.
-_SERVED = """
-SELECT owner_uid, (SELECT sum(memory_bytes) FROM slices WHERE slices.job_id = leases.job_id), granted_at, released_at
-FROM leases JOIN jobs ON jobs.id = leases.job_id
-WHERE went_first = 1 AND granted_at > (julianday('now') - 2440587.5) * 86400 - ?2 AND jobs.gpu_model IS ?1
-ORDER BY granted_at
 """
 
 
@@ -166,15 +158,22 @@ class JobPeer(Struct, frozen=True):
 class LedgerView:
     """Reads of one transaction; created by `Ledger.view`."""
 
-    def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        seen: "dict[tuple[Any, ...], Waiting] | None" = None,
+        now: Callable[[], Moment] = monotonic_now,
+    ) -> None:
         """Read over one connection.
 
         Args:
             connection: In a transaction.
             seen: Cache of waiting jobs by row, shared between views: most of a long queue does not change.
+            now: Clock of the charges.
         """
         self._connection = connection
         self._seen = {} if seen is None else seen
+        self.charges = Charges(connection, now)
         self.history = History(connection)
         self.held_claims = HeldClaims(connection)
         self.profiles = Profiles(connection)
@@ -305,11 +304,10 @@ class LedgerView:
         return GpuHours(most, Period(period or Period.WEEK), used.gpu_seconds / HOUR_SECONDS if used else 0.0, end)
 
     def precedence(self, gpu_model: str | None) -> Precedence:
-        """Return the state of overdue jobs that the last round left for the queue of one GPU model."""
+        """Return the state that the last round left for the queue of one GPU model, with the clocks as they are now."""
         row = self._connection.execute(_RESERVATION, (gpu_model,)).fetchone()
         kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
-        served = self._connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
-        return Precedence(kept, tuple(ServedJob(*row) for row in served if row[1] is not None))
+        return Precedence(kept, self.charges.virtual_time(gpu_model))
 
     def closed_gpus(self) -> frozenset[str]:
         """Return the UUIDs of GPUs that are closed to new jobs; `ALL_GPUS` stands for every GPU."""

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
         Cause,
         Grant,
         Held,
+        OrderRules,
         OverdueReservation,
         Precedence,
         Quota,
-        ServedJob,
+        VirtualTime,
         Wait,
     )
     from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, has_compute, taken_bytes, usable
     from pgpu.scheduling.forecast import expected_starts
-    from pgpu.scheduling.order import OrderRules
 
 __all__ = [
     "NO_PRECEDENCE",
@@ -39,7 +39,7 @@ __all__ = [
     "OverdueReservation",
     "Precedence",
     "Quota",
-    "ServedJob",
+    "VirtualTime",
     "Wait",
     "admit",
     "check_can_ever_fit",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _CAPACITY = {"GpuRoom", "Headroom", "check_can_ever_fit", "has_compute", "taken_bytes", "usable"}
-_OTHERS = {"admit": "admission", "expected_starts": "forecast", "OrderRules": "order"}
+_OTHERS = {"admit": "admission", "expected_starts": "forecast"}
 
 
 def __getattr__(name: str) -> object:

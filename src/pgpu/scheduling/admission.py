@@ -2,12 +2,13 @@
 
 Grants never exceed the memory that is really there, nor the whole of a GPU's time, and jobs on one GPU share it in one mode.
 Candidates are considered in the order of `order`. The first one that does not fit gets a reservation; jobs after it start
-only if they do not delay it (backfilling), so GPUs stay busy. The oldest overdue job of each user goes before the order,
-and GPUs stay reserved for one such job until it starts, so no job starves. A batch that does not fit at once starts in even
+only if they do not delay it (backfilling), so GPUs stay busy. If it is overdue, its GPUs stay reserved until it starts, so no
+job starves. A batch that does not fit at once starts in even
 waves, and a job may wait for a less busy GPU (`start_rule`). Needs, durations and measured demands are inputs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from pgpu.model import Gpu, Request, SharingMode, Slice
 from pgpu.scheduling.admission_round import (
@@ -17,12 +18,12 @@ from pgpu.scheduling.admission_round import (
     Cause,
     Grant,
     Held,
+    OrderRules,
     OverdueReservation,
     Precedence,
     PredictSlowdowns,
     Quota,
     Waits,
-    by_priority,
     predict_nothing,
 )
 from pgpu.scheduling.capacity import GpuRoom
@@ -34,7 +35,7 @@ from pgpu.scheduling.free_capacity import (
     explain_sharing,
     places_with_one_more,
 )
-from pgpu.scheduling.order import NO_PLAN, BatchPlan, FairOrder, Machine, OrderRules, OverdueJobs, PlannedOrder
+from pgpu.scheduling.order import NO_PLAN, BatchPlan, PlannedOrder, RoundOrder
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE, QuotaLimit, QuotaUsage, admit_without_gpu, split_queue
 from pgpu.scheduling.reservations import (
     Reservation,
@@ -46,6 +47,7 @@ from pgpu.scheduling.reservations import (
     reserve,
 )
 from pgpu.scheduling.start_rule import StartRule, may_be_held
+from pgpu.scheduling.virtual_clocks import Machine, UserClocks
 from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
@@ -80,28 +82,43 @@ def admit(
         quotas: By UID; a user that is missing has none.
         rules: Time constants of the order.
         plan: Batch with jobs that go first, in its order (`plan_batch`); no memory is reserved for them.
-        precedence: State of overdue jobs that the round before returned.
+        precedence: State of the order that the round before returned, with the clocks as they are now.
         closed_gpus: Number of further GPUs that are closed to new jobs; only for the reasons.
         most_without_gpu: Limit on running jobs without a GPU, which have a queue of their own.
         predict: Slowdowns of profiled programs together.
     """
     quotas, rules = quotas or {}, rules or OrderRules()
     allowances = QuotaUsage(held, quotas, rules, now_seconds)
-    round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
-    round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
+    clocks = UserClocks(
+        precedence.time,
+        {each.owner_uid for each in line},
+        held,
+        machine_of(rooms),
+        quotas=quotas,
+        rules=rules,
+        now_seconds=now_seconds,
+    )
+    round_ = _Round(rooms, held, clocks, rules, now_seconds, plan=plan, allowances=allowances)
+    round_.closed_gpus = closed_gpus
     round_.start_rule = StartRule(rooms, () if round_.planned else line, held, now_seconds, predict)
-    for part in round_.in_turn(round_.consider_overdue(line, precedence)):
-        for candidate in part:
-            round_.consider(candidate)
+    round_.decide(line, precedence.reservation)
     without_gpu = admit_without_gpu(rest, held, quotas, allowances, now_seconds, most_at_once=most_without_gpu)
     return Admission(
         (*round_.grants, *without_gpu.grants),
         Waits([*round_.waits, *without_gpu.waits], round_.explain, len(round_.waits)),
         (*round_.expired, *without_gpu.expired),
         round_.reservation,
+        clocks.after(round_.active_users(), has_late=bool(round_.order.late_ids)),
+        clocks.turns,
+        round_.order.late_ids,
         holds_back=round_.start_rule.has_held_back,
     )
+
+
+def machine_of(rooms: Sequence[GpuRoom]) -> Machine:
+    """Return what shares of these GPUs are relative to."""
+    return Machine(sum(room.gpu.memory_bytes for room in rooms), len(rooms))
 
 
 class _JobReservation(Struct, frozen=True):
@@ -116,7 +133,7 @@ class _Round:
         self,
         rooms: Sequence[GpuRoom],
         held: Sequence[Held],
-        quotas: Mapping[int, Quota],
+        clocks: UserClocks,
         rules: OrderRules,
         now_seconds: float,
         *,
@@ -135,7 +152,6 @@ class _Round:
         self._space = FreeCapacity.of(rooms)
         self._most_free = self._most_yielding = 0
         self._note_free()
-        self._quotas = quotas
         self._rules = rules
         self._now_seconds = now_seconds
         self._held = list(held)
@@ -143,36 +159,49 @@ class _Round:
         self._may_move = True
         # Of the overdue job that GPUs are reserved for, and of the first job of the order that does not fit.
         self._reservations: list[_JobReservation] = []
+        self._reservation_before: OverdueReservation | None = None
         # Texts of `explain_memory`, which depend on the request alone once the round is over; an array's jobs share one.
         self._shortages: dict[Request, str] = {}
         self._has_first = False
         self._allowances = allowances
         self.planned = PlannedOrder(plan, held)
-        self._machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
-        self.turns = FairOrder(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
+        self._clocks = clocks
+        self.order = RoundOrder(clocks, self.planned, rules, now_seconds)
 
-    def consider_overdue(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
-        """Consider the oldest overdue job of each user, and return the jobs that are still to be considered."""
-        heads = OverdueJobs(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
-        planned = (
-            {candidate.job_id for candidate in queue if self.planned.contains(candidate)} if self.planned else set()
-        )
-        answered = {
-            each.job_id
-            for each in heads.of(queue, planned)
-            if self._consider_overdue_job(each, heads, precedence.reservation)
-        }
-        return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
+    def decide(self, queue: Sequence[Candidate], before: OverdueReservation | None) -> None:
+        """Consider every job of the queue: the one that GPUs are reserved for, then the others in order.
 
-    def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
-        """Yield the candidates in order: of each priority the jobs of the plan, then the others."""
-        if not self.planned:
-            yield self.turns.of(queue)
+        Args:
+            queue: Oldest first.
+            before: The reservation of the round before.
+        """
+        order = self.order.of(queue)
+        first = next(order, None)
+        if first is None:
             return
+        reserved = None if before is None else next((job for job in queue if job.job_id == before.job_id), None)
+        if before is not None and reserved is not None:
+            if _takes_over(first, reserved, before) and not self.planned:
+                reserved, before = first, replace(before, job_id=first.job_id)
+            self._reservation_before = before
+            self.consider(reserved)
+        for candidate in chain((first,), order):
+            if candidate is not reserved:
+                self.consider(candidate)
 
-        for equals in by_priority(queue):
-            yield self.planned.first(equals)
-            yield self.turns.of([candidate for candidate in equals if not self.planned.contains(candidate)])
+    def active_users(self) -> set[int]:
+        """Return the UIDs of the users of which a job waits for other jobs, and not for its owner's own quota."""
+        found: set[int] = set()
+        hostable: dict[tuple[Request, str | None], bool] = {}  # the jobs of an array share one request
+        for candidate, cause in self.waits:
+            if candidate.owner_uid in found or cause in _LIMITS:
+                continue
+            key = candidate.request, candidate.gpu_uuid
+            if key not in hostable:
+                hostable[key] = bool(possible_hosts(self._rooms, candidate))
+            if hostable[key]:
+                found.add(candidate.owner_uid)
+        return found
 
     def consider(self, candidate: Candidate) -> None:
         """Grant one candidate, or add it to those that wait or have expired."""
@@ -188,39 +217,10 @@ class _Round:
         else:
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
-    def _consider_overdue_job(
-        self, candidate: Candidate, heads: OverdueJobs, before: OverdueReservation | None
-    ) -> bool:
-        """Grant an overdue candidate if it may go first, or reserve GPUs for it; return whether it is dealt with.
-
-        Its owner's quota is reserved too if any GPU could host it.
-        """
-        limit = self._allowances.limit_on(candidate)
-        if limit is None and heads.may_go_first(candidate):
-            slices = self._place(candidate, is_planned=False)
-            if slices is not None:
-                heads.note_grant(candidate.with_memory(slices[0].memory_bytes))
-                self._grant(candidate, slices, went_first=True)
-                return True
-            if not self._is_expired(candidate) and self.reservation is None:  # at most one job has reserved GPUs
-                state = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
-                found = renew_reservation(before, candidate, state)
-                if found is not None:
-                    self.reservation, reservation = found
-                    self._reservations += [_JobReservation(candidate, reservation)] if reservation is not None else []
-        if self._is_expired(candidate):
-            return False
-        self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
-        if not self._has_reservation(candidate):
-            return False
-        if self.planned:
-            self.planned.note_wait(candidate)
-        self.waits.append((candidate, Cause.MEMORY))
-        return True
-
     def _keep_quota(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
         # Not for a job that waits for GPUs: other jobs of its owner may use those that it cannot.
-        if possible_hosts(self._rooms, candidate):
+        is_unreserved = self._allowances.has_unreserved(candidate.owner_uid)
+        if is_unreserved and possible_hosts(self._rooms, candidate):
             self._allowances.keep(candidate, since_seconds=since_seconds)
 
     def _has_reservation(self, candidate: Candidate) -> bool:
@@ -321,17 +321,17 @@ class _Round:
         yielding = (free[uuid] + more for uuid, more in self._space.yielded_bytes.items() if uuid in free)
         self._most_yielding = max(self._most_free, max(yielding, default=0))
 
-    def _place(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
+    def _place(self, candidate: Candidate) -> tuple[Slice, ...] | None:
         """Choose GPUs for a candidate; one of unknown need gets all that is free there.
 
         It gets its request alone if more would exceed a quota or delay a job with a reservation.
         """
         larger = self._enlarge_request(candidate) if candidate.takes_free else candidate
         if larger != candidate and self._allowances.limit_on(larger) is None:
-            slices = self._place_request(larger, is_planned=is_planned)
+            slices = self._place_request(larger)
             if slices is not None:
                 return slices
-        return self._place_request(candidate, is_planned=is_planned)
+        return self._place_request(candidate)
 
     def _enlarge_request(self, candidate: Candidate) -> Candidate:
         count = candidate.request.gpu_count
@@ -345,11 +345,11 @@ class _Round:
         amount = free[count - 1] if left_bytes is None else min(free[count - 1], left_bytes // count)
         return candidate.with_memory(max(candidate.request.memory_bytes, amount))
 
-    def _place_request(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
+    def _place_request(self, candidate: Candidate) -> tuple[Slice, ...] | None:
         request, end_seconds = candidate.request, candidate.end_seconds(self._now_seconds)
         fitting = [
             gpu
-            for gpu in self._fitting_gpus(candidate, is_planned=is_planned)
+            for gpu in self._fitting_gpus(candidate)
             if all(each.reservation.admits(gpu, candidate, end_seconds) for each in self._reservations)
         ]
         if len(fitting) < request.gpu_count:
@@ -359,19 +359,19 @@ class _Round:
         chosen = self._choice.choose(candidate, fitting, self._space)
         return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
-    def _fitting_gpus(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
+    def _fitting_gpus(self, candidate: Candidate) -> list[Gpu]:
         able = [
             room.gpu
             for room in self._rooms
             if self._space.hosts(room.gpu, candidate, yields=True)
-            and not (is_planned and self.planned.has_enough(room.gpu.uuid))
+            and not (candidate.job_id not in self.order.late_ids and self.planned.has_enough(room.gpu.uuid))
             and not (self.start_rule and not self.start_rule.admits(room.gpu.uuid, candidate, self._space))
         ]
         # Headroom is used only if too few GPUs have room without it.
         within = [gpu for gpu in able if self._space.hosts(gpu, candidate)] if candidate.uses_headroom else able
         return within if len(within) >= candidate.request.gpu_count else able
 
-    def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
+    def _grant(self, candidate: Candidate, slices: tuple[Slice, ...]) -> None:
         candidate = candidate.with_memory(slices[0].memory_bytes)
         end_seconds = candidate.end_seconds(self._now_seconds)
         for part in slices:
@@ -384,9 +384,10 @@ class _Round:
         self._note_free()
         self._may_move = self._may_move and candidate.gpu_uuid is None
         self._allowances.note_grant(candidate, self._held[-1])
-        self.turns.note_grant(candidate)
+        is_late = candidate.job_id in self.order.late_ids
+        self._clocks.note_grant(candidate, is_late=is_late)
         self.planned.note_grant(slices)
-        self.grants.append(Grant(candidate.job_id, slices, went_first, candidate.mode))
+        self.grants.append(Grant(candidate.job_id, slices, is_late, candidate.mode))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
         """Return why a candidate was not placed although `_hindrance` found nothing; the start rule notes what it holds back."""
@@ -413,14 +414,32 @@ class _Round:
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
             self.planned.note_wait(candidate)
+        is_overdue = self.order.is_overdue(candidate)
+        if is_overdue or cause in _LIMITS:
+            since_seconds = candidate.eligible_at_seconds + self._rules.patience_seconds
+            self._keep_quota(candidate, since_seconds=since_seconds if is_overdue else None)
+        before = self._reservation_before
         if cause in {Cause.WAVE, Cause.BUSY}:
             # No memory is reserved for it, since it fits, and none for a job behind a wave, which would delay the next one.
             self._has_first = self._has_first or cause is Cause.WAVE
         elif cause in _LIMITS:
-            self._keep_quota(candidate)
+            pass
+        elif before is not None and before.job_id == candidate.job_id:
+            self._reserve_until_start(candidate)
         elif not self._has_first and not self.planned.contains(candidate):
-            self._reserve(candidate)
+            if is_overdue and self.reservation is None:
+                self._reserve_until_start(candidate)
+            else:
+                self._reserve(candidate)
         self.waits.append((candidate, cause))
+
+    def _reserve_until_start(self, candidate: Candidate) -> None:
+        """Reserve GPUs for an overdue job in this round and the next ones, or renew its reservation."""
+        state = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
+        found = renew_reservation(self._reservation_before, candidate, state)
+        if found is not None:
+            self.reservation, reservation = found
+            self._reservations += [_JobReservation(candidate, reservation)] if reservation is not None else []
 
     def _reserve(self, candidate: Candidate) -> None:
         """Reserve memory for the first job of the order that does not fit: beside an overdue job, or after it."""
@@ -438,6 +457,20 @@ class _Round:
         if found is not None:
             self._has_first = True
             self._reservations.append(_JobReservation(candidate, found))
+
+
+def _takes_over(first: Candidate, reserved: Candidate, reservation: OverdueReservation) -> bool:
+    """Whether GPUs reserved for one job go to the first one of the order: another user's that needs as much of them.
+
+    Then they drain for a use of all that is reserved, and the order decides whose.
+    """
+    return (
+        first.owner_uid != reserved.owner_uid
+        and first.request.gpu_count >= reserved.request.gpu_count
+        and first.request.memory_bytes >= reserved.request.memory_bytes
+        and first.compute_share >= reserved.compute_share
+        and first.gpu_uuid in {None, *reservation.gpu_uuids}
+    )
 
 
 def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -> Held:

@@ -4,13 +4,13 @@ Values only. The engine fills them in from the ledger and writes the result back
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import overload
 
 from pgpu.model import Batch, Gpu, GpuHours, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
-from pgpu.structs import Struct, replace
+from pgpu.structs import Struct, field, replace
 
 # Signature and user of a program that was profiled.
 ProfiledCall = tuple[str, int]
@@ -141,12 +141,28 @@ class Quota(Struct, frozen=True):
 NO_QUOTA = Quota()
 
 
-# A job that went first counts for this many times its run time: on average a sixteenth of the memory is given out this
-# way, or a quarter of the time where one job fills the machine.
-COUNTED_RUNS = 4
+class OrderRules(Struct, frozen=True):
+    """Time constants of the order."""
 
-# At most this much of a run counts, so a job that never ends does not block overdue jobs for ever.
-LONGEST_SECONDS = 4 * 3600.0
+    default_duration_seconds: float = 600.0
+    """Assumed for a job without history. Default: a first short run of a model."""
+
+    ageing_seconds: float = 600.0
+    """This wait makes up for twice the memory-time, among the jobs of one user. Default: as long as a job without history."""
+
+    credit_seconds: float = 7200.0
+    """A user that comes back after a pause goes first for at most this much machine time. Default: two hours, so that earlier
+    use counts, and no other user waits for longer than this and one job."""
+
+    patience_seconds: float = 1800.0
+    """A job is overdue after this wait. Default: half an hour."""
+
+    planned_patience_seconds: float = 86400.0
+    """The same for a job of a batch plan, which may be delayed so that the whole batch ends sooner. Default: a day, longer
+    than a batch that runs overnight."""
+
+    faith_seconds: float = 4 * 3600.0
+    """An overdue job keeps its reserved GPUs at least this long. Default: four hours, longer than most jobs of a lab."""
 
 
 class OverdueReservation(Struct, frozen=True):
@@ -167,31 +183,33 @@ class OverdueReservation(Struct, frozen=True):
     """Since when these GPUs cannot host the job; None while they can."""
 
 
-class ServedJob(Struct, frozen=True):
-    """A job that started out of order because it was overdue."""
+class VirtualTime(Struct, frozen=True):
+    """What each user of one queue has had of the machine, at one moment; see `virtual_clocks`."""
 
-    owner_uid: int
-    memory_bytes: int
-    """Over all its GPUs."""
+    clocks: Mapping[int, float] = field(default_factory=dict)
+    """By UID: machine time times dominant share by weight, in seconds; what running jobs have had is included. Missing is 0."""
 
-    granted_at_seconds: float
-    ended_at_seconds: float | None = None
-    """None while it holds memory."""
+    floor: float = 0.0
+    """Never falls; a clock that is further behind it than the credit is set forward when its user has a job again."""
 
-    def counts(self, now_seconds: float) -> bool:
-        """Whether it still counts against other overdue jobs: while it runs, and for `COUNTED_RUNS` run times in all."""
-        run_seconds = (self.ended_at_seconds or now_seconds) - self.granted_at_seconds
-        if self.ended_at_seconds is None and run_seconds < LONGEST_SECONDS:
-            return True
-        return now_seconds - self.granted_at_seconds < COUNTED_RUNS * min(run_seconds, LONGEST_SECONDS)
+    active: frozenset[int] = frozenset()
+    """UIDs of the users of which a job waited for other jobs after the last round."""
+
+    late_seconds: float | None = None
+    """Machine time of late jobs since there are any in the queue; None while there are none."""
+
+    other_seconds: float | None = None
+    """The same of all other jobs."""
+
+    late_ids: frozenset[str] = frozenset()
+    """Ids of the running jobs that started as late ones."""
 
 
 class Precedence(Struct, frozen=True):
-    """State of overdue jobs that one round passes on to the next."""
+    """State of the order that one round passes on to the next."""
 
     reservation: OverdueReservation | None = None
-    served: tuple[ServedJob, ...] = ()
-    """Jobs that may still count."""
+    time: VirtualTime = VirtualTime()
 
 
 NO_PRECEDENCE = Precedence()
@@ -202,8 +220,8 @@ class Grant(Struct, frozen=True):
 
     job_id: str
     slices: tuple[Slice, ...]
-    went_first: bool = False
-    """Whether it started out of order because it was overdue; later rounds get it as a `ServedJob`."""
+    is_late: bool = False
+    """Whether it was overdue behind a higher priority or a batch plan."""
 
     mode: SharingMode = SharingMode.TIME_SLICE
 
@@ -327,6 +345,15 @@ class Admission(Struct, frozen=True):
 
     reservation: OverdueReservation | None = None
     """Input of the next round."""
+
+    time: VirtualTime = VirtualTime()
+    """Input of the next round."""
+
+    turns: Mapping[int, float] = field(default_factory=dict)
+    """Clock of each user with waiting jobs at the expected ends of the user's running ones, by UID: the least is next."""
+
+    late_ids: frozenset[str] = frozenset()
+    """Ids of the jobs of the queue that were overdue behind a higher priority or a batch plan."""
 
     suspended: tuple[tuple[str, str], ...] = ()
     """(Id of a running job to suspend, id of the job that gets its place)."""

@@ -15,24 +15,24 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pgpu.scheduling.admission import admit
+from pgpu.scheduling.admission import admit, machine_of
 from pgpu.scheduling.admission_round import (
     NO_PRECEDENCE,
-    Admission,
     Candidate,
     Held,
+    OrderRules,
     Precedence,
     PredictSlowdowns,
     Quota,
-    ServedJob,
     predict_nothing,
 )
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.free_capacity import FreeCapacity
-from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 from pgpu.scheduling.reservations import NEVER, expected_ends, possible_hosts, reserve
 from pgpu.scheduling.start_rule import hold_end_seconds, may_be_held
+from pgpu.scheduling.virtual_clocks import advance
 from pgpu.structs import Struct, replace
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def expected_starts(
         quotas: By UID.
         rules: Time constants of the order.
         plan: Of a batch.
-        precedence: State that the round before returned.
+        precedence: State that the round before returned, with the clocks as they are now.
         later: Jobs that join the queue at their begin, once others have ended, which are assumed to succeed. One that awaits
             neither is kept back by something unpredictable, such as the limit of its array, and does not join.
         most_without_gpu: Limit on running jobs without a GPU.
@@ -273,12 +273,13 @@ def expected_starts(
     def simulate(*, is_patient: bool) -> dict[str, ExpectedStart]:
         future = _Future(rooms, known, held, rules, now_seconds, is_patient=is_patient)
         future.precedence, future.most_without_gpu, future.predict = precedence, most_without_gpu, predict
+        future.quotas = quotas or {}
         future.later = [
             (candidate, set(awaited))
             for candidate, awaited in later
             if awaited or candidate.eligible_at_seconds > now_seconds
         ][:MOST_JOBS]
-        return future.run(quotas or {}, plan)
+        return future.run(plan)
 
     starts = simulate(is_patient=False)
     if all(start.assumed is None for start in starts.values()):
@@ -353,6 +354,7 @@ class _Future:
         self.starts: dict[str, ExpectedStart] = {}
         self.precedence = NO_PRECEDENCE
         self.most_without_gpu = MOST_AT_ONCE
+        self.quotas: Mapping[int, Quota] = {}
         self.predict: PredictSlowdowns = predict_nothing
         self.later: list[tuple[Candidate, set[str]]] = []
         self.renewals: list[float] = []
@@ -375,24 +377,26 @@ class _Future:
         self._holds_back = False
         self._assumption: str | None = None
 
-    def run(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> dict[str, ExpectedStart]:
+    def run(self, plan: BatchPlan) -> dict[str, ExpectedStart]:
         """Simulate rounds until no job waits, or nothing comes that would let one start; return the starts."""
-        self.renewals = [each.gpu_hours.renewed_at_seconds for each in quotas.values() if each.gpu_hours is not None]
+        self.renewals = [
+            each.gpu_hours.renewed_at_seconds for each in self.quotas.values() if each.gpu_hours is not None
+        ]
         while self.waiting or self.later:
             # Each round is the real `admit`; only time is simulated.
-            self.start_what_fits(quotas, plan)
+            self.start_what_fits(plan)
             if not self.advance():
                 break
         return self.starts
 
-    def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
+    def start_what_fits(self, plan: BatchPlan) -> None:
         """Simulate one round."""
         admission = admit(
             list(self._rooms.values()),
             self.waiting,
             self._now_seconds,
             held=[held for _, held in self.ends],
-            quotas=quotas,
+            quotas=self.quotas,
             rules=self._rules,
             plan=plan,
             precedence=self.precedence,
@@ -401,8 +405,8 @@ class _Future:
         )
         self._holds_back = admission.holds_back
         known = {candidate.job_id: candidate for candidate in self.waiting}
-        # Reservations of overdue jobs pass from one simulated round to the next, as between rounds of the engine.
-        self.precedence = self._precedence_after(admission, known)
+        # As between rounds of the engine.
+        self.precedence = Precedence(admission.reservation, admission.time)
         for grant in admission.grants:
             candidate = known.pop(grant.job_id)
             share, lasts_seconds = candidate.compute_share, self._lasts_seconds(candidate)
@@ -441,7 +445,11 @@ class _Future:
         times += [end_seconds for end_seconds, _ in self.ends[:1] if end_seconds != NEVER]
         if not times:
             return False
-        self._now_seconds = min(times)
+        next_seconds = min(times)
+        seconds, held = max(0.0, next_seconds - self._now_seconds), [each for _, each in self.ends]
+        time = advance(self.precedence.time, held, machine_of(list(self._rooms.values())), self.quotas, seconds)
+        self.precedence = replace(self.precedence, time=time)
+        self._now_seconds = next_seconds
         while self.ends and self.ends[0][0] <= self._now_seconds:
             ended = self.ends.pop(0)[1]
             if self._assumption is None and ended.job_id in self._assumed:
@@ -456,17 +464,6 @@ class _Future:
         self.waiting += [replace(each[0], eligible_at_seconds=self._now_seconds) for each in self.later if joins(*each)]
         self.later = [each for each in self.later if not joins(*each)]
         return True
-
-    def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:
-        # The end of a job that went first is predicted, so it is known from its start on.
-        served = [each for each in self.precedence.served if each.counts(self._now_seconds)]
-        for grant in admission.grants:
-            if grant.went_first:
-                candidate = known[grant.job_id]
-                memory_bytes = sum(part.memory_bytes for part in grant.slices)
-                end_seconds = self._now_seconds + self._lasts_seconds(candidate)
-                served.append(ServedJob(candidate.owner_uid, memory_bytes, self._now_seconds, end_seconds))
-        return Precedence(admission.reservation, tuple(served))
 
     def _lasts_seconds(self, candidate: Candidate) -> float:
         return candidate.duration_seconds or self._unknown_seconds

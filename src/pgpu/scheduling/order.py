@@ -1,199 +1,22 @@
 """Order in which one round of admission considers waiting jobs.
 
-By priority; within a priority by user, smallest dominant share first; within a user by memory-time, with a rank that grows with the
-wait. Two exceptions come before that order: jobs of a batch plan keep the order of their plan, and the oldest overdue job
-of each user goes first. Overdue jobs get only a limited share of the machine, so priorities and fair shares decide about
-most of it however long the queue is; and only older jobs can overtake a job this way, so its wait is bounded.
+By priority; within a priority by user, the earliest clock first (`virtual_clocks`); within a user by memory-time in doublings, plus
+the time of arrival in units of `ageing_seconds`. That key of a job never changes, so a job of one user is only overtaken by smaller
+ones that come within a limited time. Jobs of a batch plan keep the order of their plan and go before others of their priority.
+Jobs that are overdue behind a higher priority or a plan are *late*: they go first until they have had a part of the machine.
 
-Sources: dominant resource fairness (Ghodsi et al., NSDI'11), applied to memory and compute; shortest job first on memory-time,
-with ageing.
+Source: shortest job first on memory-time, with exponential ageing.
 """
 
 import heapq
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pgpu.model import Slice
-from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota, by_priority
+from pgpu.scheduling.admission_round import Candidate, Held, OrderRules, by_priority
+from pgpu.scheduling.virtual_clocks import UserClocks
 from pgpu.structs import Struct, field
-
-# An overdue job goes first only while jobs that went first count for less than this share of all memory.
-MOST_SHARE = 0.25
-
-
-class OrderRules(Struct, frozen=True):
-    """Time constants of the order."""
-
-    default_duration_seconds: float = 600.0
-    """Assumed for a job without history. Default: a first short run of a model."""
-
-    ageing_seconds: float = 600.0
-    """A job's rank doubles after this wait. Default: as long as a job without history."""
-
-    patience_seconds: float = 1800.0
-    """A job is overdue after this wait. Default: half an hour."""
-
-    planned_patience_seconds: float = 86400.0
-    """The same for a job of a batch plan, which may be delayed so that the whole batch ends sooner. Default: a day, longer
-    than a batch that runs overnight."""
-
-    faith_seconds: float = 4 * 3600.0
-    """An overdue job keeps its reserved GPUs at least this long. Default: four hours, longer than most jobs of a lab."""
-
-
-class Machine(Struct, frozen=True):
-    """Sum of all GPUs, for dominant shares."""
-
-    capacity_bytes: int
-    gpu_count: int
-
-    def dominant_share(self, memory_bytes: int, compute_share: float) -> float:
-        """Return the larger of the shares of all memory and of all GPU time; `compute_share` is summed over GPUs."""
-        return max(memory_bytes / max(1, self.capacity_bytes), compute_share / max(1, self.gpu_count))
-
-
-class FairOrder:
-    """Yields candidates one by one; a grant between two of them moves its user back."""
-
-    def __init__(
-        self,
-        machine: Machine,
-        shares: Mapping[int, float],
-        quotas: Mapping[int, Quota],
-        rules: OrderRules,
-        now_seconds: float,
-    ) -> None:
-        """Start a round.
-
-        Args:
-            machine: What shares are relative to.
-            shares: Dominant share that each user holds now, by UID.
-            quotas: By UID; only the weights are used.
-            rules: Time constants.
-            now_seconds: Seconds since the epoch.
-        """
-        self._machine = machine
-        self._shares = defaultdict(float, shares)
-        self._quotas = quotas
-        self._rules = rules
-        self._now_seconds = now_seconds
-
-    def note_grant(self, candidate: Candidate) -> None:
-        """Add a grant to its user's share."""
-        request = candidate.request
-        self._shares[candidate.owner_uid] += self._machine.dominant_share(
-            request.memory_bytes * request.gpu_count, candidate.compute_share * request.gpu_count
-        )
-
-    def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Yield every candidate once.
-
-        Args:
-            queue: In order of arrival, which decides between equal ranks.
-        """
-        for equals in by_priority(queue):
-            yield from self._by_share(equals)
-
-    def _by_share(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Yield jobs of one priority: each time the most urgent job of the user with the smallest share by weight."""
-        rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
-        for place, (rank, candidate) in enumerate(zip(self._ranks(candidates), candidates, strict=True)):
-            rows[candidate.owner_uid].append((-rank, place, candidate))
-        for row in rows.values():
-            row.sort(reverse=True)
-        # A heap of users by share. The share is read again after each yield, since the candidate may have been granted.
-        users = [(self._weighed_share(uid), row[-1][:2], uid) for uid, row in rows.items()]
-        heapq.heapify(users)
-        while users:
-            _, _, uid = users[0]
-            row = rows[uid]
-            yield row.pop()[2]
-            if row:
-                heapq.heapreplace(users, (self._weighed_share(uid), row[-1][:2], uid))
-            else:
-                heapq.heappop(users)
-
-    def _ranks(self, candidates: Sequence[Candidate]) -> list[float]:
-        # rank = (1 + wait / ageing) / (duration * memory), larger is more urgent. One list comprehension: each round
-        # ranks every job of a queue that may be ten thousand long.
-        now_seconds, rules = self._now_seconds, self._rules
-        capacity_bytes = max(1, self._machine.capacity_bytes)
-        return [
-            (1.0 + max(0.0, now_seconds - each.eligible_at_seconds) / rules.ageing_seconds)
-            * capacity_bytes
-            / (
-                max(each.duration_seconds or rules.default_duration_seconds, 1.0)
-                * each.request.memory_bytes
-                * each.request.gpu_count
-            )
-            for each in candidates
-        ]
-
-    def _weighed_share(self, uid: int) -> float:
-        return self._shares[uid] / self._quotas.get(uid, NO_QUOTA).weight
-
-
-class OverdueJobs:
-    """Jobs that may go first in one round."""
-
-    def __init__(
-        self,
-        precedence: Precedence,
-        capacity_bytes: int,
-        quotas: Mapping[int, Quota],
-        rules: OrderRules,
-        now_seconds: float,
-    ) -> None:
-        """Start from the state of the round before. Arguments as for `FairOrder`; `capacity_bytes` is of all GPUs."""
-        self._reservation = precedence.reservation
-        self._capacity_bytes = max(1, capacity_bytes)
-        self._quotas = quotas
-        self._rules = rules
-        self._now_seconds = now_seconds
-        self._all_weights = 1.0
-        self._shares: dict[int, float] = {}
-        for each in precedence.served:
-            if each.counts(now_seconds):
-                self._count(each.owner_uid, each.memory_bytes)
-
-    def of(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
-        """Return the job with reserved GPUs, then the oldest overdue job of each user, oldest first.
-
-        Args:
-            queue: In order of arrival.
-            planned: Ids of the jobs of a batch plan, which are overdue later.
-        """
-        came_before = self._now_seconds - self._rules.patience_seconds
-        planned_before = self._now_seconds - self._rules.planned_patience_seconds
-        late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
-        # Of each user only the oldest: a user with many overdue jobs would crowd out the others.
-        heads: dict[int, Candidate] = {}
-        for each in sorted(late, key=lambda each: each.eligible_at_seconds):
-            if each.job_id not in planned or each.eligible_at_seconds < planned_before:
-                heads.setdefault(each.owner_uid, each)
-        self._all_weights = sum(self._weight(uid) for uid in heads) or 1.0
-        if self._reservation is None:
-            return list(heads.values())
-        kept = [candidate for candidate in queue if candidate.job_id == self._reservation.job_id]
-        return kept + [candidate for candidate in heads.values() if candidate not in kept]
-
-    def may_go_first(self, candidate: Candidate) -> bool:
-        """Whether jobs that went first leave room for one more: in the share of all users, and in its owner's part."""
-        if self._reservation is not None and candidate.job_id == self._reservation.job_id:
-            return True
-        # The candidate itself is not counted, so one job may exceed the share: otherwise a large one could never go first.
-        entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
-        return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
-
-    def note_grant(self, candidate: Candidate) -> None:
-        """Count a job that goes first now."""
-        self._count(candidate.owner_uid, candidate.request.memory_bytes * candidate.request.gpu_count)
-
-    def _count(self, uid: int, memory_bytes: int) -> None:
-        self._shares[uid] = self._shares.get(uid, 0.0) + memory_bytes / self._capacity_bytes
-
-    def _weight(self, uid: int) -> float:
-        return self._quotas.get(uid, NO_QUOTA).weight
 
 
 class BatchPlan(Struct, frozen=True):
@@ -233,6 +56,10 @@ class PlannedOrder:
     def __bool__(self) -> bool:
         return bool(self._places)
 
+    def leave_out(self, job_ids: Collection[str]) -> None:
+        """Treat these jobs as ones of no plan."""
+        self._places = {job_id: place for job_id, place in self._places.items() if job_id not in job_ids}
+
     def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
         """Return the planned jobs of one priority, in the order of the plan."""
         planned = [candidate for candidate in queue if self.contains(candidate)]
@@ -244,7 +71,7 @@ class PlannedOrder:
     def holds_back(self, candidate: Candidate) -> bool:
         """Whether a job that must start first was considered in this round and still waits."""
         # Only jobs of this round are in `_waiting`: a hold on a job that has started, ended or gone has no effect.
-        return self._plan.holds.get(candidate.job_id) in self._waiting
+        return self.contains(candidate) and self._plan.holds.get(candidate.job_id) in self._waiting
 
     def has_enough(self, gpu_uuid: str) -> bool:
         """Whether one more job on a GPU would delay the end of the batch."""
@@ -257,3 +84,93 @@ class PlannedOrder:
     def note_wait(self, candidate: Candidate) -> None:
         """Note a job that was considered and waits."""
         self._waiting.add(candidate.job_id)
+
+
+class RoundOrder:
+    """Yields candidates one by one; a grant between two of them moves its user back."""
+
+    def __init__(self, clocks: UserClocks, planned: PlannedOrder, rules: OrderRules, now_seconds: float) -> None:
+        """Start a round.
+
+        Args:
+            clocks: Moved by the grants of the round.
+            planned: Jobs of a batch plan; late ones are taken out of it.
+            rules: Time constants.
+            now_seconds: Seconds since the epoch.
+        """
+        self.late_ids: frozenset[str] = frozenset()
+        self._clocks = clocks
+        self._planned = planned
+        self._rules = rules
+        self._now_seconds = now_seconds
+
+    def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield every candidate once.
+
+        Args:
+            queue: In order of arrival, which decides between equal keys.
+        """
+        top = math.inf if self._planned else max((candidate.request.priority for candidate in queue), default=0)
+        late = [each for each in queue if each.request.priority < top and self.is_overdue(each)]
+        self.late_ids = frozenset(candidate.job_id for candidate in late)
+        self._planned.leave_out(self.late_ids)
+        others = [candidate for candidate in queue if candidate.job_id not in self.late_ids] if late else queue
+        # Late jobs of all priorities are in one order, or those of the lowest would starve.
+        lanes = {True: self._by_clock(late), False: self._by_priority(others)}
+        while lanes:
+            is_late = self._clocks.is_late_first if len(lanes) > 1 else next(iter(lanes))
+            candidate = next(lanes[is_late], None)
+            if candidate is None:
+                del lanes[is_late]
+            else:
+                yield candidate
+
+    def is_overdue(self, candidate: Candidate) -> bool:
+        """Whether a job has waited longer than any should."""
+        rules, is_planned = self._rules, self._planned.contains(candidate)
+        patience_seconds = rules.planned_patience_seconds if is_planned else rules.patience_seconds
+        return candidate.eligible_at_seconds < self._now_seconds - patience_seconds
+
+    def _by_priority(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield of each priority the jobs of the plan, then the others."""
+        for equals in by_priority(queue):
+            if self._planned:
+                yield from self._planned.first(equals)
+                yield from self._by_clock([each for each in equals if not self._planned.contains(each)])
+            else:
+                yield from self._by_clock(equals)
+
+    def _by_clock(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield each time the first job of the user with the earliest clock."""
+        rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
+        for place, (key, candidate) in enumerate(zip(self._keys(candidates), candidates, strict=True)):
+            rows[candidate.owner_uid].append((key, place, candidate))
+        for row in rows.values():
+            row.sort(reverse=True)
+        users = [(self._clocks.turn(uid), row[-1][:2], uid) for uid, row in rows.items()]
+        heapq.heapify(users)
+        while users:
+            turn, first, uid = users[0]
+            # A grant since, of this iterator or another one, moved the user back.
+            if turn != self._clocks.turn(uid):
+                heapq.heapreplace(users, (self._clocks.turn(uid), first, uid))
+                continue
+            row = rows[uid]
+            yield row.pop()[2]
+            if row:
+                heapq.heapreplace(users, (self._clocks.turn(uid), row[-1][:2], uid))
+            else:
+                heapq.heappop(users)
+
+    def _keys(self, candidates: Sequence[Candidate]) -> list[float]:
+        # The least goes first. One list comprehension: a round computes this for a queue that may be ten thousand long.
+        rules = self._rules
+        return [
+            each.eligible_at_seconds / rules.ageing_seconds
+            + math.log2(
+                max(each.duration_seconds or rules.default_duration_seconds, 1.0)
+                * each.request.memory_bytes
+                * each.request.gpu_count
+            )
+            for each in candidates
+        ]

@@ -13,8 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota, by_priority
-from pgpu.scheduling.order import Machine, OrderRules
+from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, OrderRules, Quota, by_priority
 from pgpu.scheduling.reservations import NEVER, expected_ends
 from pgpu.structs import Struct, field
 from pgpu.units import format_memory, format_time
@@ -32,12 +31,10 @@ class QuotaLimit(Enum):
 
 class _Usage(Struct):
     memory_bytes: int = 0
-    compute_share: float = 0.0
     jobs: int = 0
 
     def add(self, held: Held) -> None:
         self.memory_bytes += _memory_bytes(held)
-        self.compute_share += held.compute_share * len(held.slices)
         self.jobs += 1
 
 
@@ -65,10 +62,6 @@ class QuotaUsage:
         self._owned: defaultdict[int, _Usage] = defaultdict(_Usage)
         for each in held:
             self._owned[each.owner_uid].add(each)
-
-    def shares(self, machine: Machine) -> dict[int, float]:
-        """Return each user's dominant share of a machine, by UID."""
-        return {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
 
     def limit_on(self, candidate: Candidate) -> QuotaLimit | None:
         """Return why its owner's quota keeps a job waiting; None if it does not."""
@@ -99,17 +92,21 @@ class QuotaUsage:
             return None
         return quota.memory_bytes - self._owned[uid].memory_bytes
 
+    def has_unreserved(self, uid: int) -> bool:
+        """Whether a user has a quota that is reserved for no job yet."""
+        return uid in self._quotas and uid not in self._kept
+
     def keep(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
-        """Reserve its owner's quota for a job that waits, unless it is reserved for another one.
+        """Reserve its owner's quota, which is reserved for no job yet, for a job that waits.
 
         Args:
             candidate: The job.
             since_seconds: For an overdue job, since when. Then predicted ends let no later job in, and jobs that were granted
                 since are assumed to stay, so that the job starts once the others have ended.
         """
-        quota = self._quotas.get(candidate.owner_uid)
+        quota = self._quotas[candidate.owner_uid]
         # Until the next period the end of no job lets it start.
-        if quota is None or candidate.owner_uid in self._kept or self._is_spent(quota, candidate):
+        if self._is_spent(quota, candidate):
             return
         kept = self._reserve(candidate, quota, since_seconds)
         if kept is not None:

@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from pgpu.model import Gpu
-from pgpu.scheduling.admission_round import Candidate, Held, OverdueReservation
+from pgpu.scheduling.admission_round import Candidate, Held, OrderRules, OverdueReservation
 from pgpu.scheduling.capacity import IDLE, GpuRoom, Tenancy, has_compute, supports_mode, taken_bytes
 from pgpu.scheduling.free_capacity import FreeCapacity
-from pgpu.scheduling.order import OrderRules
 from pgpu.structs import Struct, replace
 
 # End of a job of unknown length.

@@ -17,7 +17,7 @@ from pgpu.advising.advice import Advice
 from pgpu.digests import sha256
 from pgpu.engine.context import EngineContext, send_signal, send_window
 from pgpu.engine.engine import Engine
-from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, UserShare, Waste
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.submitter import Submitter
@@ -249,11 +249,18 @@ class JobService:
             each.job,
             each.rule,
             is_start_known=not each.doubt,
+            place_rule=each.place.rule,
+            place_seconds=each.place.seconds,
             doubt=each.doubt,
             doubted=each.doubted.id if each.doubted is not None and is_seen else None,
             not_before_seconds=each.not_before_seconds,
             by_seconds=each.by_seconds,
         )
+
+    def shares(self, simulate: str | None = None) -> Sequence[UserShare]:
+        """Return what each user holds of the machine, the next one first; users that the caller may not see are nameless."""
+        found = self.engines.simulated(simulate).admissions.shares()
+        return [each if self.caller.sees(each.uid) else replace(each, uid=_UNKNOWN_UID) for each in found]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""

@@ -273,6 +273,13 @@ class QueueReport(Struct, frozen=True):
     doubt: str = ""
     """Why it does not: far, after, held, no end, overdue or unmeasured; empty where it does, and from an older server."""
 
+    place_rule: str = ""
+    """Why it stands behind the job before it: first, reserved, late, priority, plan, shares or size; empty for one that is
+    held or needs no GPU, and from an older server."""
+
+    place_seconds: float | None = None
+    """With `shares`: how much more machine time, by weight, its user has had than the user of the job before it."""
+
     doubted: str | None = None
     """Id of the job whose end before it is assumed, if that is why and the caller sees this job."""
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pgpu.advising.advice import Advice
-from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, UserShare, Waste
 from pgpu.model import (
     ColdStart,
     Deployment,
@@ -119,6 +119,7 @@ GPU_ROUTES = (
     ServiceRoute("gpu_history", "GET", "/v1/gpu-history", tuple[GpuSeries, ...], query=("since_seconds", "gpu_uuid")),
     ServiceRoute("waste", "GET", "/v1/waste", tuple[Waste, ...]),
     ServiceRoute("usage", "GET", "/v1/usage", tuple[UsageReport, ...], query=("since_seconds", "uid")),
+    ServiceRoute("shares", "GET", "/v1/shares", tuple[UserShare, ...], query=("simulate",), is_shared=True),
 )
 
 ADMIN_ROUTES = (

@@ -12,7 +12,7 @@ from pgpu.model import SIMULATED_PREFIX
 from pgpu.structs import asdict, to_builtins
 
 if TYPE_CHECKING:
-    from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, UsageReport, Waste
+    from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, UsageReport, UserShare, Waste
     from pgpu.kubernetes.pod_shares import SeenShare
     from pgpu.model import GpuSeries, Job
 
@@ -62,6 +62,8 @@ def of_queue(reports: "Iterable[QueueReport]") -> Document:
                 "position": each.position,
                 "job": _job(JobReport(each.job, ())),
                 "rule": each.rule,
+                "place_rule": each.place_rule,
+                "place_seconds": each.place_seconds,
                 "is_start_known": each.is_start_known,
                 "doubt": each.doubt,
                 "doubted": each.doubted,
@@ -122,6 +124,11 @@ def of_usage(found: "Iterable[UsageReport]") -> Document:
             for each in found
         ]
     )
+
+
+def of_shares(found: "Iterable[UserShare]") -> Document:
+    """Describe the users of a queue, in the order given."""
+    return document(shares=[to_builtins(each) for each in found])
 
 
 def of_pods(seen: "Iterable[SeenShare]") -> Document:

@@ -7,7 +7,7 @@ from pgpu.advising.memory_demand import Basis
 from pgpu.cli.output.console import user_name
 from pgpu.cli.output.gpu_tables import short_gpu_name, simulated_heading
 from pgpu.cli.output.plain_table import NEVER_DROPPED, Column, FittedTable, PlainTable
-from pgpu.client import CallHistory, UsageReport, Waste
+from pgpu.client import CallHistory, UsageReport, UserShare, Waste
 from pgpu.model import SIMULATED_PREFIX, Gpu, GpuSeries
 from pgpu.units import GIB, format_duration, format_memory
 
@@ -197,6 +197,21 @@ def of_users(found: Sequence[Waste]) -> PlainTable:
         reserved, used = gib_hours(own)
         times = f"{reserved / used:.1f}x" if used else ""
         table.add_row(user_name(uid), str(len(own)), f"{reserved:.2f} GiB h", f"{used:.2f} GiB h", times)
+    return table
+
+
+def of_shares(found: Sequence[UserShare]) -> PlainTable:
+    """Lay out the users of a queue, one on each line, the next one first, each with the figure that decides its turn."""
+    table = PlainTable("USER", "WEIGHT", "HOLDS", "WAITING", "TURN")
+    for place, each in enumerate(found):
+        if each.behind_seconds is None:
+            turn = "no job of it waits for other jobs"
+        elif not place:
+            turn = "next: it has had least of the machine, by weight"
+        else:
+            turn = f"later: it has had {format_duration(each.behind_seconds)} more of the whole machine, by weight"
+        name = "another user" if each.uid < 0 else user_name(each.uid)
+        table.add_row(name, f"{each.weight:g}", f"{each.held_share:.0%}", str(each.waiting), turn)
     return table
 
 

@@ -29,6 +29,17 @@ RULES = {
 }
 """What each rule of a `QueueReport` means."""
 
+PLACES = {
+    "first": "no job goes before it",
+    "reserved": "GPUs are kept for the job before it until that one starts",
+    "late": "overdue jobs of lower priorities go first until they have had a quarter of the machine",
+    "priority": "the job before it has a higher priority",
+    "plan": "the job before it is of the plan for the soonest end",
+    "shares": "its user has had {more} more of the whole machine, by weight, than the user before",
+    "size": "its owner's job before it is smaller or older: a wait of ten minutes makes up for twice the size",
+}
+"""What each rule of a place in the queue means."""
+
 DOUBTS = {
     "far": "only the first 200 jobs of the queue are looked at",
     "after": "the start of a job that it waits for is unknown itself",
@@ -168,6 +179,7 @@ def explain(report: QueueReport, count: int, gpus: Iterable[GpuReport]) -> Itera
             f"{format_duration(now_seconds - job.created_at_seconds)}, {place}, priority {job.request.priority}",
         ),
         ("needs", _needs(job.request)),
+        *_order(report),
         ("rule", f"{report.rule}: {RULES[report.rule]}" if report.rule in RULES else "unknown to this version"),
         ("figures", job.reason or ""),
         ("starts", start if start == "soon" else f"{start}: {start_basis(report)}"),
@@ -176,6 +188,13 @@ def explain(report: QueueReport, count: int, gpus: Iterable[GpuReport]) -> Itera
     yield facts
     if not job.request.is_without_gpu:
         yield _room_of(gpus)
+
+
+def _order(report: QueueReport) -> Iterator[tuple[str, str]]:
+    # None of a held job, of one without a GPU, and from an older server.
+    if report.place_rule in PLACES:
+        more = format_duration(report.place_seconds or 0.0)
+        yield "order", f"{report.place_rule}: {PLACES[report.place_rule].format(more=more)}"
 
 
 def _needs(request: Request) -> str:

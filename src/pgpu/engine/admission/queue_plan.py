@@ -15,9 +15,9 @@ from pgpu.engine.history.run_history import history_names
 from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Call, LedgerView
 from pgpu.model import Gpu
-from pgpu.scheduling import Candidate, GpuRoom, Held
+from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules
 from pgpu.scheduling.forecast import SlowdownCurve, fit_slowdown_curve
-from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.quota_usage import split_queue
 
 if TYPE_CHECKING:

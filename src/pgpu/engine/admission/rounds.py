@@ -11,16 +11,19 @@ from functools import cached_property
 from pgpu.engine.admission.auto_sharing import AutoSharing
 from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, DependencyVerdicts, judge
 from pgpu.engine.admission.idle_leases import mark_evicted, mark_restarting, regrant
+from pgpu.engine.admission.queue_order import PlaceRule, place_rules, user_shares
 from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
 from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
+from pgpu.engine.history.usage_records import UserShare
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
 from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
 from pgpu.model import Job, JobState, Lease, Objective, ProcessHolder, SharingWish
 from pgpu.scheduling import Admission, Wait, expected_starts
+from pgpu.scheduling.admission import machine_of
 from pgpu.scheduling.capacity import with_host_part
 from pgpu.scheduling.forecast import MOST_JOBS
 from pgpu.structs import Struct, field, replace
@@ -48,6 +51,9 @@ class Forecast(Struct, frozen=True):
 
     rule: str
     """The rule that decides: a `Cause`, a rule of `dependencies`, or `FITS`."""
+
+    place: PlaceRule = PlaceRule("")
+    """Why it stands behind the job before it; the rule is empty for one that is held or needs no GPU."""
 
     doubt: str = ""
     """Why its expected start is unknown, one of `DOUBTS`; empty where it rests on earlier runs alone."""
@@ -295,17 +301,20 @@ class Admissions:
         measured = {each.job_id for each in situation.held if each.duration_seconds is not None}
         jobs = {entry.job.id: entry.job for entry in entries}
 
+        places = place_rules(situation, admission, order)
+
         def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:
+            place = places.get(job.id, PlaceRule(""))
             if (start := starts.get(job.id)) is None:
                 kept = AFTER if job.id in joining else NO_END if job.id in begins else KEPT
                 doubt = kept if position is None else FAR if job.id in far else NO_END
-                return Forecast(position, replace(job, reason=reason), rule, doubt)
+                return Forecast(position, replace(job, reason=reason), rule, place, doubt)
             job = replace(
                 job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
             )
             doubt = "" if start.assumed is None else OVERDUE if start.assumed in measured else UNMEASURED
             doubted = jobs.get(start.assumed or "")
-            return Forecast(position, job, rule, doubt, doubted, start.not_before_seconds, start.by_seconds)
+            return Forecast(position, job, rule, place, doubt, doubted, start.not_before_seconds, start.by_seconds)
 
         queue = [waiting[job_id] for job_id in order if job_id in waiting]
         line = [
@@ -318,6 +327,17 @@ class Admissions:
             for job in hindered
         ]
         return [*line, *rest]
+
+    def shares(self) -> list[UserShare]:
+        """Return what each user of the queue holds, and who is next; changes nothing.
+
+        Raises:
+            NodeError: A GPU or the ledger cannot be read.
+        """
+        snapshot = self._context.snapshot()
+        with self._context.ledger.view() as view:
+            situation = self.reader.situation(view, snapshot)
+        return user_shares(situation, situation.admission(time.time()))
 
     def plan(self) -> None:
         """Plan the queue for the rounds to come, where `objective = makespan`; outside of any transaction, for it takes long.
@@ -395,7 +415,8 @@ def commit_round(
         entry = decision.entry(job_id)
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
     if outcome.admission is not None:
-        decision.put_precedence(gpu_model, outcome.admission)
+        machine = machine_of(outcome.situation.rooms)
+        decision.put_precedence(gpu_model, outcome.admission, outcome.situation.precedence.time, machine)
     for job_id in admission.reclaimed:
         decision.put(mark_evicted(decision.entry(job_id), now_seconds))
     for job_id in admission.expired:

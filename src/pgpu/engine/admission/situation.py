@@ -64,7 +64,7 @@ class Situation(Struct, frozen=True):
     """Of a queue with `objective = makespan`."""
 
     precedence: Precedence = NO_PRECEDENCE
-    """Left by the round before."""
+    """Left by the round before, with the clocks as they are now."""
 
     capacities: Mapping[str, int] = field(default_factory=dict)
     """What slices may sum to on every GPU, in bytes by UUID."""

@@ -30,6 +30,23 @@ class Profiled(Struct, frozen=True):
     """Its trace log, compressed with zlib and encoded in base64; see `unpack_log`."""
 
 
+class UserShare(Struct, frozen=True):
+    """What one user holds of the machine, and when it is this user's turn."""
+
+    uid: int
+    """-1 for a user that the caller may not see."""
+
+    weight: float
+    held_share: float
+    """The sum of its running jobs' shares of all memory or all GPU time, whichever is larger of each, 0 to 1."""
+
+    waiting: int
+    """Number of waiting jobs with a GPU."""
+
+    behind_seconds: float | None
+    """How much more machine time, by weight, it has had than the user that is next; None if no job of it waits for other jobs."""
+
+
 class CallHistory(Struct, frozen=True):
     """The runs of one call of a program by one user on one model of GPU."""
 
