@@ -166,6 +166,19 @@ def test_a_held_job_waits_until_it_is_released(client: Client) -> None:
         client.hold(["nobody"])
 
 
+def test_of_an_array_those_that_wait_are_held(client: Client) -> None:
+    spec = JobSpec(LONG, "process", working_directory="/")
+    jobs = client.submit_all([Submission(spec, Request(20 * GIB), array=Array((0, 1, 2)))])
+    until(lambda: JobState.RUNNING in {state(client, job) for job in jobs})
+    waiting = {job.id for job in jobs if state(client, job) is JobState.WAITING}
+    assert len(waiting) == 2
+    array_id = jobs[0].place.array_id
+    assert array_id is not None
+    assert {job.id for job in client.hold([array_id]) if job.held_by_uid is not None} == waiting
+    until(lambda: [each.rule for each in client.queue()] == ["held", "held"])
+    assert {job.id for job in client.release([array_id]) if job.held_by_uid is None} == waiting
+
+
 def test_a_job_that_runs_cannot_be_held(client: Client) -> None:
     job = submit(client)
     until(lambda: state(client, job) is JobState.RUNNING)

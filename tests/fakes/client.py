@@ -171,9 +171,13 @@ class FakeClient(Client):
         return self._set_holder(jobs, None, "no room")
 
     def _set_holder(self, jobs: Sequence[str], uid: int | None, reason: str) -> Sequence[Job]:
-        found = [self._find(report.job.id) for word in jobs for report in self.members(word)]
-        if idle := [job for job in found if job.state is not JobState.WAITING]:
-            raise RequestError(f"job {idle[0].id} does not wait: it is {idle[0].state.value}")
+        found: list[Job] = []
+        for word in jobs:
+            members = [self._find(report.job.id) for report in self.members(word)]
+            waiting = [job for job in members if job.state is JobState.WAITING]
+            if not waiting:
+                raise RequestError(f"job {members[0].id} does not wait: it is {members[0].state.value}")
+            found += waiting
         self.stored |= {job.id: replace(job, held_by_uid=uid, reason=reason) for job in found}
         return [self.stored[job.id] for job in found]
 

@@ -211,3 +211,14 @@ def test_each_unknown_start_has_its_own_cause(place: Place, eventually: Eventual
     ]
     assert f"job {holder} ends before" in place.run("queue", "next").stdout
     assert place.run("cancel", "many", "next", "one", "after", "holder").returncode == 0
+
+
+def test_usage_adds_up_runs_and_a_slice_that_was_never_used_is_all_waste(either_place: Place) -> None:
+    done = either_place.run("run", "--memory", "2GiB", "--time-limit", "0.2s", "--", "sleep", "600")
+    assert (done.returncode, "it has run for its time limit" in done.stderr) == (124, True)
+    [user] = either_place.json("usage", "--user", str(os.getuid()))["users"]
+    assert user["runs"] == 1
+    assert user["gpu_seconds"] > 0
+    assert user["byte_seconds"] > 0
+    assert user["used_byte_seconds"] == 0
+    assert "100%" in either_place.run("usage").stdout
