@@ -36,13 +36,13 @@ WHERE id = :id AND runs_since IS NOT NULL
 """  # noqa: S608 - words of our own
 _TRY = "SELECT owner_uid, gpu_count, started_at, ran, gpu_seconds, byte_seconds FROM jobs WHERE id = ? AND gpu_seconds IS NOT NULL"
 _BOOK = """
-INSERT INTO usage_hours (hour, uid, runs, gpu_seconds, byte_seconds, used_byte_seconds) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (hour, uid) DO UPDATE SET runs = runs + excluded.runs, gpu_seconds = gpu_seconds + excluded.gpu_seconds,
+INSERT INTO usage_hours (uid, hour, runs, gpu_seconds, byte_seconds, used_byte_seconds) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (uid, hour) DO UPDATE SET runs = runs + excluded.runs, gpu_seconds = gpu_seconds + excluded.gpu_seconds,
     byte_seconds = byte_seconds + excluded.byte_seconds, used_byte_seconds = used_byte_seconds + excluded.used_byte_seconds
 """
 _HOURS = """
 SELECT uid, sum(runs), sum(gpu_seconds), sum(byte_seconds), sum(used_byte_seconds) FROM usage_hours
-WHERE hour >= :hour AND uid = ifnull(:uid, uid) GROUP BY uid
+WHERE {} AND hour >= :hour GROUP BY uid
 """
 _RUNNING = f"""
 SELECT owner_uid, started_at, {_GPU_SECONDS}, {_BYTE_SECONDS} FROM leases JOIN jobs ON jobs.id = leases.job_id
@@ -79,11 +79,11 @@ class Accounts:
         used = byte_seconds if job.peak_bytes is None else min(byte_seconds, job.peak_bytes * gpu_count * ran_seconds)
         parts = list(_hours(started_at or ended_at, ended_at))
         amounts = [
-            (hour, uid, int(hour == parts[-1][0]), gpu_seconds * part, byte_seconds * part, used * part)
+            (uid, hour, int(hour == parts[-1][0]), gpu_seconds * part, byte_seconds * part, used * part)
             for hour, part in parts
         ]
         self._connection.executemany(_BOOK, amounts)
-        self._connection.execute("DELETE FROM usage_hours WHERE hour < ?", (parts[-1][0] - KEPT_HOURS,))
+        self._connection.execute("DELETE FROM usage_hours WHERE uid = ? AND hour < ?", (uid, parts[-1][0] - KEPT_HOURS))
         ran = None if job.state is JobState.WAITING else ran_seconds
         self._connection.execute(
             "UPDATE jobs SET ran = ?, gpu_seconds = NULL, byte_seconds = NULL WHERE id = ?", (ran, job.id)
@@ -97,7 +97,9 @@ class Accounts:
             uid: Only this user; None for all.
         """
         words = {"uid": uid, "hour": int(since_seconds // HOUR_SECONDS), "boot": boot_id(), "now": time.monotonic()}
-        found = {row[0]: UserUsage(*row) for row in self._connection.execute(_HOURS, words)}
+        # Of one user the key serves, which each round reads for users with a quota of GPU hours.
+        hours = _HOURS.format("TRUE" if uid is None else "uid = :uid")
+        found = {row[0]: UserUsage(*row) for row in self._connection.execute(hours, words)}
         now_seconds = time.time()
         for owner_uid, started_at, gpu_seconds, byte_seconds in self._connection.execute(_RUNNING, words):
             ran_seconds = now_seconds - started_at

@@ -439,13 +439,13 @@ CREATE INDEX delayed ON jobs (sequence) WHERE state = 'waiting' AND (begin_at IS
 """,
     "usage_hours": """
 CREATE TABLE usage_hours (
-    hour INTEGER NOT NULL,
     uid INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
     runs INTEGER NOT NULL,
     gpu_seconds REAL NOT NULL,
     byte_seconds REAL NOT NULL,
     used_byte_seconds REAL NOT NULL,
-    PRIMARY KEY (hour, uid)
+    PRIMARY KEY (uid, hour)
 ) STRICT, WITHOUT ROWID
 """,
 }
