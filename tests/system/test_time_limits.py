@@ -59,6 +59,26 @@ def test_a_job_that_ends_before_its_limit_keeps_its_exit_code(machine: World) ->
     assert (ended.exit_code, ended.hit_time_limit, ended.warning) == (3, False, None)
 
 
+@pytest.mark.parametrize("action", OnTimeLimit)
+def test_a_limit_that_stops_lets_the_start_of_the_next_job_be_known(machine: World, action: OnTimeLimit) -> None:
+    first = machine.until_running(submit(machine, gib=10, time_limit_seconds=600.0, on_time_limit=action))
+    submit(machine, gib=10)
+    [report] = machine.client.queue()
+    assert report.is_start_known is (action is OnTimeLimit.STOP)
+    if report.is_start_known:
+        assert first.lease is not None
+        assert report.job.expected_start_seconds == first.lease.granted_at_seconds + 600
+
+
+def test_a_wait_without_patience_ends_at_the_begin_unless_the_job_fits_then(machine: World) -> None:
+    machine.until_running(submit(machine, gib=10))
+    begin_seconds = time.time() + 0.5
+    late = submit(machine, begin_at_seconds=begin_seconds, wait_timeout_seconds=0.0)
+    ended = machine.until_state(late, JobState.CANCELLED)
+    assert ended.wait_timed_out
+    assert (ended.finished_at_seconds or 0.0) >= begin_seconds
+
+
 def test_a_marked_job_goes_on_with_a_warning(machine: World) -> None:
     job = submit(machine, time_limit_seconds=0.2, on_time_limit=OnTimeLimit.MARK)
     until(lambda: machine.entry(job).job.hit_time_limit)

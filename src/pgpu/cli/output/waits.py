@@ -151,11 +151,8 @@ def start_text(report: QueueReport, now_seconds: float) -> str:
 def start_basis(report: QueueReport) -> str:
     """Return what the expected start rests on, or why it is unknown."""
     if report.is_start_known:
-        return (
-            "from its begin and the durations of earlier runs"
-            if report.rule == "begin"
-            else "from the durations of earlier runs"
-        )
+        begin = "its begin, " if report.rule == "begin" else ""
+        return f"from {begin}the durations of earlier runs and time limits"
     job = "a job" if report.doubted is None else f"job {report.doubted}"
     return DOUBTS.get(report.doubt, "for a reason that this version does not know").format(job=job)
 
