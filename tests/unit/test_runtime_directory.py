@@ -50,8 +50,9 @@ def test_a_link_in_its_place_is_refused(chosen: Path) -> None:
 
 
 def test_a_disk_is_refused() -> None:
-    with pytest.raises(NodeError, match="not on a tmpfs"):
+    with pytest.raises(NodeError, match="not on a tmpfs") as caught:
         runtime_directory(Path("/proc"), Path("/a"), {})
+    assert "docker run --tmpfs /dev/shm:exec" in (caught.value.hint or "")
 
 
 def test_a_user_s_own_runtime_directory_is_used_if_it_is_a_tmpfs(chosen: Path, tmp_path: Path) -> None:

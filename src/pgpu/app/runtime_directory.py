@@ -14,6 +14,9 @@ from pgpu.digests import sha256
 from pgpu.errors import NodeError
 
 _OWNER_ONLY = 0o700
+_HINT = (
+    "mount one without noexec on /dev/shm (docker run --tmpfs /dev/shm:exec), or set runtime_dir to a directory on one"
+)
 _LINK_NAME = "runtime"
 
 
@@ -48,10 +51,7 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
 
 def _make_folder(parent: Path, state_directory: Path) -> Path:
     if not is_usable(parent):
-        raise NodeError(
-            f"{parent} is not on a tmpfs that allows programs",
-            hint="set runtime_dir to a directory below /dev/shm or /run",
-        )
+        raise NodeError(f"{parent} is not on a tmpfs that allows programs", hint=_HINT)
     folder = parent / sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
     _make_private(folder, forbidden=0o077)
     return folder
@@ -123,9 +123,7 @@ def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
         if os.access(path.parent, os.W_OK | os.X_OK) and is_usable(path):
             return path
     tried = ", ".join(str(path) for path in candidates)
-    raise NodeError(
-        f"none of {tried} is on a tmpfs that allows programs", hint="mount a tmpfs on /dev/shm, or set runtime_dir"
-    )
+    raise NodeError(f"none of {tried} is on a tmpfs that allows programs", hint=_HINT)
 
 
 def _make_private(path: Path, forbidden: int) -> None:
