@@ -342,7 +342,9 @@ def take_away(home: str) -> None:
         for name in files:
             os.unlink(f"{directory}/{name}")
         for name in directories:
-            os.rmdir(f"{directory}/{name}")
+            path = f"{directory}/{name}"
+            # The board's link is still there where no tmpfs of its own held it.
+            os.unlink(path) if os.path.islink(path) else os.rmdir(path)
     os.rmdir(home)
 
 
