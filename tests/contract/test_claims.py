@@ -21,7 +21,7 @@ from pgpu.structs import replace
 from pgpu.units import GIB
 
 
-@pytest.fixture(params=["in memory", "engine"])
+@pytest.fixture(params=["in memory", pytest.param("engine", marks=pytest.mark.userns)])
 def claims(request: pytest.FixtureRequest) -> Iterator[Claims]:
     root = Path(tempfile.mkdtemp(prefix="pgpu-c-", dir="/dev/shm"))
     try:
