@@ -39,9 +39,8 @@ def heading(picture: Picture, place: str, notes: str, width: int) -> list[Line]:
     waiting = sum(report.job.state is JobState.WAITING for report in picture.jobs)
     left = [
         Span("pgpu top", is_bold=True),
-        Span(f"  {visible(place)}  ", DARK.muted),
-        Span(f"{running} running · {waiting} waiting"),
-        Span(f"  {visible(notes)}", DARK.muted),
+        Span(f"  {running} running · {waiting} waiting"),
+        Span(f"  {visible(notes)}  {visible(place)}", DARK.muted),
     ]
     lines = [spread(left, [Span(time.strftime("%H:%M:%S", time.localtime(picture.at_seconds)))], width)]
     models = [report.gpu.name if report.gpu.is_simulated else None for report in picture.gpus]

@@ -18,13 +18,13 @@ from pgpu.model import JobState
 from pgpu.palette import DARK
 from pgpu.structs import Struct
 
-_NEVER_DROPPED = {"JOB": 8, "NAME": 8, "GPU": 3, "MEMORY": 13, "STATE": 9}
+_NEVER_DROPPED = {"JOB": 8, "NAME": 8, "GPU": 3, "MEMORY": 14, "STATE": 9}
 _OPTIONAL = (("AGE", 7), ("USER", 8), ("MEM", 6), ("TIME", 6), ("SHARE", 6), ("REASON", 16))
 """What is added with its least width while there is room, in this order."""
 
 _GROWTH = (
     *(("NAME", 12), ("MEM", 8), ("TIME", 8), ("REASON", 30)),
-    *(("NAME", 20), ("MEM", 16), ("TIME", 16), ("REASON", 1000), ("NAME", 1000)),
+    *(("MEMORY", 18), ("NAME", 20), ("MEM", 16), ("TIME", 16), ("REASON", 1000), ("NAME", 1000)),
 )
 """What then becomes wider, up to a width."""
 
