@@ -40,7 +40,6 @@ from pgpu.server.dashboard.picture import Picture, Row
 from pgpu.server.dashboard.routes import Board, WeekCache, data_routes, page_routes
 from pgpu.server.dashboard.sign_in import CodeSignIn, LoginCodes
 from pgpu.server.listeners import serve
-from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -81,16 +80,11 @@ def main() -> int:
     """Measure, print, write; 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
-    parser.add_argument("--pictures", type=Path, help="measure nothing, and write pictures of a small machine there")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--size", choices=SIZES, default="large", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        serve_pictures(arguments.serve, SIZES[arguments.size])
-        return 0
-    if arguments.pictures is not None:
-        take_pictures(arguments.pictures)
+        serve_pictures(arguments.serve)
         return 0
     report: dict[str, Any] = {**circumstances(), "gpus": GPUS, "jobs": JOBS, "rows_changed_per_second": CHANGED}
     report |= measure_pictures(arguments.seconds)
@@ -106,42 +100,30 @@ def main() -> int:
 # The server of made-up pictures
 
 
-class Size(Struct, frozen=True):
-    """Of a machine."""
-
-    gpus: int
-    jobs: int
-    running: int
-
-
-SIZES = {"large": Size(GPUS, JOBS, RUNNING), "small": Size(8, 43, 34)}
-
-
 class Pictures:
     """A machine whose jobs hold more or less memory each second; a third of its GPUs has room left."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self) -> None:
         self._random = random.Random(7)
-        self._size = size
-        self._used = [self._random.uniform(0.2, 0.9) for _ in range(size.running)]
+        self._used = [self._random.uniform(0.2, 0.9) for _ in range(RUNNING)]
 
     def read(self) -> Picture:
         """Return the next picture."""
-        size, now_seconds = self._size, int(time.time())
-        for number in self._random.sample(range(size.running), min(CHANGED, size.running)):
+        now_seconds = int(time.time())
+        for number in self._random.sample(range(RUNNING), CHANGED):
             self._used[number] = min(1.0, max(0.1, self._used[number] + self._random.gauss(0, 0.05)))
         gpus: dict[str, Row] = {}
-        for gpu in range(size.gpus):
-            slices = [(number, _slice_bytes(number)) for number in range(gpu, size.running, size.gpus)]
+        for gpu in range(GPUS):
+            slices = [(number, _slice_bytes(number)) for number in range(gpu, RUNNING, GPUS)]
             used_bytes = sum(int(self._used[number] * amount) for number, amount in slices)
             granted_bytes = sum(amount for _, amount in slices)
             amounts = (24 * _GIB, used_bytes, granted_bytes, 23 * _GIB, used_bytes * 90 // granted_bytes, 0.0)
             gpus[_uuid(gpu)] = (_uuid(gpu), str(gpu), "NVIDIA GeForce RTX 3090", *amounts, "time-slice", slices)
         jobs: dict[int, Row] = {}
         own: dict[int, tuple[int, Row]] = {}
-        for number in range(size.jobs):
-            runs, amount = number < size.running, _slice_bytes(number)
-            place = (str(number % size.gpus),) if runs else ()
+        for number in range(JOBS):
+            runs, amount = number < RUNNING, _slice_bytes(number)
+            place = (str(number % GPUS),) if runs else ()
             jobs[number] = (number, "running" if runs else "waiting", amount, 1, place)
             own[number] = number % len(_USERS), self._own_row(number, amount, now_seconds)
         return Picture(gpus, jobs, own, simulated=True)
@@ -150,32 +132,15 @@ class Pictures:
         program, user, waits = (
             _PROGRAMS[number % len(_PROGRAMS)],
             _USERS[number % len(_USERS)],
-            number - self._size.running,
+            number - RUNNING,
         )
         named = (number, f"{number * 7919:012x}", f"{program}-{number}", user, f"python {program}.py --seed {number}")
         created = now_seconds // 60 * 60 - 3600 - 137 * (number % 40)
         if waits < 0:
             used_bytes = int(self._used[number] * amount)
-            return (
-                *named,
-                created,
-                created + 60,
-                None,
-                used_bytes,
-                used_bytes,
-                0.2,
-                None,
-                None,
-                "",
-                None,
-                None,
-                "",
-                None,
-                None,
-            )
-        reason = (
-            f"waits for {amount / _GIB:g} GiB on one GPU: at most 1.2 GiB free of 22.99 GiB on any of {self._size.gpus}"
-        )
+            times = (created, created + 60, None)
+            return (*named, *times, used_bytes, used_bytes, 0.2, None, None, "", None, None, "", None, None)
+        reason = f"waits for {amount / _GIB:g} GiB on one GPU: at most 1.2 GiB free of 22.99 GiB on any of {GPUS}"
         expected = now_seconds // 60 * 60 + 240 * (waits + 1) if waits % 4 != 3 else None
         reason += f"; {waits} ahead" if waits else ""
         bounds = (now_seconds // 60 * 60 + 240, None) if expected is None else (None, None)
@@ -228,12 +193,12 @@ class CountBytes:
         await self._app(scope, receive, count)
 
 
-def serve_pictures(descriptor: int, size: Size) -> None:
+def serve_pictures(descriptor: int) -> None:
     """Serve until SIGTERM on an inherited socket; prints a code."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         history = GpuHistory(Path(directory))
-        _write_week(history, size.gpus)
-        codes, pictures = LoginCodes(), Pictures(size)
+        _write_week(history)
+        codes, pictures = LoginCodes(), Pictures()
         app = FastAPI()
         board = app.state.board = Board(
             Feed(pictures.read), lambda _caller: cast("JobService", pictures), WeekCache(history)
@@ -248,15 +213,15 @@ def serve_pictures(descriptor: int, size: Size) -> None:
             serve(app, listener, most_connections=256, on_ready=lambda: print(codes.make(), flush=True))
 
 
-def _write_week(history: GpuHistory, gpus: int) -> None:
+def _write_week(history: GpuHistory) -> None:
     chance, end = random.Random(1), int(time.time() // MINUTE_SECONDS)
-    history.add(end, [GpuMinute(_uuid(gpu), 0, 0, 0) for gpu in range(gpus)])
+    history.add(end, [GpuMinute(_uuid(gpu), 0, 0, 0) for gpu in range(GPUS)])
 
     def rows() -> Iterator[tuple[int, int, int, int, int]]:
-        level = [0.5] * gpus
+        level = [0.5] * GPUS
         for minute in range(end - KEPT_SECONDS // MINUTE_SECONDS + 1, end):
             day = 0.5 - 0.4 * math.cos(2 * math.pi * (minute - 300) / 1440)
-            for gpu in range(gpus):
+            for gpu in range(GPUS):
                 level[gpu] = min(1.0, max(0.0, level[gpu] + 0.03 * (day - level[gpu]) + chance.gauss(0, 0.02)))
                 reserved_mib, busy = (
                     int(level[gpu] * 23_000),
@@ -277,39 +242,16 @@ def _write_week(history: GpuHistory, gpus: int) -> None:
 
 def measure_pictures(seconds: float) -> dict[str, Any]:
     """Measure pages and viewers of the server of made-up pictures."""
-    with _serving("large") as (process, port, cookie):
+    with _serving() as (process, port, cookie):
         return _pages(port, cookie, seconds) | _watched(process.pid, port, cookie, seconds)
 
 
-def take_pictures(folder: Path) -> None:
-    """Write the pictures of docs/images, of few colours."""
-    from PIL import Image  # noqa: PLC0415 - brought by the extra lab
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - not in the process that serves
-
-    with _serving("small") as (_, port, cookie), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = _open(_context(browser, cookie, port), f"http://127.0.0.1:{port}/dashboard/", SIZES["small"].jobs)
-        for name, theme, width, height in (
-            ("dark", "dark", 1280, 1400),
-            ("light", "light", 1280, 1400),
-            ("phone", "light", 390, 844),
-        ):
-            page.emulate_media(color_scheme=cast("Any", theme))
-            page.set_viewport_size({"width": width, "height": height})
-            page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
-            path = folder / f"dashboard-{name}.png"
-            page.screenshot(path=path)
-            with Image.open(path) as picture:
-                picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
-        browser.close()
-
-
 @contextmanager
-def _serving(size: str) -> Iterator[tuple["subprocess.Popen[str]", int, str]]:
+def _serving() -> Iterator[tuple["subprocess.Popen[str]", int, str]]:
     """Yield a server of made-up pictures, its port and a cookie."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port, descriptor = listener.getsockname()[1], listener.fileno()
-        words = [sys.executable, "-m", "benchmarks.dashboard", "--serve", str(descriptor), "--size", size]
+        words = [sys.executable, "-m", "benchmarks.dashboard", "--serve", str(descriptor)]
         with _running(words, pass_fds=(descriptor,)) as (process, code):
             yield process, port, _sign_in(port, code)
 
@@ -377,10 +319,10 @@ def _context(browser: "Browser", cookie: str, port: int) -> "BrowserContext":
     return context
 
 
-def _open(context: "BrowserContext", url: str, jobs: int = JOBS) -> "Page":
+def _open(context: "BrowserContext", url: str) -> "Page":
     page = context.new_page()
     page.goto(url, wait_until="commit")
-    page.wait_for_function(f"() => window.pgpu?.isLoaded && window.pgpu.rows() === {jobs}", polling=5)
+    page.wait_for_function(f"() => window.pgpu?.isLoaded && window.pgpu.rows() === {JOBS}", polling=5)
     return page
 
 

@@ -1,7 +1,4 @@
-"""The dashboard in Chromium, from a real server with real jobs: what it loads, shows and keeps, and who may see it.
-
-With PGPU_SCREENSHOTS the pictures of docs/images are taken.
-"""
+"""The dashboard in Chromium, from a real server with real jobs: what it loads, shows and keeps, and who may see it."""
 
 import grp
 import http.client
