@@ -18,6 +18,7 @@ from tests.native_clients import library, preloading
 from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.enforcement import SliceUse, limit_file, meter
+from pgpu.enforcement.growth_channel import GrowthChannel
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
@@ -71,6 +72,8 @@ class SliceWorld:
         wait_for_memory_seconds: float = 0,
         context_bytes: int = CONTEXT_BYTES,
         resident_bytes: int | None = None,
+        *,
+        grows: bool = False,
     ) -> None:
         """`resident_bytes` not None: the job oversubscribes, and so much of each slice may be bound to the device."""
         self.limit.unlink(missing_ok=True)
@@ -86,12 +89,16 @@ class SliceWorld:
             usage_path=str(self.usage),
             wait_for_memory_ns=int(wait_for_memory_seconds * 1e9),
             requires_read_only=False,
-            flags=0 if resident_bytes is None else limit_file.OVERSUBSCRIBES,
+            flags=(0 if resident_bytes is None else limit_file.OVERSUBSCRIBES) | (limit_file.GROWS if grows else 0),
         )
         limit_file.write_limit(self.limit, limit)
 
     def use(self, index: int = 0) -> SliceUse:
         return meter.read_use(limit_file.read_limit(self.limit), self.usage)[index]
+
+    @property
+    def growth(self) -> GrowthChannel:
+        return GrowthChannel(self.limit, self.usage)
 
     def device_bytes(self, gpu: int = 0) -> int:
         """What the simulated device counts for all processes together."""

@@ -30,8 +30,9 @@ struct pgpu_limit_gpu {
     uint64_t compute; /* live: the share of the GPU's time, below; 0: time is neither shared nor measured */
     uint64_t resident_bytes; /* live: most of the slice that must stay on the device; counts only where the
                               * job oversubscribes */
-    uint64_t reserved;
+    uint64_t growth_answer;  /* live: the host's answer to the usage file's `growth_wish`, below */
 };
+static_assert(offsetof(struct pgpu_limit_gpu, growth_answer) == 64, "layout");
 static_assert(offsetof(struct pgpu_limit_gpu, resident_bytes) == 56, "layout");
 static_assert(offsetof(struct pgpu_limit_gpu, compute) == 48, "layout");
 static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
@@ -58,6 +59,22 @@ static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
 #define PGPU_LIMIT_OVERSUBSCRIBES (1u << 0) /* ordinary allocations become managed ones */
 #define PGPU_LIMIT_TRACES                                                                                    \
     (1u << 1) /* what the job does is written down behind the usage file's slots: trace_abi.h */
+#define PGPU_LIMIT_GROWS (1u << 2) /* pgpu chose the slice's size: what does not fit is wished for */
+
+/* A slice that grows. A process that needs more sets `growth_wish` of the usage file, and writes to its
+ * `growth_bell` by pwrite, which inotify reports to the host. The host stores a larger `limit_bytes` first
+ * and then `growth_answer`. Both words have a sequence number in their highest bits; an answer is for all
+ * wishes up to its number. */
+#define PGPU_GROWTH_SEQUENCE_SHIFT 40u
+#define PGPU_GROWTH_SEQUENCE_MASK  0xffffffull
+/* Of the wish: what the total is to become, in pages of 4 KiB; 0: nothing any more. */
+#define PGPU_GROWTH_PAGE_BYTES 4096ull
+#define PGPU_GROWTH_PAGES_MASK 0xffffffffffull
+/* Of the answer; the bits between verdict and sequence number change each second while it is WAIT. */
+#define PGPU_GROWTH_VERDICT_MASK 0xffull
+#define PGPU_GROWTH_GRANTED      1u
+#define PGPU_GROWTH_WAIT         2u
+#define PGPU_GROWTH_REFUSED      3u
 
 struct pgpu_limit {
     uint64_t magic;
@@ -104,8 +121,9 @@ struct pgpu_usage_gpu {
     uint64_t
         attempted_bytes; /* largest total that a refused reservation would have made; 0: none was refused */
     uint64_t device_refusals; /* allocations inside the limit that failed because the device was full */
-    uint64_t reserved;
+    uint64_t growth_wish;     /* see PGPU_LIMIT_GROWS; changed by compare-and-swap */
 };
+static_assert(offsetof(struct pgpu_usage_gpu, growth_wish) == 56, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, tag) == 8, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, peak_bytes) == 16, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, refusals) == 24, "layout");
@@ -136,9 +154,11 @@ struct pgpu_usage_slot {
     uint64_t in_flight; /* bit i of the lowest 16: work of this process may be in flight on GPU i, or is about
                          * to be; above them, how often it began */
     uint64_t in_flight_until_ns; /* when all of it should be done, by CLOCK_MONOTONIC */
-    uint64_t reserved[3];
+    uint64_t sizes_itself; /* 1: it took half or more of the memory that it was shown before it held any */
+    uint64_t reserved[2];
     struct pgpu_usage_entry gpu[PGPU_MAX_GPUS];
 };
+static_assert(offsetof(struct pgpu_usage_slot, sizes_itself) == 40, "layout");
 static_assert(offsetof(struct pgpu_usage_slot, stays) == 4, "layout");
 static_assert(offsetof(struct pgpu_usage_slot, start_time_ticks) == 8, "layout");
 static_assert(offsetof(struct pgpu_usage_slot, in_flight) == 24, "layout");
@@ -151,12 +171,14 @@ struct pgpu_usage {
     uint64_t magic;
     uint32_t abi;
     uint32_t slots_touched; /* no slot from here on was ever claimed */
-    uint64_t reserved[6];
+    uint64_t growth_bell;   /* its value has no meaning */
+    uint64_t reserved[5];
     struct pgpu_usage_gpu gpu[PGPU_MAX_GPUS];
     uint8_t reserved_to_page[4096 - 64 - 64 * PGPU_MAX_GPUS];
     struct pgpu_usage_slot slot[PGPU_MAX_SLOTS];
 };
 static_assert(offsetof(struct pgpu_usage, slots_touched) == 12, "layout");
+static_assert(offsetof(struct pgpu_usage, growth_bell) == 16, "layout");
 static_assert(offsetof(struct pgpu_usage, gpu) == 64, "layout");
 static_assert(offsetof(struct pgpu_usage, slot) == 4096, "layout");
 static_assert(sizeof(struct pgpu_usage) == 4096 + 832 * 1024, "layout");

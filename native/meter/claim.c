@@ -90,6 +90,7 @@ static void move_in(struct pgpu_usage *usage, unsigned slot) {
     PGPU_POINT(CLAIM_RECOVERED);
     /* The slot's former owner is dead, and so is its work. */
     __atomic_store_n(&usage->slot[slot].stays, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->slot[slot].sizes_itself, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->slot[slot].in_flight_until_ns, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->slot[slot].in_flight, 0, __ATOMIC_RELEASE);
     pgpu_meter_sign(&usage->slot[slot]);

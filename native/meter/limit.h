@@ -40,6 +40,11 @@ static inline bool pgpu_limit_oversubscribes(const struct pgpu_limit *limit) {
     return (limit->flags & PGPU_LIMIT_OVERSUBSCRIBES) != 0;
 }
 
+/* Whether the host may make the slice larger when a process wishes for it. */
+static inline bool pgpu_limit_grows(const struct pgpu_limit *limit) {
+    return (limit->flags & PGPU_LIMIT_GROWS) != 0;
+}
+
 /* How much of the slice may be memory that stays on the device, where the job oversubscribes; less the
  * overhead. */
 uint64_t pgpu_limit_resident_bytes(const struct pgpu_limit *limit, unsigned index);

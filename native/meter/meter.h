@@ -56,6 +56,13 @@ bool pgpu_meter_is_forked(const struct pgpu_meter *meter);
 enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
                                           uint64_t limit_bytes, bool *reaped);
 
+/* The same, and a refusal is not counted. */
+enum pgpu_meter_status pgpu_meter_try_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
+                                              uint64_t limit_bytes, bool *reaped);
+
+/* Count a refusal of `bytes`. */
+void pgpu_meter_note_limit_refusal(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes);
+
 /* Count `bytes` less; never more than this process has reserved. */
 void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes);
 

@@ -66,16 +66,27 @@ static bool reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes, uint
     return true;
 }
 
-enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
-                                          uint64_t limit_bytes, bool *reaped) {
+enum pgpu_meter_status pgpu_meter_try_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
+                                              uint64_t limit_bytes, bool *reaped) {
     bool has_reaped = false;
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return PGPU_METER_NOT_CLAIMED;
     pthread_mutex_lock(&meter->leaf);
     bool is_reserved = reserve(meter, gpu, bytes, limit_bytes, &has_reaped);
     pthread_mutex_unlock(&meter->leaf);
-    if (!is_reserved) pgpu_meter_note_refusal(meter->usage, gpu, bytes);
     if (reaped != NULL) *reaped = has_reaped;
     return is_reserved ? PGPU_METER_OK : PGPU_METER_REFUSED;
+}
+
+void pgpu_meter_note_limit_refusal(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return;
+    pgpu_meter_note_refusal(meter->usage, gpu, bytes);
+}
+
+enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
+                                          uint64_t limit_bytes, bool *reaped) {
+    enum pgpu_meter_status status = pgpu_meter_try_reserve(meter, gpu, bytes, limit_bytes, reaped);
+    if (status == PGPU_METER_REFUSED) pgpu_meter_note_limit_refusal(meter, gpu, bytes);
+    return status;
 }
 
 void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {

@@ -173,6 +173,9 @@ class FileEnforcer:
         resident = None if lease.slices[0].resident_bytes is None else 0
         return [SliceUse(uuid, used, used, 0, resident_bytes=resident)]
 
+    def growth(self, lease: Lease) -> None:
+        return None
+
     def trace(self, lease: Lease) -> bytes | None:
         return None
 

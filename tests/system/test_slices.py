@@ -167,7 +167,9 @@ def _forge(path: Path) -> None:
     """Claim the whole GPU and more, and that no slot was ever used."""
     with path.open("r+b") as file:
         file.seek(meter.USAGE_HEADER.size)
-        file.write(meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62, 0, 1 << 62, 1 << 62) * limit_file.MAX_GPUS)
+        file.write(
+            meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62, 0, 1 << 62, 1 << 62, 1 << 62) * limit_file.MAX_GPUS
+        )
         file.seek(12)
         file.write(bytes(4))
 

@@ -34,6 +34,9 @@ LIMIT = LimitFile(
     [
         ("sizeof(struct pgpu_limit_gpu)", limit_file.LIMIT_GPU.size),
         ("offsetof(struct pgpu_limit_gpu, compute)", limit_file.COMPUTE_WORD_OFFSET),
+        ("offsetof(struct pgpu_limit_gpu, growth_answer)", limit_file.GROWTH_WORD_OFFSET),
+        ("offsetof(struct pgpu_usage_gpu, growth_wish)", meter.USAGE_GPU.size - 8),
+        ("offsetof(struct pgpu_usage_slot, sizes_itself)", struct.calcsize("<IIQQQQ")),
         ("offsetof(struct pgpu_limit, gpu)", limit_file.LIMIT_HEADER.size),
         ("offsetof(struct pgpu_limit, carve_out)", limit_file.LIMIT_HEADER.size - 8),
         ("sizeof(struct pgpu_limit)", limit_file.LIMIT_BYTES),
@@ -103,7 +106,7 @@ def test_bits_of_the_word_of_compute_are_the_header_s(name: str, bit: str) -> No
 
 @pytest.mark.parametrize(("name", "bit"), re.findall(r"#define PGPU_LIMIT_(\w+)\s+\(1u << (\d+)\)", HEADER))
 def test_flags_are_the_header_s(name: str, bit: str) -> None:
-    assert getattr(meter, name) == 1 << int(bit)
+    assert getattr(limit_file, name) == 1 << int(bit)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +214,11 @@ def test_more_slots_than_there_are_bytes_are_not_believed(tmp_path: Path) -> Non
 def _usage(total_bytes: int, slots: list[int]) -> bytes:
     """Write a usage file as processes would that used the first GPU only."""
     header = meter.USAGE_HEADER.pack(meter.USAGE_MAGIC, limit_file.ABI, len(slots))
-    gpu = meter.USAGE_GPU.pack(total_bytes, 0, total_bytes, 0, 0, 0, 0)
+    gpu = meter.USAGE_GPU.pack(total_bytes, 0, total_bytes, 0, 0, 0, 0, 0)
     page = (header + gpu).ljust(meter.USAGE_HEADER_BYTES, b"\0")
     return page + b"".join(_slot(4000 + number, used_bytes) for number, used_bytes in enumerate(slots))
 
 
 def _slot(pid: int, used_bytes: int) -> bytes:
     entry = meter.USAGE_ENTRY.pack(0, used_bytes, used_bytes, 1, 1, 1)
-    return (meter.USAGE_SLOT_HEADER.pack(pid, 0, 0, 0, 1, 5) + entry).ljust(meter.USAGE_SLOT_BYTES, b"\0")
+    return (meter.USAGE_SLOT_HEADER.pack(pid, 0, 0, 0, 1, 5, 0) + entry).ljust(meter.USAGE_SLOT_BYTES, b"\0")

@@ -5,6 +5,7 @@
 #include "functions.h"
 #include "memory/paging.h"
 #include "memory/pools.h"
+#include "slice/growth.h"
 #include "slice/slice.h"
 
 static uint64_t smaller(uint64_t left, uint64_t right) {
@@ -25,7 +26,9 @@ static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
     uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu);
     uint64_t used_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)gpu);
     uint64_t free_bytes = limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
-    return pgpu_paging_is_on() ? free_bytes : smaller(device_free_bytes, free_bytes);
+    if (!pgpu_paging_is_on()) free_bytes = smaller(device_free_bytes, free_bytes);
+    pgpu_growth_note_shown((unsigned)gpu, free_bytes);
+    return free_bytes;
 }
 
 static unsigned int clamp(uint64_t bytes) {

@@ -117,12 +117,12 @@ static void undo_raise(struct pgpu_holding *pool, void *context) {
 }
 
 CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
-    struct pgpu_charge charge;
+    struct pgpu_charge charge = {.gpu = gpu};
     struct change change = {0};
     if (!query_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
     if (change.difference == 0) return CUDA_SUCCESS;
-    CUresult result = pgpu_charge_begin(&charge, gpu, change.difference);
+    CUresult result = pgpu_charge_more(&charge, change.difference);
     if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_raise, &change);
     return result;
 }

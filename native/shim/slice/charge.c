@@ -4,6 +4,7 @@
 
 #include "cancellation.h"
 #include "clock.h"
+#include "slice/growth.h"
 #include "slice/holdings.h"
 #include "slice/lifecycle.h"
 #include "slice/slice.h"
@@ -33,14 +34,18 @@ static bool is_resident(int index) {
 }
 
 static enum pgpu_meter_status reserve_total(unsigned gpu, uint64_t bytes) {
-    return pgpu_meter_reserve(&pgpu_slice_meter, gpu, bytes, pgpu_limit_bytes(pgpu_slice_limit(), gpu), NULL);
+    return pgpu_meter_try_reserve(&pgpu_slice_meter, gpu, bytes, pgpu_limit_bytes(pgpu_slice_limit(), gpu),
+                                  NULL);
 }
 
-static enum pgpu_meter_status reserve(int index, uint64_t bytes) {
-    unsigned gpu = gpu_of(index), entry = PGPU_RESIDENT_ENTRY(gpu);
+/* `refusing` becomes the entry of the usage file that has no room. */
+static enum pgpu_meter_status reserve(int index, uint64_t bytes, unsigned *refusing) {
+    unsigned gpu = *refusing = gpu_of(index), entry = PGPU_RESIDENT_ENTRY(gpu);
     if (!is_resident(index)) return reserve_total(gpu, bytes);
     uint64_t resident_bytes = pgpu_limit_resident_bytes(pgpu_slice_limit(), gpu);
-    enum pgpu_meter_status status = pgpu_meter_reserve(&pgpu_slice_meter, entry, bytes, resident_bytes, NULL);
+    enum pgpu_meter_status status =
+        pgpu_meter_try_reserve(&pgpu_slice_meter, entry, bytes, resident_bytes, NULL);
+    if (status == PGPU_METER_REFUSED) *refusing = entry;
     if (status != PGPU_METER_OK) return status;
     status = reserve_total(gpu, bytes);
     if (status != PGPU_METER_OK) pgpu_meter_refund(&pgpu_slice_meter, entry, bytes);
@@ -61,15 +66,32 @@ static bool has_made_room(int index) {
     return pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu) < before_bytes;
 }
 
+/* A grant may be used up by another thread or process of the job; then this one wishes again. */
+#define MOST_WISHES 8
+
+static CUresult reserve_or_grow(int index, uint64_t bytes, bool may_wait) {
+    unsigned refusing;
+    enum pgpu_growth growth = PGPU_GROWTH_IS_LARGER;
+    enum pgpu_meter_status status = reserve(index, bytes, &refusing);
+    if (status == PGPU_METER_REFUSED && has_made_room(index)) status = reserve(index, bytes, &refusing);
+    for (unsigned wish = 0; status == PGPU_METER_REFUSED && wish < MOST_WISHES; wish++) {
+        growth = pgpu_growth_wish(gpu_of(index), bytes, may_wait);
+        if (growth != PGPU_GROWTH_IS_LARGER) break;
+        status = reserve(index, bytes, &refusing);
+    }
+    if (status == PGPU_METER_OK) pgpu_growth_note_taken(gpu_of(index));
+    if (status == PGPU_METER_REFUSED && growth != PGPU_GROWTH_AFTER_FREEING)
+        pgpu_meter_note_limit_refusal(&pgpu_slice_meter, refusing, bytes);
+    return as_cuda(status);
+}
+
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {
     *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return CUDA_ERROR_NOT_INITIALIZED;
     if (!pgpu_holdings_have_room()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
-    enum pgpu_meter_status status = reserve(gpu, bytes);
-    if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes);
-    return as_cuda(status);
+    return reserve_or_grow(gpu, bytes, true);
 }
 
 /* A dead process's bytes may have been taken back by this reservation, by an earlier call or by another
@@ -100,7 +122,7 @@ bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result) {
 }
 
 CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
-    CUresult result = as_cuda(reserve(charge->gpu, bytes));
+    CUresult result = reserve_or_grow(charge->gpu, bytes, false);
     if (result == CUDA_SUCCESS) charge->bytes += bytes;
     return result;
 }

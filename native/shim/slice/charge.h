@@ -25,14 +25,15 @@ struct pgpu_charge {
     uint64_t deadline_ns; /* 0: the driver has not refused yet */
 };
 
-/* CUDA_ERROR_OUT_OF_MEMORY if the slice, or the part of it that must stay on the device, has no room;
- * CUDA_ERROR_NOT_PERMITTED for a GPU outside the lease. */
+/* CUDA_ERROR_OUT_OF_MEMORY if the slice, or the part of it that must stay on the device, has no room and does
+ * not get any (growth.h), for which the thread may wait for minutes; CUDA_ERROR_NOT_PERMITTED for a GPU
+ * outside the lease. No lock of the shim may be held. */
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
 
 /* True: the wait is over and the driver is to be called again. False: `result` is final. */
 bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result);
 
-/* Count `bytes` more after the fact, where the driver took more than was foreseen. */
+/* Count `bytes` more after the fact, where the driver took more than was foreseen; never waits for room. */
 CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes);
 
 void pgpu_charge_refund(int gpu, uint64_t bytes);

@@ -5,12 +5,15 @@ running job and reads the use of a slice. It fails closed: a limit that cannot b
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.structs import Struct
+
+if TYPE_CHECKING:
+    from pgpu.enforcement.growth_channel import GrowthChannel
 
 DRIVER = "driver"
 """Name of the enforcer whose limits the driver keeps."""
@@ -43,6 +46,9 @@ class SliceUse(Struct, frozen=True):
 
     device_refusals: int = 0
     """Allocations within the slice that failed because the GPU was full."""
+
+    sizes_itself: bool = False
+    """True if a process of the job took half or more of the memory that it was shown before it held any."""
 
     processes: int = 0
     """Number of live processes of the job that have, or are about to create, a CUDA context on any GPU."""
@@ -121,6 +127,10 @@ class Enforcer(Protocol):
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read the use of each slice, in the lease's order; never blocks on the job; empty before `prepare`."""
+        ...
+
+    def growth(self, lease: Lease) -> "GrowthChannel | None":
+        """Return where the job wishes for larger slices; None where they do not grow, and before `prepare`."""
         ...
 
     def trace(self, lease: Lease) -> bytes | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from pgpu.enforcement import DRIVER, Enforcer, SliceUse, limit_file
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.enforcement.growth_channel import GrowthChannel
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.structs import replace
@@ -98,6 +99,9 @@ class DriverEnforcer:
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         return self._shim.use(lease)
+
+    def growth(self, lease: Lease) -> GrowthChannel | None:
+        return self._shim.growth(lease)
 
     def trace(self, lease: Lease) -> bytes | None:
         return self._shim.trace(lease)

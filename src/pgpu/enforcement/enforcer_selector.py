@@ -10,6 +10,7 @@ from pathlib import Path
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.enforcement.growth_channel import GrowthChannel
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import LARGEST_CONTEXT_BYTES
 from pgpu.errors import EnforcementError
@@ -73,6 +74,9 @@ class RejectingEnforcer:
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:  # noqa: ARG002 - there is no slice
         return ()
+
+    def growth(self, lease: Lease) -> GrowthChannel | None:  # noqa: ARG002 - there is no slice
+        return None
 
     def trace(self, lease: Lease) -> bytes | None:  # noqa: ARG002 - there is no slice
         return None
@@ -200,6 +204,9 @@ class EnforcerSelector:
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         return self._of(lease).use(lease)
+
+    def growth(self, lease: Lease) -> GrowthChannel | None:
+        return self._of(lease).growth(lease)
 
     def trace(self, lease: Lease) -> bytes | None:
         return self._of(lease).trace(lease)

@@ -31,14 +31,16 @@ PATH_BYTES = 256
 LIMIT_MAGIC = 0x54494D494C555047
 
 LIMIT_HEADER = struct.Struct(f"<QIIQII32s{PATH_BYTES}s{PATH_BYTES}s{PATH_BYTES}s56xQ")
-LIMIT_GPU = struct.Struct("<16sQQQQQQ8x")
+LIMIT_GPU = struct.Struct("<16sQQQQQQQ")
 LIMIT_BYTES = LIMIT_HEADER.size + MAX_GPUS * LIMIT_GPU.size
 LIMIT_WORD_OFFSET = 16
 OVERHEAD_WORD_OFFSET = 32
 COMPUTE_WORD_OFFSET = 48
 RESIDENT_WORD_OFFSET = 56
+GROWTH_WORD_OFFSET = 64
 OVERSUBSCRIBES = 1 << 0
 TRACES = 1 << 1
+GROWS = 1 << 2
 
 _COMPUTE_ABI = 2
 _LIMIT_MODE = 0o644
@@ -57,6 +59,9 @@ class LimitGpu(Struct, frozen=True):
     compute: ComputeWord = NOT_SHARED
     resident_bytes: int = 0
     """Upper limit of the slice's memory that stays on the device; used only if the job oversubscribes."""
+
+    growth_answer: int = 0
+    """See `growth_channel`."""
 
 
 class LimitFile(Struct, frozen=True):
@@ -166,6 +171,15 @@ def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
     _store(path, read_limit(path), gpu_uuid, RESIDENT_WORD_OFFSET, resident_bytes)
 
 
+def set_growth_answer(path: Path, gpu_uuid: str, word: int) -> None:
+    """Answer a wish for a larger slice.
+
+    Raises:
+        EnforcementError: The limit file cannot be written or has no such GPU.
+    """
+    _store(path, read_limit(path), gpu_uuid, GROWTH_WORD_OFFSET, word)
+
+
 def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWord:
     """Change the share of one GPU's time while the job runs; the hold bits stay.
 
@@ -219,6 +233,7 @@ def _limit_bytes(limit: LimitFile) -> bytes:
             gpu.uuid.startswith(_INSTANCE),
             gpu.compute.packed,
             gpu.resident_bytes,
+            gpu.growth_answer,
         )
         for gpu in limit.gpus
     )
@@ -226,7 +241,7 @@ def _limit_bytes(limit: LimitFile) -> bytes:
 
 
 def _limit_gpu(data: bytes, index: int) -> LimitGpu:
-    uuid, limit_bytes, context_bytes, overhead_bytes, is_instance, word, resident_bytes = LIMIT_GPU.unpack_from(
+    uuid, limit_bytes, context_bytes, overhead_bytes, is_instance, word, *rest = LIMIT_GPU.unpack_from(
         data, LIMIT_HEADER.size + index * LIMIT_GPU.size
     )
     digits = uuid.hex()
@@ -238,7 +253,7 @@ def _limit_gpu(data: bytes, index: int) -> LimitGpu:
         context_bytes,
         overhead_bytes,
         ComputeWord.unpack(word),
-        resident_bytes,
+        *rest,
     )
 
 

@@ -25,8 +25,8 @@ MAX_PAGED_GPUS = 8
 """GPUs of a job that oversubscribes; entries of the usage file from this index on count the memory that stays on the device."""
 
 USAGE_HEADER = struct.Struct("<QII48x")
-USAGE_GPU = struct.Struct("<QQQQQQQ8x")
-USAGE_SLOT_HEADER = struct.Struct("<IIQQQQ24x")
+USAGE_GPU = struct.Struct("<QQQQQQQQ")
+USAGE_SLOT_HEADER = struct.Struct("<IIQQQQQ16x")
 USAGE_ENTRY = struct.Struct("<QQQQQQ")
 USAGE_HEADER_BYTES = 4096
 USAGE_SLOT_BYTES = USAGE_SLOT_HEADER.size + MAX_GPUS * USAGE_ENTRY.size
@@ -63,6 +63,9 @@ class UsedSlot(Struct, frozen=True):
     stays: bool = False
     """True if the process has had memory that drivers cannot checkpoint."""
 
+    sizes_itself: bool = False
+    """True if the process took half or more of the memory that it was shown before it held any."""
+
 
 def read_use(limit: LimitFile, usage_path: Path) -> Sequence[SliceUse]:
     """Read the use of each GPU's slice, in the limit file's order.
@@ -76,9 +79,12 @@ def read_use(limit: LimitFile, usage_path: Path) -> Sequence[SliceUse]:
     # Slots of dead processes are still part of the file's totals until a process of the job takes them back.
     dead = [slot for slot, is_held in slots if not is_held]
     stays = any(slot.stays for slot, is_held in slots if is_held)
+    sizes_itself = any(slot.sizes_itself for slot, _ in slots)
     processes = sum(slot.is_alive and any(slot.used_bytes) for slot, _ in slots)
     uses = [
-        replace(_slice_use(gpu, index, totals[index], dead), stays=stays, processes=processes)
+        replace(
+            _slice_use(gpu, index, totals[index], dead), stays=stays, processes=processes, sizes_itself=sizes_itself
+        )
         for index, gpu in enumerate(limit.gpus)
     ]
     if not limit.flags & OVERSUBSCRIBES:
@@ -119,6 +125,18 @@ def in_flight_until_ns(usage_path: Path) -> Sequence[int]:
     return found
 
 
+def read_growth_words(usage_path: Path) -> Sequence[int]:
+    """Return the word of each entry of the limit file in which the job wishes for a larger slice (`growth_channel`).
+
+    Raises:
+        EnforcementError: The file cannot be read.
+    """
+    with _opened(usage_path) as descriptor:
+        data = os.pread(descriptor, MAX_GPUS * USAGE_GPU.size, USAGE_HEADER.size)
+    whole = data[: len(data) // USAGE_GPU.size * USAGE_GPU.size]
+    return [entry[-1] for entry in USAGE_GPU.iter_unpack(whole)]
+
+
 def is_held(usage_path: Path) -> bool:
     """True if any process holds a lock of any slot, whatever the file's content is.
 
@@ -152,7 +170,7 @@ def _totals(descriptor: int, path: Path) -> Sequence[_Totals]:
     if magic != USAGE_MAGIC or not OLDEST_ABI <= abi <= ABI:
         raise EnforcementError(f"{path} is no usage file of this version")
     entries = USAGE_GPU.iter_unpack(data[USAGE_HEADER.size : USAGE_HEADER.size + MAX_GPUS * USAGE_GPU.size])
-    return [(total, peak, refusals, *rest) for total, _, peak, refusals, _, *rest in entries]
+    return [(total, peak, refusals, *rest) for total, _, peak, refusals, _, *rest, _ in entries]
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
@@ -165,12 +183,13 @@ def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
             return
         # Read before the lock is tested: if the process ends in between, its last use counts as a dead slot's.
         is_alive = _is_locked(descriptor, LOCK_ALIVE + number)
-        pid, stays, start_ticks, pid_namespace, in_flight, until_ns = USAGE_SLOT_HEADER.unpack_from(data)
+        pid, stays, start_ticks, pid_namespace, *in_flight, sizes_itself = USAGE_SLOT_HEADER.unpack_from(data)
         offsets = range(USAGE_SLOT_HEADER.size, USAGE_SLOT_BYTES, USAGE_ENTRY.size)
         entries = (USAGE_ENTRY.unpack_from(data, at) for at in offsets)
         # Double-buffered: the lowest bit of `settled` selects the valid copy, so an update that was cut off by a kill is ignored.
         used_bytes = tuple(entry[entry[4] & 1] for entry in entries)
-        slot = UsedSlot(pid, start_ticks, pid_namespace, is_alive, used_bytes, in_flight, until_ns, stays != 0)
+        rest = (*in_flight, stays != 0, sizes_itself != 0)
+        slot = UsedSlot(pid, start_ticks, pid_namespace, is_alive, used_bytes, *rest)
         yield slot, is_alive or _is_locked(descriptor, LOCK_HOLDING + number)
 
 

@@ -14,10 +14,12 @@ from pgpu.enforcement import Enforcer, SliceUse, limit_file, meter, trace
 from pgpu.enforcement.board import BoardGpu, read_board
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
+from pgpu.enforcement.growth_channel import GrowthChannel
 from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.scheduling.slice_growth import grows
 from pgpu.structs import replace
 from pgpu.units import GIB, format_memory
 
@@ -179,6 +181,11 @@ class ShimEnforcer:
                 return ()  # another process makes or releases the slice
             raise
 
+    def growth(self, lease: Lease) -> GrowthChannel | None:
+        files = self.files(lease.job_id)
+        grows = files.limit.exists() and limit_file.read_limit(files.limit).flags & limit_file.GROWS
+        return GrowthChannel(files.limit, files.usage) if grows else None
+
     def trace(self, lease: Lease) -> bytes | None:
         """Return the log of a traced job in the format of `trace.read`; None if the job is not traced."""
         files = self.files(lease.job_id)
@@ -267,7 +274,8 @@ class ShimEnforcer:
             wait_for_memory_ns=int(job.spec.wait_for_memory_seconds * _NANOSECONDS),
             requires_read_only=not lease.is_advisory,
             flags=(limit_file.TRACES if job.spec.is_traced else 0)
-            | (limit_file.OVERSUBSCRIBES if job.request.oversubscribes else 0),
+            | (limit_file.OVERSUBSCRIBES if job.request.oversubscribes else 0)
+            | (limit_file.GROWS if grows(job.request, lease.sharing) else 0),
             carve_out_percent=job.spec.carve_out_percent,
         )
 

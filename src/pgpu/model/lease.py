@@ -110,6 +110,11 @@ class Request(Struct, frozen=True):
     on_time_limit: OnTimeLimit = OnTimeLimit.STOP
 
     @property
+    def has_chosen_size(self) -> bool:
+        """Whether its size is pgpu's choice now: a resize by hand makes it the user's."""
+        return self.is_estimated and self.basis is not None
+
+    @property
     def is_without_gpu(self) -> bool:
         """Whether it asks for no GPU, and so for no GPU memory either."""
         return self.gpu_count == 0
