@@ -252,12 +252,27 @@ class _Round:
             shortage = explain_sharing(candidate, self._rooms, self._space)
         else:
             shortage = self._shortages.get(candidate.request) or self._explain_memory(candidate.request)
+            shortage += self._explain_growth(candidate)
         return shortage + "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
 
     def _explain_memory(self, request: Request) -> str:
         found = explain_memory(request, self._rooms, self._space.free_bytes, closed_gpus=self.closed_gpus)
         self._shortages[request] = found
         return found
+
+    def _explain_growth(self, candidate: Candidate) -> str:
+        """Name what keeps a job from memory that is free; empty where too little is."""
+        wanted_bytes, space = candidate.request.memory_bytes, self._space
+        uuids = [
+            room.gpu.uuid
+            for room in self._rooms
+            if candidate.can_use(room.gpu)
+            and space.bytes_for(room.gpu.uuid, candidate) < wanted_bytes <= space.free_bytes[room.gpu.uuid]
+        ]
+        if len(uuids) < candidate.request.gpu_count:
+            return ""
+        is_held = any(space.holds_back(uuid, candidate) for uuid in uuids)
+        return "; a running job that needs more goes first" if is_held else "; 5% of a GPU are kept for jobs that grow"
 
     def _explain_turn(self, candidate: Candidate, reserved: _JobReservation) -> str:
         first = reserved.candidate
@@ -294,7 +309,7 @@ class _Round:
             return False
         granted = self._held[-len(self.grants) :]  # Grants are appended to both lists together.
         free_bytes = {
-            uuid: self._space.free_bytes[uuid]
+            uuid: self._space.bytes_for(uuid, candidate, yields=False)
             for uuid, gpu in self._gpus.items()
             if not gpu.is_instance and self._space.tenants[uuid].mode in {None, SharingMode.TIME_SLICE}
         }
@@ -338,7 +353,7 @@ class _Round:
         able = [
             room.gpu for room in self._rooms if candidate.can_use(room.gpu) and self._space.admits(room.gpu, candidate)
         ]
-        free = sorted((self._space.free_bytes[gpu.uuid] for gpu in able), reverse=True)
+        free = sorted((self._space.bytes_for(gpu.uuid, candidate) for gpu in able), reverse=True)
         if len(free) < count:
             return candidate
         left_bytes = self._allowances.left_bytes(candidate.owner_uid)
@@ -486,4 +501,5 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         uses_headroom=candidate.uses_headroom,
         usual_demand=candidate.usual_demand,
         profiled=candidate.profiled,
+        grows=candidate.grows,
     )

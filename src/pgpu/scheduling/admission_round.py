@@ -10,6 +10,7 @@ from typing import overload
 
 from pgpu.model import Batch, Gpu, GpuHours, Request, SharingMode, Slice
 from pgpu.scheduling.capacity import mode_of, usable
+from pgpu.scheduling.slice_growth import grows
 from pgpu.structs import Struct, field, replace
 
 # Signature and user of a program that was profiled.
@@ -67,6 +68,11 @@ class Candidate(Struct, frozen=True):
         """Share of each GPU's time that it takes, 0 to 1; 1 in exclusive mode."""
         return 1.0 if self.mode is SharingMode.EXCLUSIVE else self.request.compute_share or 0.0
 
+    @property
+    def grows(self) -> bool:
+        """Whether its slices may grow while it runs, so that part of its GPU is kept for that."""
+        return grows(self.request, self.mode)
+
     def can_use(self, gpu: Gpu) -> bool:
         """Whether the job can run on a GPU at all, regardless of what is free there."""
         return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request.gpu_count)
@@ -119,6 +125,9 @@ class Held(Struct, frozen=True):
     """As in a candidate."""
 
     profiled: ProfiledCall | None = None
+    """As in a candidate."""
+
+    grows: bool = False
     """As in a candidate."""
 
 

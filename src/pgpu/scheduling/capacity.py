@@ -125,6 +125,15 @@ class GpuRoom(Struct, frozen=True):
 
     tenancy: Tenancy = IDLE
 
+    growing_jobs: int = 0
+    """Number of its jobs whose slices may grow (`slice_growth.grows`)."""
+
+    growers: tuple[int, ...] = ()
+    """Users of those that wait to grow: jobs of theirs whose slices may grow do not start there."""
+
+    holds_others: bool = False
+    """Whether such jobs of other users do not start there either."""
+
     yielded_bytes: int = 0
     """The part of the headroom that slices of declared sizes may use now; 0 beside any other slice."""
 

@@ -422,6 +422,7 @@ class _Future:
                 uses_headroom=candidate.uses_headroom,
                 usual_demand=candidate.usual_demand,
                 profiled=candidate.profiled,
+                grows=candidate.grows,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)
             self.starts[grant.job_id] = ExpectedStart(self._now_seconds, gpu_uuids, self._assumption)
@@ -476,10 +477,12 @@ class _Future:
                 granted_compute = room.granted_compute + sign * held.compute_share
                 tenancy = room.tenancy.with_job(held.mode, held.owner_uid) if sign > 0 else room.tenancy.without_job()
                 yielded_bytes = room.yielded_bytes if held.uses_headroom or sign < 0 else 0
+                growing_jobs = room.growing_jobs + sign * held.grows
                 self._rooms[part.gpu_uuid] = replace(
                     room,
                     granted_bytes=granted_bytes,
                     granted_compute=granted_compute,
                     tenancy=tenancy,
                     yielded_bytes=yielded_bytes,
+                    growing_jobs=growing_jobs,
                 )

@@ -24,6 +24,7 @@ from pgpu.scheduling.capacity import (
 )
 from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, place
+from pgpu.scheduling.slice_growth import kept_for_growth
 from pgpu.structs import Struct, field
 from pgpu.units import MIB, format_memory, format_share
 
@@ -41,6 +42,12 @@ class FreeCapacity(Struct):
     yielded_bytes: dict[str, int] = field(default_factory=dict)
     """Further bytes for candidates that use headroom, of GPUs that have some."""
 
+    rooms: Mapping[str, GpuRoom] = field(default_factory=dict)
+    """As they were before the round; never changed."""
+
+    growing_jobs: dict[str, int] = field(default_factory=dict)
+    """Number of jobs whose slices may grow, of GPUs that have some."""
+
     _open: dict[tuple[SharingMode, int], bool] = field(default_factory=dict)
     """Cache: whether any GPU admits jobs of a user in a mode. Cleared on every change."""
 
@@ -53,23 +60,45 @@ class FreeCapacity(Struct):
             {room.gpu.uuid: room.free_compute for room in rooms},
             {room.gpu.uuid: room.tenancy for room in rooms},
             {room.gpu.uuid: room.yielded_bytes for room in rooms if room.yielded_bytes},
+            {room.gpu.uuid: room for room in rooms},
+            {room.gpu.uuid: room.growing_jobs for room in rooms if room.growing_jobs},
         )
 
     def copy(self) -> "FreeCapacity":
         return FreeCapacity(
-            dict(self.free_bytes), dict(self.free_compute), dict(self.tenants), dict(self.yielded_bytes)
+            dict(self.free_bytes),
+            dict(self.free_compute),
+            dict(self.tenants),
+            dict(self.yielded_bytes),
+            self.rooms,
+            dict(self.growing_jobs),
         )
 
-    def bytes_for(self, gpu_uuid: str, candidate: Candidate) -> int:
-        """Return the largest slice that a candidate could have on a GPU now, headroom that yields to it included."""
-        return self.free_bytes[gpu_uuid] + (self.yielded_bytes.get(gpu_uuid, 0) if candidate.uses_headroom else 0)
+    def bytes_for(self, gpu_uuid: str, candidate: Candidate, *, yields: bool = True) -> int:
+        """Return the largest slice that a candidate could have on a GPU now; `yields` includes headroom that yields to it."""
+        free_bytes = self.free_bytes[gpu_uuid]
+        if yields and candidate.uses_headroom:
+            free_bytes += self.yielded_bytes.get(gpu_uuid, 0)
+        if not (candidate.grows or gpu_uuid in self.growing_jobs) or (room := self.rooms.get(gpu_uuid)) is None:
+            return free_bytes
+        if self.holds_back(gpu_uuid, candidate):
+            return 0
+        # An instance has one job, which needs none of it for others.
+        is_idle = self.tenants[gpu_uuid].jobs == 0 or room.gpu.is_instance
+        return free_bytes - kept_for_growth(room.gpu.memory_bytes, is_idle=is_idle, has_chosen_sizes=True)
+
+    def holds_back(self, gpu_uuid: str, candidate: Candidate) -> bool:
+        """Whether a job that waits to grow keeps a candidate from a GPU."""
+        room = self.rooms.get(gpu_uuid)
+        if room is None or not (room.growers and candidate.grows):
+            return False
+        return room.holds_others or candidate.owner_uid in room.growers
 
     def hosts(self, gpu: Gpu, candidate: Candidate, *, yields: bool = False) -> bool:
         """Whether a slice of a candidate fits on a GPU now; `yields` includes headroom."""
         request = candidate.request
-        free_bytes = self.bytes_for(gpu.uuid, candidate) if yields else self.free_bytes[gpu.uuid]
         return (
-            free_bytes >= request.memory_bytes
+            self.bytes_for(gpu.uuid, candidate, yields=yields) >= request.memory_bytes
             and candidate.can_use(gpu)
             and has_compute(self.free_compute[gpu.uuid], candidate.compute_share)
             and self.admits(gpu, candidate)
@@ -107,6 +136,7 @@ class FreeCapacity(Struct):
                 self.free_bytes[part.gpu_uuid] -= taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
                 self.free_compute[part.gpu_uuid] -= held.compute_share
                 self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].with_job(held.mode, held.owner_uid)
+                self._count_growing(part.gpu_uuid, held, 1)
 
     def give(self, held: Held, gpus: Mapping[str, Gpu]) -> None:
         """Add back a job that ends; arguments as for `take`."""
@@ -116,6 +146,13 @@ class FreeCapacity(Struct):
                 self.free_bytes[part.gpu_uuid] += taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
                 self.free_compute[part.gpu_uuid] += held.compute_share
                 self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].without_job()
+                self._count_growing(part.gpu_uuid, held, -1)
+
+    def _count_growing(self, gpu_uuid: str, held: Held, change: int) -> None:
+        if held.grows:
+            self.growing_jobs[gpu_uuid] = self.growing_jobs.get(gpu_uuid, 0) + change
+            if not self.growing_jobs[gpu_uuid]:
+                del self.growing_jobs[gpu_uuid]
 
 
 def explain_memory(
