@@ -12,6 +12,7 @@ from pgpu.advising.memory_demand import right_size_bytes
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
 from pgpu.model import GpuSeries, Run
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 PROGRAM = "train.py@0a1b2c3d python --batch-size 32"
@@ -70,7 +71,7 @@ def test_waste_asks_for_nothing_where_a_peak_is_no_need(
     verb: Verb, client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.runs = [
-        a_run("a" * 12, 2 * GIB, 2 * GIB),
+        replace(a_run("a" * 12, 2 * GIB, 2 * GIB), sizes_itself=True),
         a_run("b" * 12, 2 * GIB, 2 * GIB, refusals=4, exit_code=1),
         a_run("c" * 12, 2 * GIB, 0),
     ]

@@ -263,7 +263,7 @@ class DemandRules(Struct, frozen=True):
     """Added to it: for libraries that are loaded only in some runs."""
 
     greed_share: float = 0.90
-    """A peak of this share of its slice or more is what the program saw, not what it needs (P2)."""
+    """A slice that cannot grow keeps its size if its job held this share of it: that may be what it saw, and not what it needs (P2)."""
 
     retry_factor: float = 1.5
     """Growth of a slice that was too small."""
@@ -311,14 +311,9 @@ def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = No
         found = _estimate_from_family(signature, runs, rules)
     if found.memory_bytes is None:
         # The smallest slice in which a program that takes all memory succeeded. Its peak never enlarges a request.
-        slices = [run.slice_bytes for run in same if run.exit_code == 0 and is_greedy(run, rules)]
+        slices = [run.slice_bytes for run in same if run.exit_code == 0 and run.sizes_itself]
         found = Estimate(min(slices), Basis.SUFFICED, len(slices)) if slices else UNKNOWN
     return _raise_above_failures(found, same, rules)
-
-
-def is_greedy(run: Run, rules: DemandRules | None = None) -> bool:
-    """Whether a run took all memory it saw, so that its peak is not its need."""
-    return run.peak_bytes >= (rules or DemandRules()).greed_share * run.slice_bytes
 
 
 def was_too_small(run: Run) -> bool:
@@ -391,4 +386,4 @@ def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRul
 def _is_informative(run: Run, rules: DemandRules) -> bool:
     """Whether the peak of a run is its need: it used a GPU, was not cut short, and did not take all memory it saw."""
     is_whole = run.exit_code == 0 or run.duration_seconds >= rules.informative_seconds
-    return run.peak_bytes > 0 and is_whole and not is_greedy(run, rules)
+    return run.peak_bytes > 0 and is_whole and not run.sizes_itself

@@ -214,8 +214,8 @@ class Settings(Struct, frozen=True):
     `ignore`, since the author of an image should not decide about this machine's GPUs."""
 
     stable_time: float = _setting(parse_duration_seconds, default=60.0)
-    """How long memory must be stable: the peak of a job of unknown size before its slice is shrunk to it, and what
-    other programs hold of a GPU before `headroom` yields. Default: `1m`, longer than the first steps of a training.
+    """How long memory must be stable: the peak of a job before a slice that pgpu chose is shrunk (30 seconds at most), and
+    what other programs hold of a GPU before `headroom` yields. Default: `1m`, longer than the first steps of a training.
     Seconds in the program."""
 
     def __repr__(self) -> str:

@@ -74,6 +74,8 @@ def read_submission(options: JobOptions, settings: "Settings") -> Submission:
     Raises:
         RequestError: An option is missing, cannot be read, or contradicts another one.
     """
+    if options.retry_oom and options.no_retry:
+        raise RequestError("--retry-oom and --no-retry contradict each other", hint="leave one of them out")
     request = _read_request(options, settings)
     check_request(request)
     if options.image is None:
@@ -124,7 +126,7 @@ def _read_request(options: JobOptions, settings: "Settings") -> Request:
         oversubscribes=options.oversubscribe,
         preempts=options.preempt,
         priority=read_priority(options.priority),
-        retries_out_of_memory=options.retry_oom,
+        retries_out_of_memory=options.retry_oom or (request.is_estimated and not options.no_retry),
         objective=_read_objective(options.objective),
         time_limit_seconds=None if options.time_limit is None else parse_time_limit_seconds(options.time_limit),
         on_time_limit=OnTimeLimit.STOP if options.time_limit is None else OnTimeLimit(settings.on_time_limit),

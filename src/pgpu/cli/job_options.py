@@ -140,6 +140,13 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         default=False,
         help="Queue it again with a larger slice, up to twice, if it fails at its own limit.",
     )
+    no_retry: bool = _option(
+        OptionKind.FLAG,
+        "--no-retry",
+        used_by=(SUBMIT, FILE),
+        default=False,
+        help="With --memory auto: do not queue it again if it fails because its slice could not grow.",
+    )
     no_wait: bool = _option(
         OptionKind.FLAG,
         "--no-wait",

@@ -13,8 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from pgpu.engine.event_loop import READABLE, EventLoop, Ready, Timer
+from pgpu.engine.write_watch import WriteWatch
 
 LONGEST_PART_SECONDS = 0.01
 """After so long in a row the main thread reads its own messages before it strikes the next loop."""
@@ -23,9 +25,14 @@ LONGEST_PART_SECONDS = 0.01
 class JobLoop(EventLoop):
     """The event loop of a job; run in one thread at a time."""
 
-    def __init__(self, on_close: Callable[["JobLoop"], None]) -> None:
+    def __init__(self, on_close: Callable[["JobLoop"], None], writes: WriteWatch) -> None:
         super().__init__()
         self._on_close = on_close
+        self._writes = writes
+        self._written: dict[Path, Callable[[], None]] = {}
+        """Calls after a write to a file."""
+
+        self._is_written = False
         self._beaten: deque[tuple[Timer, Callable[[], bool]]] = deque()
         """Calls at the next strike, and whether the main thread may make them."""
 
@@ -47,6 +54,19 @@ class JobLoop(EventLoop):
         timer = Timer(self.now_seconds(), call)
         self._beaten.append((timer, is_light))
         return timer
+
+    def call_on_write(self, path: Path, call: Callable[[], None]) -> None:
+        self._written[path] = call
+        self._writes.add(path, self._note_write)
+
+    def _note_write(self) -> None:
+        """Have the thread make the calls after a write; called in the main thread."""
+        self._is_written = True
+        # Else a thread is at work: it makes the calls before it waits. If it has just begun to wait, the next call of `WriteWatch`
+        # finds it waiting.
+        if self._at_work.acquire(blocking=False):
+            os.eventfd_write(self._event, 1)
+            self._at_work.release()
 
     def strike(self) -> None:
         """Make the calls that are due, or have the thread make them; called in the main thread. Errors are raised in the thread."""
@@ -74,6 +94,8 @@ class JobLoop(EventLoop):
     def close(self) -> None:
         # The lock stays held: from now on a strike calls nothing and writes to no descriptor.
         self._on_close(self)
+        for path in self._written:
+            self._writes.remove(path)
         os.close(self._event)
         super().close()
 
@@ -81,6 +103,11 @@ class JobLoop(EventLoop):
         if self._is_due:
             self._is_due = False
             self._call_beaten(is_struck=False)
+            return []
+        if self._is_written:
+            self._is_written = False
+            for call in list(self._written.values()):
+                call()
             return []
         self._at_work.release()
         try:
@@ -116,12 +143,17 @@ class Beats:
         """Make no loop yet; `loop` is that of the main thread."""
         self._loop = loop
         self._loops: set[JobLoop] = set()
+        self._writes = WriteWatch(loop)
 
     def make_loop(self) -> JobLoop:
         """Return a new loop for the calling thread."""
-        made = JobLoop(self._loops.discard)
+        made = JobLoop(self._loops.discard, self._writes)
         self._loops.add(made)
         return made
+
+    def close(self) -> None:
+        """Stop watching files."""
+        self._writes.close()
 
     def strike(self) -> None:
         """Strike every loop once; called in the main thread."""

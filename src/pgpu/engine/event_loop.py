@@ -8,6 +8,7 @@ import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from pgpu.host.process_identity import open_pidfd
 from pgpu.host.thread_turns import pause
@@ -89,6 +90,9 @@ class EventLoop:
         """
         since_seconds = self.now_seconds() - self._made_at_seconds
         return self.call_later((math.floor(since_seconds / period_seconds) + 1) * period_seconds - since_seconds, call)
+
+    def call_on_write(self, path: Path, call: Callable[[], None]) -> None:
+        """Call soon after another process has written to a file; no effect but in loops of `beats`: periodic calls must find it, too."""
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Wait and call until `is_done()`, which is checked after each round of calls."""

@@ -9,7 +9,7 @@ from pgpu.ledger.functions import Functions
 from pgpu.ledger.gpu_history import GpuHistory, GpuMinute
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
-from pgpu.ledger.rows import Entry
+from pgpu.ledger.rows import Entry, GrowthWait
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
 from pgpu.ledger.small_tables import ClaimRecord, FactTable, Token, Tokens
 from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
@@ -26,6 +26,7 @@ __all__ = [
     "Functions",
     "GpuHistory",
     "GpuMinute",
+    "GrowthWait",
     "JobPeer",
     "Ledger",
     "LedgerView",

@@ -35,7 +35,13 @@ _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
     " ended_at, exit_code, refused_at_bytes, compute_share, sharing, demand"
 )
-_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+# Of runs from before the last two columns, those that held nearly all of their slice count as runs that took what they saw.
+_READ = f"{_COLUMNS}, coalesce(attempted_bytes, 0) AS attempted_bytes,"
+_READ += " coalesce(sizes_itself, peak_bytes >= 0.9 * slice_bytes) AS sizes_itself"
+_PUT = f"""
+INSERT INTO runs ({_COLUMNS}, attempted_bytes, sizes_itself, together)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""  # noqa: S608 - words of our own
 # Seconds that other jobs ran on the first GPU of a run during it, all overlaps added up. SQLite does not reorder a CROSS JOIN, so
 # it begins with the few leases that are held or were released since, instead of scanning all jobs.
 _BESIDE = """
@@ -55,11 +61,11 @@ WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_ea
 """
 # All signatures that begin with a word and a space: `!` is the character after the space, so this is a range of the index.
 _OF_PROGRAM = f"""
-SELECT {_COLUMNS} FROM runs
+SELECT {_READ} FROM runs
 WHERE (signature = ?1 OR signature >= ?1 || ' ' AND signature < ?1 || '!') AND owner_uid = ?2 AND gpu_name = ?3
 ORDER BY sequence DESC LIMIT ?4
 """  # noqa: S608 - words of our own
-_ALL = f"SELECT {_COLUMNS} FROM runs WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY sequence DESC LIMIT ?2"  # noqa: S608 - likewise
+_ALL = f"SELECT {_READ} FROM runs WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY sequence DESC LIMIT ?2"  # noqa: S608 - likewise
 _DURATIONS = """
 SELECT duration_seconds FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
@@ -106,6 +112,8 @@ class History:
                 run.compute_share,
                 run.sharing.value,
                 run.demand,
+                run.attempted_bytes,
+                run.sizes_itself,
                 self._together(run),
             ),
         )
@@ -136,7 +144,7 @@ class History:
         """Return the peaks of a call's runs on one model of GPU, in bytes, without runs that took all memory they saw."""
         rows = self._connection.execute(
             "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND gpu_name = ?"
-            " AND peak_bytes < 0.9 * slice_bytes",
+            " AND NOT coalesce(sizes_itself, peak_bytes >= 0.9 * slice_bytes)",
             (*call, gpu_name),
         )
         return [row[0] for row in rows]
@@ -218,6 +226,8 @@ def _run_of(row: sqlite3.Row) -> Run:
         compute_share=row["compute_share"],
         sharing=SharingMode(row["sharing"]),
         demand=row["demand"],
+        attempted_bytes=row["attempted_bytes"],
+        sizes_itself=bool(row["sizes_itself"]),
     )
 
 

@@ -30,6 +30,17 @@ from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, repl
 from pgpu.units import escape_undecodable
 
 
+class GrowthWait(Struct, frozen=True):
+    """Waits of a running job for larger slices (`scheduling.slice_growth`). Times are in seconds since the epoch."""
+
+    first_seconds: float
+    """Of its first wait in this attempt."""
+
+    since_seconds: float
+    need_bytes: int | None
+    """Of each slice; None once the wait is over."""
+
+
 class Entry(Struct, frozen=True):
     """One job with its place in the queue and the process that supervises it."""
 
@@ -59,6 +70,9 @@ class Entry(Struct, frozen=True):
     runs_since_seconds: float | None = None
     """When that was, by CLOCK_MONOTONIC; None while it does not run on."""
 
+    growth: GrowthWait | None = None
+    """None while it never waited for larger slices in this attempt."""
+
     def run_seconds(self, now_seconds: float) -> float:
         """Return how long it has run by a time of CLOCK_MONOTONIC."""
         since_seconds = now_seconds if self.runs_since_seconds is None else self.runs_since_seconds
@@ -73,6 +87,11 @@ class Entry(Struct, frozen=True):
     def is_counted(self) -> bool:
         """Whether its slices count against their GPUs; those of a parked job do not."""
         return self.is_lease_held and self.job.parked_at_seconds is None
+
+    @property
+    def waits_to_grow(self) -> bool:
+        """Whether it runs and waits for larger slices."""
+        return self.growth is not None and self.growth.need_bytes is not None
 
     @property
     def is_live(self) -> bool:
@@ -93,7 +112,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
     reclaimed_at, parked_at, wanted_at, gpu_model, batch, begin_at, held_by, hit_time_limit,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
     oversubscribes, preempts, measures, objective, time_limit, on_time_limit,
-    sequence, wait_deadline, supervisor, spawned_at, stop_grace, ran, runs_since,
+    sequence, wait_deadline, supervisor, spawned_at, stop_grace, ran, runs_since, growth,
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
         (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
@@ -102,8 +121,9 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 44), slice(44, 51), slice(51, 57)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 44), slice(44, 52), slice(52, 58)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
+_GROWTHS = JsonDecoder(GrowthWait)
 _STATES = {state.value: state for state in JobState}
 
 
@@ -163,6 +183,7 @@ def mutable_columns(entry: Entry) -> Columns:
         "supervisor": _holder_text(entry.supervisor),
         "spawned_at": entry.spawned_at_seconds,
         "stop_grace": entry.stop_grace_seconds,
+        "growth": None if entry.growth is None else _json(entry.growth),
         "suspended_by": job.suspended_by,
         "resumed_at": job.resumed_at_seconds,
         "offered_value": job.offered_value,
@@ -187,7 +208,7 @@ def entry_of(row: Iterable[Any]) -> Entry:
     """Return the entry of a row of `SELECT`."""
     # By position: `sqlite3.Row` finds a name by comparing it with every column before it, and queues are thousands of rows long.
     columns = tuple(row)
-    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, ran_seconds, runs_since = columns[_ENTRY]
+    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, ran_seconds, runs_since, growth = columns[_ENTRY]
     supervisor = _holder(supervisor_text)
     return Entry(
         _job(columns),
@@ -199,6 +220,7 @@ def entry_of(row: Iterable[Any]) -> Entry:
         columns[_LEASE][1],
         ran_seconds or 0.0,
         runs_since,
+        None if growth is None else _GROWTHS.decode(growth),
     )
 
 

@@ -428,6 +428,9 @@ ADDITIONS = (
     ("jobs", "byte_seconds", "REAL"),
     ("quotas", "gpu_hours", "REAL"),
     ("quotas", "period", "TEXT"),
+    ("jobs", "growth", "TEXT"),
+    ("runs", "attempted_bytes", "INTEGER"),
+    ("runs", "sizes_itself", "INTEGER"),
 )
 """Table, name and type of columns made without a new version: processes of the release before, which may run during an upgrade, do
 not read them."""

@@ -216,3 +216,9 @@ class Run(Struct, frozen=True):
 
     demand: float | None = None
     """Share of its only GPU's time that it needed, 0 to 1, on average over the run; None if it was not measured."""
+
+    attempted_bytes: int = 0
+    """Most that a slice would have held with a refused allocation; 0 if none was refused, or unknown."""
+
+    sizes_itself: bool = False
+    """Whether it took half or more of the memory that it was shown before it held any: its peak is what it saw, not what it needs."""

@@ -252,7 +252,7 @@ def profile(
     """
     from pgpu.cli import profile_runs
 
-    job = JobOptions(**given, objective=Objective.SOONEST)
+    job = JobOptions(**given, objective=Objective.SOONEST, no_retry=True)
     page_path, trace_path = (None if text is None else Path(text) for text in (html, trace))
     if show is not None:
         if job.command:

@@ -42,7 +42,8 @@ def run(invocation: Invocation, *, as_json: bool, **given: Any) -> int | None:
     of pgpu itself, 126 and 127 as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's;
     messages of pgpu go to stderr, with --json as one JSON object for each line.
     """
-    job = JobOptions(**given, objective=Objective.SOONEST)
+    # Its caller sees its output and its exit code: they are those of one attempt, unless the user asks for more.
+    job = JobOptions(**given, objective=Objective.SOONEST, no_retry=not given["retry_oom"])
     settings = invocation.settings(**job.settings())
     submission = read_submission(job, settings)
     client = invocation.make_client(settings)

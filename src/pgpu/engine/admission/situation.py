@@ -36,6 +36,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
+from pgpu.scheduling.slice_growth import grows, holds_others
 from pgpu.scheduling.start_rule import may_be_held
 from pgpu.scheduling.yielding_headroom import has_declared_size
 from pgpu.structs import Struct, field, replace
@@ -316,6 +317,7 @@ class SituationReader(Struct):
             demand,
             usual_demand=None if is_suspended else self.learning.demands.get(call),
             profiled=None if is_suspended else self.predictor.call_of(job, _mode(job)),
+            grows=lease is not None and grows(job.request, lease.sharing),
         )
 
     def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
@@ -383,7 +385,23 @@ class SituationReader(Struct):
             memory_bytes, compute = twice.get(room.gpu.uuid, (0, 0.0))
             granted_bytes, granted_compute = room.granted_bytes - memory_bytes, room.granted_compute - compute
             rooms.append(replace(room, granted_bytes=granted_bytes, granted_compute=granted_compute))
-        return tuple(rooms)
+        growers = [entry for entry in holding if entry.waits_to_grow]
+        return tuple(_with_growers(room, growers, time.time()) if growers else room for room in rooms)
+
+
+def _with_growers(room: GpuRoom, growers: Sequence[Entry], now_seconds: float) -> GpuRoom:
+    """Return the room of a GPU with what jobs that wait to grow hold back there."""
+    there = [
+        entry
+        for entry in growers
+        if entry.job.lease is not None and any(part.gpu_uuid == room.gpu.uuid for part in entry.job.lease.slices)
+    ]
+    firsts = [entry.growth.first_seconds for entry in there if entry.growth is not None]
+    return replace(
+        room,
+        growers=tuple(entry.job.owner_uid for entry in there),
+        holds_others=any(holds_others(first_seconds, now_seconds) for first_seconds in firsts),
+    )
 
 
 def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:

@@ -3,6 +3,7 @@
 Values that cannot be read count as taken: no job starts on memory that may not be there.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobState, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 from pgpu.scheduling.capacity import IDLE, Tenancy
+from pgpu.scheduling.slice_growth import grows
 from pgpu.scheduling.yielding_headroom import may_use_headroom, yielded_bytes
 from pgpu.structs import Struct, field, replace
 from pgpu.units import MIB
@@ -62,6 +64,7 @@ class Snapshot(Struct, frozen=True):
         compute: dict[str, float] = {}
         tenancies: dict[str, Tenancy] = {}
         undeclared: set[str] = set()
+        growing: Counter[str] = Counter()
         for entry in entries:
             lease = entry.job.lease
             if lease is None or not entry.is_counted:
@@ -74,6 +77,7 @@ class Snapshot(Struct, frozen=True):
                 granted[uuid] = granted.get(uuid, 0) + amount
                 compute[uuid] = compute.get(uuid, 0.0) + compute_of(entry.job)
                 tenancies[uuid] = tenancies.get(uuid, IDLE).with_job(lease.sharing, entry.job.owner_uid)
+                growing[uuid] += grows(entry.job.request, lease.sharing)
                 if not may_use_headroom(entry.job, lease):
                     undeclared.add(uuid)
         rooms = []
@@ -86,6 +90,7 @@ class Snapshot(Struct, frozen=True):
                 taken_bytes(gpu, granted.get(uuid, 0)),
                 compute.get(uuid, 0.0),
                 tenancies.get(uuid, IDLE),
+                growing[uuid],
             )
             if headroom.yields and uuid not in undeclared:
                 room = replace(room, yielded_bytes=yielded_bytes(room, self.stable_bytes.get(uuid)))

@@ -139,6 +139,7 @@ class Attendants:
     def close(self) -> None:
         """Close the event and end the spare thread; other threads that run are the process's."""
         self._spare_steps.put(None)
+        self._beats.close()
         self._loop.forget(self._event)
         os.close(self._event)
 

@@ -1,20 +1,24 @@
 """What one ended job leaves: its trace, its run in the history and, after it was refused memory, another try.
 
 A next try after a failure at the job's limit has more memory; the last one has its GPUs alone. No try requests more than could
-ever be granted, or it would wait for ever. If the limit had room and the GPU had none, since an outsider took memory that was
+ever be granted, or it would wait for ever. A job whose size pgpu chose gets what it attempted to hold, at its old place in the queue
+(`scheduling.slice_growth`); one with `--retry-oom` half as much again as it had, behind those that wait. If the limit had room and the GPU had none, since an outsider took memory that was
 promised, the next try has the same size. It is granted once the GPU has that much room again.
 
 A trace log that cannot be read or written is logged and does not delay the job's end.
 """
 
+import os
 import time
 import zlib
+from contextlib import suppress
 from signal import Signals
 
 from pgpu.advising.memory_demand import Basis, retry_bytes
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
+from pgpu.engine.streams.records import STDERR, Record, encode
 from pgpu.engine.watch.gpu_time import Sample
 from pgpu.errors import PgpuError
 from pgpu.gpu import MetricsWatch
@@ -22,10 +26,11 @@ from pgpu.host.stderr_log import say
 from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Gpu, Job, JobState, Request
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
+from pgpu.scheduling.slice_growth import MOST_ATTEMPTS, next_attempt_bytes
 from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
 
-MOST_TRIES = 3
+MOST_TRIES = MOST_ATTEMPTS
 """Of a job that is refused memory. After failures at its own limit the last one has its GPUs alone, as far as its user's quota
 allows."""
 
@@ -81,7 +86,7 @@ class NextTry(Struct, frozen=True):
     request: Request
     run: "EndedRun"
     warning: str | None = None
-    """Why a job is tried again at its old place with the same size; None after a failure at its own limit."""
+    """Why a job is tried again at its old place; None if it goes behind those that wait."""
 
 
 class EndedRun(Struct, frozen=True):
@@ -125,9 +130,14 @@ class EndedRun(Struct, frozen=True):
         if not self.gpus:
             return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: its GPUs could not be read"
         most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
-        request = _next_request(job, slice_bytes, self.observed.attempted_bytes, most)
-        if request is not None:
-            return NextTry(job, request, self)
+        if job.request.has_chosen_size:
+            found = self._with_attempted(view, job, most)
+            if found is not None:
+                return found
+        else:
+            request = _next_request(job, slice_bytes, self.observed.attempted_bytes, most)
+            if request is not None:
+                return NextTry(job, request, self)
         if job.attempt >= MOST_TRIES:
             why = f"this was the last of {MOST_TRIES} tries"
         elif most.is_quota:
@@ -135,6 +145,21 @@ class EndedRun(Struct, frozen=True):
         else:
             why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
         return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: {why}"
+
+    def _with_attempted(self, view: LedgerView, job: Job, most: LargestSlice) -> NextTry | None:
+        attempted_bytes, name = self.observed.attempted_bytes, name_of_gpu(job, self.gpus)
+        known = None if name is None else self.history.estimate(view, job.signature, job.owner_uid, name).memory_bytes
+        found = next_attempt_bytes(job.attempt, attempted_bytes, known, most.memory_bytes)
+        if found is None:
+            return None
+        memory_bytes, is_alone = found
+        basis = Basis.ALONE if is_alone else Basis.RETRY
+        again = "all of its GPU" if is_alone else format_memory(memory_bytes)
+        warning = (
+            f"asked for {format_memory(attempted_bytes)} with {format_memory(self.observed.refused_at_bytes)} reserved by pgpu; "
+            f"queued again with {again} (attempt {job.attempt + 1} of {MOST_TRIES})"
+        )
+        return NextTry(job, replace(job.request, memory_bytes=memory_bytes, basis=basis.value), self, warning)
 
     def follow_full_gpu(self, entry: Entry, *, is_promised: bool) -> NextTry | str | None:
         """Decide whether a job that failed within its limit, on a full GPU, is started again with the same size.
@@ -209,6 +234,11 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
         PgpuError: The ledger cannot be written. If it never is, recovery ends the job with the exit code of this try.
     """
     lease = again.job.lease
+    if again.warning is not None:
+        # Behind the output of this try, whose monitor has ended; that of the next one continues the file.
+        with suppress(OSError), context.places(again.job.id).log.open("r+b") as log:
+            log.seek(0, os.SEEK_END)
+            log.write(encode(Record(STDERR, f"pgpu: {again.warning}\n".encode(), time.time_ns())))
     if lease is not None:
         # Before the transaction: from its commit on the job waits, and its memory may be granted to another one.
         context.enforcer.release(lease)
@@ -224,7 +254,7 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
         if deadline_seconds is not None and entry.job.lease is not None:
             # The wait time is that of all tries together: what the tries before have left of it is left for this one.
             deadline_seconds = now_seconds + max(0.0, deadline_seconds - entry.job.lease.granted_at_seconds)
-        # A job that keeps its size keeps its place as well: what it waits for was promised to it before.
+        # A size that pgpu chose, or promised and did not keep, is no reason to lose the place.
         since_seconds = now_seconds if again.warning is None else entry.job.created_at_seconds
         decision.requeue(entry.job.id, since_seconds, deadline_seconds)
         job = replace(
@@ -235,10 +265,20 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
             lease=None,
             holder=None,
             started_at_seconds=None,
+            reason=None,
             warning=again.warning,
             offered_value=None,
             parked_at_seconds=None,
             wanted_at_seconds=None,
             hit_time_limit=False,
         )
-        decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))
+        decision.put(
+            replace(
+                entry,
+                job=job,
+                supervisor=None,
+                spawned_at_seconds=None,
+                growth=None,
+                lease_released_at_seconds=None,
+            )
+        )

@@ -13,6 +13,8 @@ from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import SIMULATED_PREFIX, Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Quota
+from pgpu.scheduling.capacity import mode_of
+from pgpu.scheduling.slice_growth import FIRST_BYTES, grows
 from pgpu.structs import Struct, replace
 from pgpu.units import SMALLEST_SLICE_BYTES
 
@@ -27,9 +29,6 @@ DURATION_RUNS = 15
 
 MOST_REVIEWED = 200
 """How many waiting calls of a program get a new estimate when a run of it ends: the next ones."""
-
-CAREFUL_SHARE = 0.5
-"""Share of the largest GPU that a job of unknown size is granted at least; it gets more where more is free."""
 
 
 class MemoryObservation(Struct, frozen=True):
@@ -52,6 +51,9 @@ class MemoryObservation(Struct, frozen=True):
     device_refusals: int = 0
     """Allocations within a slice that failed because the GPU was full."""
 
+    sizes_itself: bool = False
+    """Whether it took half or more of the memory that it was shown before it held any."""
+
     def with_more(self, use: SliceUse, part: Slice) -> "MemoryObservation":
         """Return the observation after another reading of one slice's meter; its counters only grow."""
         return MemoryObservation(
@@ -62,6 +64,7 @@ class MemoryObservation(Struct, frozen=True):
             attempted_bytes=max(self.attempted_bytes, use.attempted_bytes),
             refused_at_bytes=part.memory_bytes if use.refusals > self.refusals else self.refused_at_bytes,
             device_refusals=max(self.device_refusals, use.device_refusals),
+            sizes_itself=self.sizes_itself or use.sizes_itself,
         )
 
 
@@ -104,7 +107,11 @@ class RunHistory:
         names = history_names(gpus) if signature else ()
         estimates = [self.estimate(view, signature, owner_uid, name) for name in names]
         found = max(estimates, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
-        memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
+        # Of an unknown size it gets all that is free where it starts, and no less than half of a GPU where it could not grow.
+        least_bytes = (
+            FIRST_BYTES if grows(replace(request, basis=found.basis.value), mode_of(request.sharing)) else most // 2
+        )
+        memory_bytes = min(found.memory_bytes or least_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
     def update_sizes(
@@ -253,6 +260,8 @@ def _run_of(job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> Run |
         ended_at_seconds=job.finished_at_seconds,
         exit_code=job.exit_code,
         refused_at_bytes=observed.refused_at_bytes,
+        attempted_bytes=observed.attempted_bytes,
+        sizes_itself=observed.sizes_itself,
         compute_share=job.request.compute_share,
         sharing=SharingMode.TIME_SLICE if job.lease is None else job.lease.sharing,
     )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pgpu.advising.memory_demand import is_greedy, right_size_bytes, was_too_small
+from pgpu.advising.memory_demand import right_size_bytes, was_too_small
 from pgpu.enforcement import trace
 from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import history_name, name_of_gpu
@@ -82,8 +82,7 @@ def read_waste(context: EngineContext, owner_uid: int | None = None) -> list[Was
 
 def waste_of(run: Run) -> Waste:
     """Return what one ended run reserved and used."""
-    greedy = is_greedy(run)
-    is_known = run.peak_bytes > 0 and not greedy
+    is_known = run.peak_bytes > 0 and not run.sizes_itself
     return Waste(
         run.job_id,
         run.owner_uid,
@@ -92,7 +91,7 @@ def waste_of(run: Run) -> Waste:
         run.slice_bytes,
         run.peak_bytes,
         right_size_bytes(run.peak_bytes) if is_known else None,
-        greedy,
+        run.sizes_itself,
         was_too_small(run),
         run.duration_seconds,
     )

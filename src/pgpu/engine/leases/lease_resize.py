@@ -1,6 +1,6 @@
-"""Limits of a running job's slices, and their resize: on request or, for a job of unknown size, once its peak is stable.
+"""Limits of a running job's slices, and their resize: on request or, for a size that pgpu chose, once its peak is stable.
 
-A resize never grows into memory or compute that a waiting job could use: growth queues, too (decision 0010).
+A resize by hand never grows into memory or compute that a waiting job could use (decision 0010); a job's own growth is in `lease_growth`.
 
 The ledger must never hold less than a job has, or others would be granted the difference. So a limit that becomes smaller is
 bound before the ledger is written, and one that becomes larger after it, memory and compute separately. A crash at any moment
@@ -23,7 +23,8 @@ from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Job, JobState, Lease, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
-from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
+from pgpu.scheduling import GpuRoom, Headroom, has_compute, slice_growth, usable
+from pgpu.scheduling.slice_growth import QUIET_SECONDS
 from pgpu.structs import Struct, replace
 from pgpu.units import format_memory, format_share
 
@@ -180,8 +181,15 @@ _DIMENSIONS = (
 )
 
 
-def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
-    """Change a job's slices and its share of compute; see `JobService.resize`."""
+def resize(context: EngineContext, job_id: str, change: Resize, basis: str | None = None) -> Job:
+    """Change a job's slices and its share of compute; see `JobService.resize`.
+
+    Args:
+        context: Of the job.
+        job_id: The job.
+        change: Its new amounts.
+        basis: What the new size is based on, if pgpu chose it.
+    """
     request = context.ledger.job(job_id).request
     if request.is_without_gpu:
         raise RequestError(f"job {job_id} has no GPU: there is nothing to resize")
@@ -193,6 +201,8 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
         with context.ledger.decision() as decision:
             before = decision.entry(job_id)
             after = _resize_entry(before, change, snapshot, decision, context.headroom)
+            if basis is not None:
+                after = replace(after, job=replace(after.job, request=replace(after.job.request, basis=basis)))
             decision.put(after)
             holding, queues = decision.holding(), decision.queues()
             limits = LimitChange(context.enforcer, before, after, holding)
@@ -203,14 +213,19 @@ def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
             limits.give_back()
         raise
     # `decision` calls no agents, other than `deciding`: they are called below, once the larger limits bind.
-    _give_or_undo(context, limits)
+    give_or_undo(context, limits)
     context.wake([job_id, *neighbours(after.job, holding)])
     with suppress(NodeError):
         context.call_agents(queues)
     return context.ledger.job(job_id)
 
 
-def _give_or_undo(context: EngineContext, limits: LimitChange) -> None:
+def give_or_undo(context: EngineContext, limits: LimitChange) -> None:
+    """Bind the limits that become larger; if one cannot be bound, the ledger and the others get their old values again.
+
+    Raises:
+        PgpuError: One cannot be bound.
+    """
     # The ledger holds the new amounts already. If a larger limit does not bind, the ledger gets the old ones back, unless
     # another resize has changed the job since.
     try:
@@ -338,58 +353,71 @@ def _refuse_overtaking(
 
 
 class Autoshrink:
-    """Shrinks the slice of a running job of unknown size, once its peak has not grown for a while.
+    """Shrinks the slices of a running job whose size pgpu chose, each time that what it holds has not grown for a while.
 
-    At most once, and never below what the job holds. The pool of a framework that took all the memory in sight is left alone:
-    it is indistinguishable from need.
+    A slice that can grow again shrinks by the rules of `scheduling.slice_growth`, again and again. One that cannot, of a job that an
+    older pgpu started, shrinks only if nothing was known of its need, and by that version's rule. A program that takes what it sees is
+    left alone.
     """
 
-    def __init__(self, context: EngineContext, stable_seconds: float) -> None:
-        """Start without an observation of the job's peak.
+    def __init__(self, context: EngineContext, *, grows: bool) -> None:
+        """Start without an observation.
 
         Args:
             context: Of the job.
-            stable_seconds: Time without growth of its peak after which it is stable.
+            grows: Whether its slices can grow again.
         """
         self._context = context
-        self._stable_seconds = stable_seconds
-        self._peak_bytes = 0
+        self._grows = grows
+        quiet_seconds = context.settings.stable_seconds
+        self._quiet_seconds = min(QUIET_SECONDS, quiet_seconds) if grows else quiet_seconds
+        self._peak_bytes = self._slice_bytes = 0
         self._grown_at_seconds = 0.0
+        self._settled: tuple[int, int] | None = None
+        """Peak and slice for which nothing is to be done."""
 
-    def look(self, job: Job, observed: MemoryObservation, used_bytes: int, now_seconds: float) -> None:
-        """Shrink the slice if it is time.
+    def follow(self, job: Job, observed: MemoryObservation, now_seconds: float) -> None:
+        """Note what the job has held; `now_seconds` is monotonic."""
+        if job.lease is None or not job.request.has_chosen_size:
+            return
+        slice_bytes = job.lease.slices[0].memory_bytes
+        if observed.peak_bytes > self._peak_bytes * GROWN or slice_bytes > self._slice_bytes:
+            self._grown_at_seconds = now_seconds
+        self._peak_bytes, self._slice_bytes = max(self._peak_bytes, observed.peak_bytes), slice_bytes
+
+    def is_due(self, job: Job, observed: MemoryObservation, now_seconds: float) -> bool:
+        """Whether the slice may become smaller now; without access to the ledger."""
+        may_shrink = job.request.has_chosen_size and (self._grows or job.request.basis == Basis.UNKNOWN)
+        is_quiet = self._peak_bytes > 0 and now_seconds - self._grown_at_seconds >= self._quiet_seconds
+        is_settled = self._settled == (self._peak_bytes, self._slice_bytes)
+        return may_shrink and is_quiet and not is_settled and not observed.sizes_itself
+
+    def shrink(self, job: Job, used_bytes: int) -> None:
+        """Shrink the slices if they are larger than they need to be.
 
         Args:
             job: As the ledger has it now.
-            observed: What it held until now.
             used_bytes: Most that one of its slices holds now.
-            now_seconds: Monotonic.
 
         Raises:
-            PgpuError: The slice cannot be changed.
+            PgpuError: The slices cannot be changed.
         """
-        if job.request.basis != Basis.UNKNOWN or job.lease is None or observed.peak_bytes == 0:
-            return
-        if observed.peak_bytes > self._peak_bytes * GROWN:
-            self._peak_bytes, self._grown_at_seconds = observed.peak_bytes, now_seconds
-        elif now_seconds - self._grown_at_seconds >= self._stable_seconds:
-            slice_bytes = job.lease.slices[0].memory_bytes
-            fit_bytes = shrunk_bytes(slice_bytes, observed.peak_bytes, used_bytes, self._floor_bytes(job))
-            if fit_bytes is None:
-                return
-            resize(self._context, job.id, Resize(fit_bytes))
-            # A crash before this transaction leaves the basis as it was: the next agent may shrink the slice again.
-            with self._context.ledger.decision() as decision:
-                entry = decision.entry(job.id)
-                request = replace(entry.job.request, basis=Basis.MEASURED.value)
-                decision.put(replace(entry, job=replace(entry.job, request=request)))
-
-    def _floor_bytes(self, job: Job) -> int:
-        # Earlier runs of the same call may have held more than this one until now: it may still reach that.
+        self._settled = (self._peak_bytes, self._slice_bytes)
         uuids = {part.gpu_uuid for part in job.lease.slices} if job.lease is not None else set()
         names = {history_name(gpu) for gpu in self._context.gpus.gpus() if gpu.uuid in uuids}
         with self._context.ledger.view() as view:
-            peaks = [
-                peak for name in names for peak in view.history.peaks_of_call((job.signature, job.owner_uid), name)
-            ]
-        return max(peaks, default=0)
+            if self._grows:
+                estimates = [
+                    self._context.learning.estimate(view, job.signature, job.owner_uid, name) for name in names
+                ]
+                known_bytes = max((each.memory_bytes or 0 for each in estimates), default=0)
+                runs = min((each.runs for each in estimates), default=0)
+                fit_bytes = slice_growth.shrunk_bytes(self._slice_bytes, self._peak_bytes, known_bytes, runs)
+            else:
+                call = (job.signature, job.owner_uid)
+                floor_bytes = max(
+                    (peak for name in names for peak in view.history.peaks_of_call(call, name)), default=0
+                )
+                fit_bytes = shrunk_bytes(self._slice_bytes, self._peak_bytes, used_bytes, floor_bytes)
+        if fit_bytes is not None:
+            resize(self._context, job.id, Resize(fit_bytes), basis=job.request.basis)

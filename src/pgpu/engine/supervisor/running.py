@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
-from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
 from pgpu.engine.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.history.retry_policy import ENDING_SIGNALS
 from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.lease_growth import Growth
 from pgpu.engine.leases.lease_resize import Autoshrink, follow_compute
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.supervisor.aside import Aside
@@ -74,7 +74,8 @@ class Running:
         self._entry = entry
         self._signals = signals
         self.watch = Watch(engine)
-        self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
+        self._growth = Growth(engine, job)
+        self._shrinking = Autoshrink(engine, grows=self._growth.channel is not None)
         self.time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
         self._arbiter = Arbiter(engine, loop, job)
         self._verifier = MpsVerifier(engine, loop, job)
@@ -110,6 +111,9 @@ class Running:
         self._watch_end(descriptor)
         if self._signals:
             self._loop.call_later(0.0, self.on_wake)
+        if self._growth.channel is not None:
+            self._loop.call_on_write(self._growth.channel.usage, self._answer_wishes)
+        self._loop.call_later(0.0, self._answer_wishes)
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._watch_limit)
         self._loop.call_later(0.0, self._check_clients_now)
@@ -147,6 +151,7 @@ class Running:
             self._follow_suspension(entry.job)
             if entry.stop_grace_seconds is not None:
                 self._stop(entry.stop_grace_seconds)
+        self._answer_wishes()  # a process that is to end gets no memory any more, so that it can react
 
     def _wake_soon(self) -> None:
         """Have a thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
@@ -196,7 +201,7 @@ class Running:
             limited = _limit_report(job) if job.hit_time_limit else None
             report = self.watch.violation or self._mps_report or self._idle_report or stopped or limited
             reclaimed = None if job.reclaimed_at_seconds is None else RECLAIMED
-            job = replace(job, peak_bytes=peak_bytes, warning=report or reclaimed)
+            job = replace(job, peak_bytes=peak_bytes, warning=report or reclaimed, reason=None)
             if exit_code is None:
                 return mark_lost(job, now_seconds)
             return job.ended(exit_code, now_seconds)
@@ -223,6 +228,7 @@ class Running:
         self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         self._ticks += 1
         had_violation = self.watch.violation
+        self._answer_wishes()
         with self._errors_logged():
             entry = self._entry.get()
             job = entry.job
@@ -245,14 +251,23 @@ class Running:
     def _is_calm(self) -> bool:
         """Whether a tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
         try:
-            entry = self._entry.get()
+            entry, is_growing = self._entry.get(), self._growth.is_wished()
         except PgpuError:
             return False  # logged by the tick
         job = entry.job
         is_moved = job.spec.parks or job.suspended_by is not None or self._leaving.is_under_way
-        has_policy = job.request.oversubscribes or job.request.basis == Basis.UNKNOWN
+        is_resized = is_growing or entry.waits_to_grow or self._may_shrink(job)
         is_shared = job.lease is not None and job.lease.sharing is SharingMode.MPS
-        return entry.stop_grace_seconds is None and not (is_moved or has_policy or is_shared)
+        is_at_rest = not (is_moved or is_resized or is_shared or job.request.oversubscribes)
+        return entry.stop_grace_seconds is None and is_at_rest
+
+    def _may_shrink(self, job: Job) -> bool:
+        return self._shrinking.is_due(job, self.watch.observed, time.monotonic())
+
+    def _answer_wishes(self) -> None:
+        with self._errors_logged():
+            if self._growth.channel is not None:
+                self._growth.look(self._entry.get(), is_stopping=self._is_stopping or self.was_interrupted)
 
     @contextmanager
     def _errors_logged(self) -> Iterator[None]:
@@ -303,8 +318,11 @@ class Running:
         if self._leaving.is_under_way or job.is_aside:
             # Moved memory is in the meter and not in the driver's report; `Aside` checks that the job stays off its GPU.
             return
+        may_shrink = self._may_shrink(job)
         self.watch.look(job, self._running)
-        self._shrinking.look(job, self.watch.observed, self.watch.used_bytes, time.monotonic())
+        self._shrinking.follow(job, self.watch.observed, time.monotonic())
+        if may_shrink and self._may_shrink(job):
+            self._shrinking.shrink(job, self.watch.used_bytes)
 
     def _sample_time(self, job: Job) -> None:
         if job.lease is not None:

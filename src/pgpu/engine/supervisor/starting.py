@@ -51,6 +51,9 @@ HEADROOM_WAIT_SECONDS = 600.0
 """Where headroom yields, an allocation within a slice of a declared size waits at least so long for a device that is out of
 memory: another program took what headroom would have kept, and the job has it once that program or another job ends."""
 
+ATTEMPT_VARIABLE = "PGPU_ATTEMPT"
+"""In a job's environment: counts from 1; higher where pgpu queued it again."""
+
 EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
 """Exit codes for commands that could not be executed; the same as Docker's."""
 
@@ -99,6 +102,8 @@ def start(
     if engine.keeps_memory_of(bound):
         wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
         bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
+    environment = (*bound.spec.environment, (ATTEMPT_VARIABLE, str(job.attempt)))
+    bound = replace(bound, spec=replace(bound.spec, environment=environment))
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
     with engine.ledger.view() as view:
         paced, beside = view.paced(), concerned(bound, view)

@@ -1,0 +1,283 @@
+"""Wishes of running jobs for larger slices, decided in the ledger: what is granted, who waits, and what no wish can do."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.enforcers import Stuck
+from tests.fakes.machine import make_machine
+
+from pgpu.enforcement.growth_channel import Wish
+from pgpu.engine.engine import Engine
+from pgpu.engine.history.run_history import NOTHING
+from pgpu.engine.leases.lease_growth import answer_wishes
+from pgpu.engine.leases.lease_resize import Autoshrink, resize
+from pgpu.errors import EnforcementError
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, Slice
+from pgpu.scheduling import Quota
+from pgpu.scheduling.slice_growth import Verdict
+from pgpu.structs import replace
+from pgpu.units import GIB
+
+GPU = "GPU-0"
+CAPACITY = 20 * GIB
+
+
+class World:
+    """Jobs that run on one machine of two GPUs, without agents."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.engine: Engine = make_machine(root, [CAPACITY, CAPACITY])
+
+    def start(
+        self,
+        name: str,
+        size: int,
+        *,
+        age: float = 3600.0,
+        uid: int = 0,
+        gpus: tuple[str, ...] = (GPU,),
+        **request: object,
+    ) -> str:
+        words: dict[str, object] = {"is_estimated": True, "basis": "history", **request}
+        job_id = name.ljust(12, "0")
+        lease = Lease(job_id, tuple(Slice(gpu, size) for gpu in gpus), 0.0, enforcer="fake")
+        job = Job(
+            job_id,
+            JobSpec(("true",), "process"),
+            Request(size, len(gpus), **words),  # type: ignore[arg-type]
+            JobState.RUNNING,
+            0.0,
+            started_at_seconds=time.time() - age,
+            lease=lease,
+            owner_uid=uid,
+            gpu_model="fake",
+        )
+        with self.engine.ledger.decision() as decision:
+            decision.put(replace(decision.add(Entry(job), ()), job=job))
+        (self.root / "slices" / job_id).mkdir()
+        (self.root / "slices" / job_id / "limit").write_text(str(size))
+        return job_id
+
+    def wish(self, job_id: str, need: int, gpu: str = GPU, *, is_stopping: bool = False) -> Verdict:
+        return answer_wishes(self.engine, job_id, [Wish(gpu, 1, need)], is_stopping=is_stopping)
+
+    def end(self, job_id: str) -> None:
+        with self.engine.ledger.decision() as decision:
+            entry = decision.entry(job_id)
+            decision.put(
+                replace(
+                    entry, job=replace(entry.job, state=JobState.EXITED, exit_code=0), lease_released_at_seconds=1.0
+                )
+            )
+
+    def entry(self, job_id: str) -> Entry:
+        return self.engine.ledger.entry(job_id)
+
+    def size(self, job_id: str) -> int:
+        """Of the slice: the same in ledger, request and limit."""
+        job = self.entry(job_id).job
+        assert job.lease is not None
+        assert {part.memory_bytes for part in job.lease.slices} == {job.request.memory_bytes}
+        assert int((self.root / "slices" / job_id / "limit").read_text()) == job.request.memory_bytes
+        return job.request.memory_bytes
+
+
+class Shrinking:
+    """The shrinking of one job, looked at when a test says so."""
+
+    def __init__(self, world: World, job_id: str, *, grows: bool = True) -> None:
+        self._world, self._job_id = world, job_id
+        self._shrinking = Autoshrink(world.engine, grows=grows)
+
+    def size(self, peak: int, now: float, *, sizes_itself: bool = False) -> int:
+        """Return the size of the slice after its job was found to have held so much until now."""
+        observed = replace(NOTHING, peak_bytes=peak, sizes_itself=sizes_itself)
+        job = self._world.entry(self._job_id).job
+        self._shrinking.follow(job, observed, now)
+        if self._shrinking.is_due(job, observed, now):
+            self._shrinking.shrink(job, peak)
+        return self._world.size(self._job_id)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "machine")
+    yield made
+    made.engine.ledger.close()
+
+
+def test_what_is_free_is_granted_in_ledger_and_limit(world: World) -> None:
+    job = world.start("a", 4 * GIB)
+    world.start("b", 4 * GIB, is_estimated=False, basis=None)
+    assert world.wish(job, 6 * GIB) is Verdict.GRANT
+    assert 6 * GIB < world.size(job) < 7 * GIB
+    assert world.entry(job).job.request.basis == "history", "it goes on growing"
+    assert world.wish(job, 16 * GIB) is Verdict.GRANT
+    assert world.size(job) == 16 * GIB, "the rest of the GPU"
+
+
+def test_what_is_not_free_is_waited_for_and_written_once(world: World) -> None:
+    job, other = world.start("a", 4 * GIB), world.start("b", 15 * GIB)
+    assert world.wish(job, 6 * GIB) is Verdict.WAIT
+    entry = world.entry(job)
+    assert entry.growth is not None
+    assert (entry.growth.need_bytes, entry.job.reason) == (6 * GIB, "waits for 2 GiB more of its GPU")
+    assert world.wish(job, 6 * GIB) is Verdict.WAIT
+    assert world.entry(job) == entry
+    world.end(other)
+    assert world.wish(job, 6 * GIB) is Verdict.GRANT
+    entry = world.entry(job)
+    assert (entry.waits_to_grow, entry.job.reason) == (False, None)
+    assert entry.growth is not None, "the first wait of the attempt is kept: others are held back for it once"
+
+
+def test_a_job_that_waits_holds_back_starts_for_it(world: World) -> None:
+    job = world.start("a", 4 * GIB, uid=1)
+    world.start("b", 13 * GIB, uid=2)
+    world.wish(job, 9 * GIB)
+    with world.engine.ledger.view() as view:
+        situation = world.engine.admissions.reader.situation(view, world.engine.snapshot())
+    here, there = situation.rooms
+    assert (here.growers, here.holds_others, here.growing_jobs) == ((1,), True, 2)
+    assert (there.growers, there.holds_others, there.growing_jobs) == ((), False, 0)
+    entry = world.entry(job)
+    assert entry.growth is not None
+    with world.engine.ledger.decision() as decision:
+        decision.put(replace(entry, growth=replace(entry.growth, first_seconds=time.time() - 61.0)))
+    with world.engine.ledger.view() as view:
+        assert not world.engine.admissions.reader.situation(view, world.engine.snapshot()).rooms[0].holds_others
+
+
+def test_a_young_job_and_one_that_is_to_end_are_refused_at_once(world: World) -> None:
+    young, old = world.start("a", 4 * GIB, age=-60.0), world.start("b", 4 * GIB)
+    world.start("c", 12 * GIB)
+    assert world.wish(young, 6 * GIB) is Verdict.REFUSE
+    assert world.wish(old, 6 * GIB) is Verdict.WAIT
+    assert world.wish(old, 6 * GIB, is_stopping=True) is Verdict.REFUSE
+    assert not world.entry(old).waits_to_grow
+
+
+def test_where_all_wait_the_youngest_is_refused(world: World) -> None:
+    old, young = world.start("a", 10 * GIB, age=9000.0), world.start("b", 10 * GIB)
+    assert world.wish(young, 11 * GIB) is Verdict.WAIT
+    assert world.wish(old, 11 * GIB) is Verdict.WAIT
+    assert world.wish(young, 11 * GIB) is Verdict.REFUSE
+
+
+def test_other_sizes_do_not_grow(world: World) -> None:
+    explicit = world.start("a", 4 * GIB, is_estimated=False, basis=None)
+    oversubscribing = world.start("b", 4 * GIB, oversubscribes=True)
+    for job in (explicit, oversubscribing):
+        assert world.wish(job, 6 * GIB) is Verdict.REFUSE
+        assert world.size(job) == 4 * GIB
+
+
+def test_a_resize_by_hand_ends_the_growth(world: World) -> None:
+    job = world.start("a", 4 * GIB)
+    resize(world.engine, job, Resize(3 * GIB))
+    assert world.wish(job, 6 * GIB) is Verdict.REFUSE
+
+
+def test_no_user_grows_past_a_quota(world: World) -> None:
+    job, rich = world.start("a", 4 * GIB, uid=7), world.start("b", 4 * GIB, uid=8)
+    world.start("c", 4 * GIB, uid=7, gpus=("GPU-1",))
+    with world.engine.ledger.decision() as decision:
+        decision.put_quota(7, Quota(9 * GIB))
+    assert world.wish(job, 6 * GIB) is Verdict.REFUSE, "waiting would not help"
+    assert world.wish(job, 5 * GIB) is Verdict.GRANT
+    assert world.size(job) == 5 * GIB
+    assert world.wish(rich, 6 * GIB) is Verdict.GRANT
+
+
+def test_a_job_that_lies_keeps_nothing_from_another_user(world: World) -> None:
+    liar, honest = world.start("a", 2 * GIB, uid=1, age=9000.0), world.start("b", 4 * GIB, uid=2)
+    mine = world.start("c", 2 * GIB, uid=1)
+    assert world.wish(liar, 1 << 51) is Verdict.REFUSE, "no GPU has it"
+    assert world.wish(liar, CAPACITY) is Verdict.WAIT
+    assert world.wish(mine, 3 * GIB) is Verdict.WAIT, "the older one of a user goes first"
+    assert world.wish(honest, 6 * GIB) is Verdict.GRANT
+    assert world.wish(honest, CAPACITY) is Verdict.WAIT, "it waits, and is not refused because the other two do"
+
+
+def test_a_job_on_several_gpus_grows_on_all_of_them_or_none(world: World) -> None:
+    job = world.start("a", 4 * GIB, gpus=("GPU-0", "GPU-1"))
+    other = world.start("b", 15 * GIB, gpus=("GPU-1",))
+    assert world.wish(job, 6 * GIB, "GPU-0") is Verdict.WAIT
+    assert world.size(job) == 4 * GIB
+    world.end(other)
+    assert world.wish(job, 6 * GIB, "GPU-0") is Verdict.GRANT
+    assert world.size(job) > 6 * GIB
+
+
+def test_a_limit_that_cannot_be_written_leaves_the_ledger_as_it_was(world: World) -> None:
+    job = world.start("a", 4 * GIB)
+    world.engine.enforcer = Stuck(world.root)
+    with pytest.raises(EnforcementError):
+        world.wish(job, 6 * GIB)
+    assert world.size(job) == 4 * GIB
+
+
+def test_a_limit_that_an_agent_did_not_come_to_write_is_written_with_the_next_wish(world: World) -> None:
+    job = world.start("a", 8 * GIB)
+    (world.root / "slices" / job / "limit").write_text(str(4 * GIB))
+    assert world.wish(job, 6 * GIB) is Verdict.GRANT
+    assert world.size(job) == 8 * GIB
+
+
+def test_a_slice_shrinks_each_time_that_its_job_has_not_grown_for_half_a_minute(world: World) -> None:
+    job = world.start("a", 10 * GIB, basis="unknown")
+    shrinking = Shrinking(world, job)
+    assert shrinking.size(2 * GIB, 100.0) == 10 * GIB
+    assert shrinking.size(2 * GIB, 129.0) == 10 * GIB
+    small = shrinking.size(2 * GIB, 130.0)
+    assert 2 * GIB < small < 2.4 * GIB
+    assert shrinking.size(2 * GIB, 1000.0) == small
+    assert world.wish(job, 8 * GIB) is Verdict.GRANT
+    assert shrinking.size(3 * GIB, 1001.0) > 8 * GIB
+    assert shrinking.size(3 * GIB, 1030.0) > 8 * GIB
+    assert 3 * GIB < shrinking.size(3 * GIB, 1031.0) < 3.6 * GIB
+    assert world.entry(job).job.request.basis == "unknown", "it goes on"
+
+
+def test_what_sizes_itself_by_what_it_sees_keeps_its_slice(world: World) -> None:
+    shrinking = Shrinking(world, world.start("a", 10 * GIB))
+    assert shrinking.size(6 * GIB, 0.0, sizes_itself=True) == 10 * GIB
+    assert shrinking.size(6 * GIB, 1000.0, sizes_itself=True) == 10 * GIB
+
+
+def test_a_slice_of_an_older_pgpu_shrinks_by_its_rule_and_only_if_nothing_was_known(world: World) -> None:
+    unknown = Shrinking(world, world.start("a", 10 * GIB, basis="unknown"), grows=False)
+    known = Shrinking(world, world.start("b", 10 * GIB), grows=False)
+    for now in (0.0, 59.0):
+        assert (unknown.size(4 * GIB, now), known.size(4 * GIB, now)) == (10 * GIB, 10 * GIB)
+    shrunk = unknown.size(4 * GIB, 60.0)
+    assert 4.3 * GIB < shrunk < 4.5 * GIB
+    assert known.size(4 * GIB, 60.0) == 10 * GIB
+    assert unknown.size(int(4.2 * GIB), 500.0) == shrunk, "it does not grow back, so it stays"
+
+
+def test_no_wish_of_any_number_makes_the_slices_of_a_gpu_exceed_it(world: World) -> None:
+    """Random growth, shrinking, starts and ends, one job of which lies."""
+    chance = random.Random(18)
+    jobs: list[str] = [world.start("liar", 2 * GIB, uid=666)]
+    for step in range(120):
+        action = chance.randrange(4)
+        if action == 0 and sum(world.size(job) for job in jobs) + 2 * GIB <= CAPACITY:
+            jobs.append(world.start(f"j{step}", 2 * GIB, uid=chance.randrange(3), age=chance.uniform(0, 9000)))
+        elif action == 1 and len(jobs) > 1:
+            world.end(jobs.pop(chance.randrange(1, len(jobs))))
+        elif action == 2:
+            job = chance.choice(jobs)
+            resize(world.engine, job, Resize(max(GIB, world.size(job) // 2)), basis="history")
+        else:
+            job = chance.choice(jobs)
+            need = 1 << 52 if job == jobs[0] else world.size(job) + chance.randrange(1, 4 * GIB)
+            verdict = world.wish(job, need)
+            assert not (job == jobs[0] and verdict is Verdict.GRANT)
+        assert sum(world.size(each) for each in jobs) <= CAPACITY
+    assert world.size(jobs[0]) <= 2 * GIB
