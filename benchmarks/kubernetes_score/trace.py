@@ -4,12 +4,13 @@ A GPU's thousandths are steps of memory, as claims are. The scheduler filters an
 takes the first GPU that fits, fullest first, as the driver publishes them: the scorer chooses nodes and no GPUs.
 """
 
+import json
 import time
 from collections import defaultdict
 
 import numpy as np
-from benchmarks.placement.cluster import Cluster, of_kind
-from benchmarks.placement.openb import MOST_GPUS
+from benchmarks.placement.cluster import Cluster
+from benchmarks.placement.openb import ANY_MODEL, MOST_GPUS
 
 from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
@@ -24,6 +25,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.kubernetes.extender.scorer import BEST, Scorer
+from pgpu.kubernetes.names import DRIVER, MODEL
 from pgpu.structs import replace
 from pgpu.units import MIB
 
@@ -49,23 +51,26 @@ class Asking:
         stock.put_class(_CLASS, GpuClass(_CLASS, is_whole=False))
         for node, name in enumerate(self._names):
             stock.put_node(name, NodeCapacity(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
-            gpus = int(cluster.trace.gpus[node])
+            gpus, model = int(cluster.trace.gpus[node]), str(cluster.trace.model[node])
+            attributes = frozenset({(MODEL, model)})
             cards = tuple(
-                SharedGpu(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES) for card in range(gpus)
+                SharedGpu(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES, model, attributes)
+                for card in range(gpus)
             )
             stock.put_slice(name, PublishedSlice(name, name, 1, name, cards))
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
-        cpu_milli, memory_mib, gpus, milli = of_kind(self._cluster.trace.kinds, kind)
-        hosts = self._hosts(cpu_milli, memory_mib, gpus, milli)
+        cpu_milli, memory_mib, gpus, milli, models = self._cluster.trace.kinds[kind].tolist()
+        hosts: list[int] = np.flatnonzero(self._cluster.hosts(kind)).tolist()
         if not hosts:
             return None
         self._pods += 1
         pod = PodState(
             str(self._pods), "ns", None, cpu_milli, memory_mib * MIB, {}, (PodClaim(str(self._pods)),) if gpus else ()
         )
-        claim = ClaimState(ClaimKey("ns", pod.uid), (GpuDemand(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
+        demand = GpuDemand(_CLASS, gpus, milli * STEP_BYTES, selectors=self._selectors(models))
+        claim = ClaimState(ClaimKey("ns", pod.uid), (demand,)) if gpus else None
         if claim is not None:
             self._scorer.put_claim(claim.key, claim)
         start = time.thread_time()
@@ -95,13 +100,11 @@ class Asking:
         if key is not None:
             self._scorer.put_claim(key, None)
 
-    def _hosts(self, cpu_milli: int, memory_mib: int, gpus: int, milli: int) -> list[int]:
-        cluster = self._cluster
-        can = (cluster.cpu_milli >= cpu_milli) & (cluster.memory_mib >= memory_mib)
-        if gpus:
-            can &= (cluster.cards >= milli).sum(axis=1) >= gpus
-        found: list[int] = np.nonzero(can)[0].tolist()
-        return found
+    def _selectors(self, models: int) -> tuple[str, ...]:
+        if models == ANY_MODEL:
+            return ()
+        accepted = [str(model) for model in range(int(self._cluster.trace.model.max()) + 1) if models >> model & 1]
+        return (f'device.attributes["{DRIVER}"].{MODEL} in {json.dumps(accepted)}',)
 
     def _first_fit(self, node: int, gpus: int, milli: int) -> list[int]:
         free = self._cluster.cards[node, : min(MOST_GPUS, int(self._cluster.trace.gpus[node]))].tolist()

@@ -1,11 +1,13 @@
 """The replay: pods arrive and leave, a placer chooses the node of each, and every choice is verified."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from benchmarks.placement.openb import MOST_GPUS, Ints, Stream, Trace
+from benchmarks.placement.openb import MOST_GPUS, Stream, Trace
+from numpy.typing import NDArray
 
 WHOLE = 1000
 
@@ -26,20 +28,26 @@ class Cluster:
         Raises:
             AssertionError: It is not there: the placer is wrong.
         """
-        cpu_milli, memory_mib, gpus, milli = (int(amount) for amount in self.trace.kinds[kind])
+        cpu_milli, memory_mib, gpus, milli, models = self.trace.kinds[kind].tolist()
         self.cpu_milli[node] -= sign * cpu_milli
         self.memory_mib[node] -= sign * memory_mib
         for card in cards:
             self.cards[node, card] -= sign * milli
         fits = self.cpu_milli[node] >= 0 and self.memory_mib[node] >= 0 and self.cards[node].min() >= 0
-        if not fits or len(set(cards)) != gpus:
+        accepts = models >> int(self.trace.model[node]) & 1
+        if not fits or not accepts or len(set(cards)) != gpus:
             raise AssertionError(f"a pod of kind {kind} was placed where it does not fit: node {node}, GPUs {cards}")
 
     def can_host(self, kind: int) -> bool:
         """Whether any node can."""
-        cpu_milli, memory_mib, gpus, milli = self.trace.kinds[kind]
-        has_gpus = (self.cards >= milli).sum(axis=1) >= gpus if gpus else True
-        return bool(((self.cpu_milli >= cpu_milli) & (self.memory_mib >= memory_mib) & has_gpus).any())
+        return bool(self.hosts(kind).any())
+
+    def hosts(self, kind: int) -> NDArray[np.bool_]:
+        """Return of each node whether it can host a pod."""
+        cpu_milli, memory_mib, gpus, milli, models = self.trace.kinds[kind]
+        has_room = (self.cpu_milli >= cpu_milli) & (self.memory_mib >= memory_mib)
+        has_gpus = ((self.cards >= milli).sum(axis=1) >= gpus) & (models >> self.trace.model & 1 == 1)
+        return np.asarray(has_room & has_gpus if gpus else has_room)
 
 
 class Placer(Protocol):
@@ -58,6 +66,9 @@ class Outcome:
 
     allocated: float = 0.0
     """Of all GPUs, at the end."""
+
+    allocated_at_full: float = 0.0
+    """When pods have asked for as much as the cluster has."""
 
     asked_milli: int = 0
     rejected_milli: int = 0
@@ -106,7 +117,14 @@ def replay(cluster: Cluster, stream: Stream, placer: Placer) -> Outcome:
         outcome.places[event] = chosen
         outcome.changing_seconds += _told(placer, chosen[0])
     outcome.allocated = 1 - int(cluster.cards.sum()) / cluster.trace.capacity_milli
+    outcome.allocated_at_full = allocated_until(cluster.trace, stream, outcome.places)
     return outcome
+
+
+def allocated_until(trace: Trace, stream: Stream, places: Iterable[int]) -> float:
+    """Return the share of all GPUs that the placed pods before `stream.full` ask for."""
+    kinds = [int(stream.kinds[pod]) for pod in places if pod < stream.full]
+    return int(trace.gpu_milli[kinds].sum()) / trace.capacity_milli
 
 
 def _timed(placer: Placer, kind: int, seconds: list[float]) -> tuple[int, list[int]] | None:
@@ -125,9 +143,3 @@ def _told(placer: Placer, node: int) -> float:
 def percentile(values: list[float], share: float) -> float:
     """Return the value that this share of them does not pass."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def of_kind(kinds: Ints, kind: int) -> tuple[int, int, int, int]:
-    """Return CPU (milli), memory (MiB), GPUs and milli of each."""
-    cpu_milli, memory_mib, gpus, milli = kinds[kind].tolist()
-    return cpu_milli, memory_mib, gpus, milli

@@ -4,7 +4,7 @@ It keeps the same promises: a pod that does not fit where it was placed, or that
 """
 
 import numpy as np
-from benchmarks.placement.cluster import WHOLE, Cluster, Outcome
+from benchmarks.placement.cluster import WHOLE, Cluster, Outcome, allocated_until
 from benchmarks.placement.compiled_ours import Tables, choose_ours, tables
 from benchmarks.placement.openb import MOST_GPUS, Ints, Stream
 from benchmarks.placement.others import NEVER, RANDOM, Floats, Typical, choose
@@ -17,7 +17,7 @@ OURS = -1
 """The rule that is not among `others`."""
 
 _LOGGED, _ASKED, _REJECTED = range(3)
-NO_TABLES = Tables(np.zeros(1, np.int64), np.zeros((1, 1)), np.zeros((0, 3), np.int64), np.zeros(0))
+NO_TABLES = Tables(np.zeros((1, 1), np.int64), np.zeros((1, 1, 1)), np.zeros((1, 0, 3), np.int64), np.zeros((1, 0)))
 
 
 class CompiledReplay:
@@ -57,6 +57,7 @@ class CompiledReplay:
             cluster.memory_mib,
             cluster.cards,
             cluster.trace.gpus,
+            cluster.trace.model,
             (known.level, known.card, known.idle),
             (tables.level, tables.worth, tables.wide, tables.wide_weight),
             self._scores,
@@ -78,8 +79,14 @@ class CompiledReplay:
     @property
     def outcome(self) -> Outcome:
         """What came of it so far."""
-        allocated = 1 - int(self._cluster.cards.sum()) / self._cluster.trace.capacity_milli
-        return Outcome(allocated, int(self._counts[_ASKED]), int(self._counts[_REJECTED]), places=self._places())
+        places = self._places()
+        return Outcome(
+            1 - int(self._cluster.cards.sum()) / self._cluster.trace.capacity_milli,
+            allocated_until(self._cluster.trace, self._stream, places),
+            int(self._counts[_ASKED]),
+            int(self._counts[_REJECTED]),
+            places=places,
+        )
 
     def _places(self) -> dict[int, tuple[int, list[int]]]:
         placed = np.flatnonzero(self._where >= 0).tolist()
@@ -94,27 +101,28 @@ def replay_others(cluster: Cluster, stream: Stream, rule: int, known: Typical, s
     return compiled.outcome
 
 
-def replay_ours(cluster: Cluster, stream: Stream, known: Typical) -> Outcome:
+def replay_ours(cluster: Cluster, stream: Stream, known: Typical, *, knows_models: bool = True) -> Outcome:
     """Play a stream to its end with pgpu's rating; the mix is looked at as `Ours` does."""
-    ours = Ours(cluster)
+    ours = Ours(cluster, knows_models=knows_models)
     compiled = CompiledReplay(cluster, stream, OURS, 0)
-    shapes = [ours.shapes[kind] for kind in stream.kinds.tolist()]
-    start, look, outlook = 0, FIRST_LOOK, Outlook([], ours.idle)
+    shapes = [ours.counted[kind] for kind in stream.kinds.tolist()]
+    start, look, outlook = 0, FIRST_LOOK, Outlook([], ours.fleet)
     while start < len(stream.events):
         ends = np.flatnonzero(stream.events == look)
         stop = int(ends[0]) if len(ends) else len(stream.events)
-        compiled.play(stream.events[start:stop], known, tables(outlook, ours.idle, cluster))
+        compiled.play(stream.events[start:stop], known, tables(outlook, ours.models, cluster))
         compiled.forget()
-        outlook = Outlook(shapes[max(0, look - MOST_RECENT) : look], ours.idle)
+        outlook = Outlook(shapes[max(0, look - MOST_RECENT) : look], ours.fleet)
         start, look = stop, look + min(look, MOST_RECENT)
     return compiled.outcome
 
 
-def _can_host(kind: Ints, cpu_milli: int, memory_mib: int, cards: Ints) -> bool:
+def _can_host(kind: Ints, cpu_milli: int, memory_mib: int, cards: Ints, model: int) -> bool:
     enough = 0
     for card in range(len(cards)):
         enough += cards[card] >= kind[3]
-    return bool(cpu_milli >= kind[0] and memory_mib >= kind[1] and enough >= kind[2])
+    has_gpus = kind[2] == 0 or (enough >= kind[2] and (kind[4] >> model) & 1)
+    return bool(cpu_milli >= kind[0] and memory_mib >= kind[1] and has_gpus)
 
 
 def _at_random(scores: Floats) -> int:
@@ -137,6 +145,7 @@ def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no obje
     memory_mib: Ints,
     cards: Ints,
     gpus: Ints,
+    model: Ints,
     known: tuple[Ints, Floats, Floats],
     ours: tuple[Ints, Floats, Ints, Floats],
     scores: Floats,
@@ -163,7 +172,7 @@ def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no obje
             seen[number] = counts[_LOGGED]
             if rule == OURS:
                 node = choose_ours(
-                    kind, changed, cpu_milli, memory_mib, cards, ours, ratings[number], best_cards[number]
+                    kind, changed, cpu_milli, memory_mib, cards, model, ours, ratings[number], best_cards[number]
                 )
             else:
                 node = choose(
@@ -174,6 +183,7 @@ def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no obje
                     memory_mib,
                     cards,
                     gpus,
+                    model,
                     known[0],
                     known[1],
                     known[2],
@@ -184,7 +194,7 @@ def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no obje
             counts[_ASKED] += asked
             if node < 0:
                 counts[_REJECTED] += asked
-                if _any_can_host(kind, cpu_milli, memory_mib, cards):
+                if _any_can_host(kind, cpu_milli, memory_mib, cards, model):
                     return False
                 continue
             if rule == RANDOM:
@@ -195,7 +205,7 @@ def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no obje
         memory_mib[node] -= sign * kind[1]
         for gpu in range(kind[2]):
             cards[node, held[pod, gpu]] -= sign * kind[3]
-            if held[pod, gpu] < 0 or cards[node, held[pod, gpu]] < 0:
+            if held[pod, gpu] < 0 or cards[node, held[pod, gpu]] < 0 or not (kind[4] >> model[node]) & 1:
                 return False
         if cpu_milli[node] < 0 or memory_mib[node] < 0:
             return False
@@ -215,9 +225,9 @@ def _hold(held: Ints, kind: Ints, best_card: int, cards: Ints) -> None:
             taken += 1
 
 
-def _any_can_host(kind: Ints, cpu_milli: Ints, memory_mib: Ints, cards: Ints) -> bool:
-    for node in range(len(cpu_milli)):  # noqa: SIM110 - compiled: no generators
-        if _can_host(kind, cpu_milli[node], memory_mib[node], cards[node]):
+def _any_can_host(kind: Ints, cpu_milli: Ints, memory_mib: Ints, cards: Ints, model: Ints) -> bool:
+    for node in range(len(cpu_milli)):
+        if _can_host(kind, cpu_milli[node], memory_mib[node], cards[node], model[node]):
             return True
     return False
 

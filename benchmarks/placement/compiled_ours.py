@@ -14,7 +14,8 @@ from benchmarks.placement.openb import Ints
 from benchmarks.placement.others import Floats
 from numba import njit
 
-from pgpu.scheduling.outlook import NodeResources, Outlook
+from pgpu.scheduling.cluster_resources import GpuType
+from pgpu.scheduling.outlook import Outlook
 from pgpu.units import MIB
 
 
@@ -23,26 +24,37 @@ class Tables:
     """What an outlook knows, as arrays."""
 
     level: Ints
-    """By free CPU in thousandths: which row of `worth`."""
+    """By model and free CPU in thousandths: which row of `worth`."""
 
     worth: Floats
-    """By level and free milli."""
+    """By model, level and free milli."""
 
     wide: Ints
-    """A row for each kind on several GPUs: GPUs, CPU (milli), memory (MiB)."""
+    """By model, a row for each kind on several GPUs: GPUs, CPU (milli), memory (MiB)."""
 
     wide_weight: Floats
+    """By model and kind; 0 past its last kind."""
 
 
-def tables(outlook: Outlook, idle: Sequence[NodeResources], cluster: Cluster) -> Tables:
+def tables(outlook: Outlook, models: Sequence[str], cluster: Cluster) -> Tables:
     """Read an outlook."""
-    worths = outlook.worth(idle[0].gpus[0])
-    most_cpu_milli = int(cluster.trace.cpu_milli.max())
-    level = np.searchsorted(worths.thresholds_milli, np.arange(most_cpu_milli + 1), side="right").astype(np.int64)
-    worth = np.array([[row[worths.cell(milli, 0)] for milli in range(WHOLE + 1)] for row in worths.by_cpu])
-    wide = [(shape.gpu_count, shape.cpu_milli, shape.host_memory_bytes // MIB) for shape, _ in outlook.wide]
-    weights = [weight for _, weight in outlook.wide]
-    return Tables(level, worth, np.array(wide, dtype=np.int64).reshape(-1, 3), np.array(weights, dtype=np.float64))
+    worths = [outlook.worth(GpuType(WHOLE, 0, model)) for model in models]
+    most_level = max(len(each.by_cpu) for each in worths)
+    most_wide = max(len(each.wide) for each in worths)
+    found = Tables(
+        np.zeros((len(models), int(cluster.trace.cpu_milli.max()) + 1), np.int64),
+        np.zeros((len(models), most_level, WHOLE + 1)),
+        np.zeros((len(models), most_wide, 3), np.int64),
+        np.zeros((len(models), most_wide)),
+    )
+    for model, each in enumerate(worths):
+        found.level[model] = np.searchsorted(each.thresholds_milli, np.arange(found.level.shape[1]), side="right")
+        for level, row in enumerate(each.by_cpu):
+            found.worth[model, level] = [row[each.cell(milli, 0)] for milli in range(WHOLE + 1)]
+        for place, (shape, weight) in enumerate(each.wide):
+            found.wide[model, place] = shape.gpu_count, shape.cpu_milli, shape.host_memory_bytes // MIB
+            found.wide_weight[model, place] = weight
+    return found
 
 
 def _idle_worth(idle: int, cpu_milli: int, memory_mib: int, wide: Ints, wide_weight: Floats) -> float:
@@ -162,6 +174,7 @@ def choose_ours(  # noqa: PLR0917 - compiled functions take no keywords
     cpu_milli: Ints,
     memory_mib: Ints,
     cards: Ints,
+    models: Ints,
     known: tuple[Ints, Floats, Ints, Floats],
     ratings: Floats,
     chosen: Ints,
@@ -173,11 +186,20 @@ def choose_ours(  # noqa: PLR0917 - compiled functions take no keywords
         enough = 0
         for card in range(cards.shape[1]):
             enough += cards[node, card] >= kind[3]
-        if cpu_milli[node] < kind[0] or memory_mib[node] < kind[1] or (kind[2] > 0 and enough < kind[2]):
+        model = models[node]
+        has_gpus = kind[2] == 0 or (enough >= kind[2] and (kind[4] >> model) & 1)
+        if cpu_milli[node] < kind[0] or memory_mib[node] < kind[1] or not has_gpus:
             ratings[node, 0] = math.inf
         else:
             ratings[node, 0], ratings[node, 1], ratings[node, 2], chosen[node] = rate(
-                cpu_milli[node], memory_mib[node], cards[node], kind, level, worth, wide, wide_weight
+                cpu_milli[node],
+                memory_mib[node],
+                cards[node],
+                kind,
+                level[model],
+                worth[model],
+                wide[model],
+                wide_weight[model],
             )
     best = -1
     for node in range(len(ratings)):

@@ -1,7 +1,7 @@
 """Alibaba's openb trace as two streams of pods: arrivals only, and arrivals with departures.
 
-The data stays outside of the project (github.com/alibaba/clusterdata, cluster-trace-gpu-v2023; for research and study). The
-first stream is that of the FGD paper (Weng et al., USENIX ATC 2023); the second has the same pods, Poisson arrivals and
+The data stays outside of the project (github.com/alibaba/clusterdata, cluster-trace-gpu-v2023; for research and study). In the
+mix `default` no pod names models of GPUs; in `gpuspec33` a third of those with GPUs do. The first stream is that of the FGD paper (Weng et al., USENIX ATC 2023); the second has the same pods, Poisson arrivals and
 exponential lifetimes.
 """
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 MOST_GPUS = 8
+ANY_MODEL = -1
 WARM_LIFETIMES = 3
 """Mean lifetimes until rejections count: the cluster is full by then."""
 
@@ -34,8 +35,12 @@ class Trace:
 
     memory_mib: Ints
     gpus: Ints
+    model: Ints
+    """Of each node's GPUs, a number."""
+
     kinds: Ints
-    """A row for each kind of pod: CPU (milli), memory (MiB), GPUs, milli of each of these GPUs."""
+    """A row for each kind of pod: CPU (milli), memory (MiB), GPUs, milli of each of these GPUs, models: one bit for each
+    model that it accepts, −1 for any."""
 
     pods: list[int]
     """The kind of each pod, in order of names."""
@@ -54,7 +59,8 @@ class Trace:
         """Return the same with nodes in a random order, which settles ties."""
         order = list(range(len(self.gpus)))
         random.Random(seed).shuffle(order)
-        return Trace(self.cpu_milli[order], self.memory_mib[order], self.gpus[order], self.kinds, self.pods)
+        nodes = (self.cpu_milli[order], self.memory_mib[order], self.gpus[order], self.model[order])
+        return Trace(*nodes, self.kinds, self.pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +76,35 @@ class Stream:
     first_counted: int
     """Pods before it warm the cluster up."""
 
+    full: int
+    """Pods before it ask together for no more than the cluster has."""
 
-def read_trace(folder: Path) -> Trace:
-    """Read nodes with GPUs, and pods."""
+
+def read_trace(folder: Path, mix: str = "default") -> Trace:
+    """Read nodes with GPUs, and the pods of a mix."""
     with (folder / "openb_node_list_gpu_node.csv").open(encoding="utf-8") as file:
-        nodes = [(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"])) for row in csv.DictReader(file)]
-    with (folder / "openb_pod_list_default.csv").open(encoding="utf-8") as file:
-        pods = sorted((row["name"], _kind(row)) for row in csv.DictReader(file))
-    kinds = sorted({kind for _, kind in pods})
-    number = {kind: index for index, kind in enumerate(kinds)}
-    cpu_milli, memory_mib, gpus = np.array(nodes, dtype=np.int64).T
-    return Trace(cpu_milli, memory_mib, gpus, np.array(kinds, dtype=np.int64), [number[kind] for _, kind in pods])
+        nodes = list(csv.DictReader(file))
+    with (folder / f"openb_pod_list_{mix}.csv").open(encoding="utf-8") as file:
+        pods = list(csv.DictReader(file))
+    names = sorted({row["model"] for row in nodes})
+    number = {name: index for index, name in enumerate(names)}
+    cpu_milli, memory_mib, gpus, model = np.array(
+        [(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), number[row["model"]]) for row in nodes],
+        dtype=np.int64,
+    ).T
+    named = sorted((row["name"], _kind(row, number)) for row in pods)
+    kinds = sorted({kind for _, kind in named})
+    index = {kind: place for place, kind in enumerate(kinds)}
+    rows = np.array(kinds, dtype=np.int64)
+    return Trace(cpu_milli, memory_mib, gpus, model, rows, [index[kind] for _, kind in named])
 
 
-def _kind(row: dict[str, str]) -> tuple[int, int, int, int]:
-    if row["gpu_spec"]:
-        raise ValueError(f"{row['name']} asks for a GPU model: this replay knows only the default mix, which has none")
+def _kind(row: dict[str, str], number: dict[str, int]) -> tuple[int, int, int, int, int]:
     gpus = int(row["num_gpu"])
-    return int(row["cpu_milli"]), int(row["memory_mib"]), gpus, int(row["gpu_milli"]) if gpus else 0
+    milli = int(row["gpu_milli"]) if gpus else 0
+    accepted = set(row["gpu_spec"].split("|")) if gpus and row["gpu_spec"] else set()
+    models = sum(1 << number[name] for name in accepted) if accepted else ANY_MODEL
+    return int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, models
 
 
 def arrivals(trace: Trace, seed: int) -> Stream:
@@ -96,7 +113,9 @@ def arrivals(trace: Trace, seed: int) -> Stream:
     kinds = list(trace.pods)
     dice.shuffle(kinds)
     kinds += _more(trace, kinds, dice)
-    return Stream(np.array(kinds, dtype=np.int64), np.arange(len(kinds), dtype=np.int64), 0)
+    arrived = np.array(kinds, dtype=np.int64)
+    full = int(np.searchsorted(np.cumsum(trace.gpu_milli[arrived]), trace.capacity_milli, side="right"))
+    return Stream(arrived, np.arange(len(arrived), dtype=np.int64), 0, full)
 
 
 def _more(trace: Trace, kinds: list[int], dice: random.Random) -> Iterator[int]:
@@ -128,4 +147,4 @@ def departures(trace: Trace, seed: int, load: float) -> Stream:
     order = np.argsort(np.concatenate([comes, comes + lasts]), kind="stable")
     events = np.concatenate([numbers, -1 - numbers])[order]
     last_arrival = int(np.nonzero(events == count - 1)[0][0])
-    return Stream(kinds, events[: last_arrival + 1], int(pods_per_lifetime * WARM_LIFETIMES))
+    return Stream(kinds, events[: last_arrival + 1], int(pods_per_lifetime * WARM_LIFETIMES), len(kinds))

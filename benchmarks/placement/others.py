@@ -34,29 +34,33 @@ class Typical:
     """By free CPU in thousandths: how many amounts that pods ask for it covers."""
 
     card: Floats
-    """By level and free milli."""
+    """By model, level and free milli."""
 
     idle: Floats
-    """By level and number of idle cards."""
+    """By model, level and number of idle cards."""
 
 
 def typical(trace: Trace) -> Typical:
-    """Take the most popular kinds of pod by CPU, milli and GPUs, up to 95 % of them."""
-    counts = Counter((int(k[0]), int(k[3]), int(k[2])) for k in (trace.kinds[kind] for kind in trace.pods))
-    chosen: dict[tuple[int, int, int], int] = {}
+    """Take the most popular kinds of pod by CPU, milli, GPUs and models, up to 95 % of them."""
+    kinds = trace.kinds[:, [0, 3, 2, 4]].tolist()
+    counts = Counter(tuple(kinds[kind]) for kind in trace.pods)
+    chosen: dict[tuple[int, ...], int] = {}
     for kind, count in counts.most_common():
         chosen[kind] = count
         if sum(chosen.values()) >= TYPICAL_SHARE * len(trace.pods):
             break
-    amounts = sorted({cpu_milli for cpu_milli, _, _ in chosen})
+    amounts = sorted({cpu_milli for cpu_milli, *_ in chosen})
     level = np.searchsorted(amounts, np.arange(int(trace.cpu_milli.max()) + 1), side="right").astype(np.int64)
-    card, idle = np.zeros((len(amounts) + 1, WHOLE + 1)), np.zeros((len(amounts) + 1, MOST_GPUS + 1))
-    for (cpu_milli, milli, gpus), count in chosen.items():
+    models = np.arange(trace.model.max() + 1)
+    card = np.zeros((len(models), len(amounts) + 1, WHOLE + 1))
+    idle = np.zeros((len(models), len(amounts) + 1, MOST_GPUS + 1))
+    for (cpu_milli, milli, gpus, mask), count in chosen.items():
         first = amounts.index(cpu_milli) + 1
+        accepted = (mask >> models & 1).astype(bool)
         if gpus == 1:
-            card[first:, milli:] += count / sum(chosen.values())
+            card[accepted, first:, milli:] += count / sum(chosen.values())
         elif gpus:
-            idle[first:, gpus:] += count / sum(chosen.values())
+            idle[accepted, first:, gpus:] += count / sum(chosen.values())
     return Typical(level, card, idle)
 
 
@@ -153,6 +157,7 @@ def choose(  # noqa: PLR0917 - likewise
     memory_mib: Ints,
     cards: Ints,
     gpus: Ints,
+    model: Ints,
     level: Ints,
     card_use: Floats,
     idle_use: Floats,
@@ -162,11 +167,19 @@ def choose(  # noqa: PLR0917 - likewise
     """Score the nodes that changed again and return the first best one; −1 if none can host the pod."""
     for index in range(len(changed)):
         node = changed[index]
-        if cpu_milli[node] < kind[0] or memory_mib[node] < kind[1]:
+        is_accepted = kind[2] == 0 or (kind[4] >> model[node]) & 1
+        if cpu_milli[node] < kind[0] or memory_mib[node] < kind[1] or not is_accepted:
             scores[node] = NEVER
         else:
             scores[node], chosen[node] = _score(
-                rule, cpu_milli[node], cards[node], gpus[node], kind, level, card_use, idle_use
+                rule,
+                cpu_milli[node],
+                cards[node],
+                gpus[node],
+                kind,
+                level,
+                card_use[model[node]],
+                idle_use[model[node]],
             )
     best = -1
     for node in range(len(scores)):
@@ -210,6 +223,7 @@ class Other:
             cluster.memory_mib,
             cluster.cards,
             cluster.trace.gpus,
+            cluster.trace.model,
             known.level,
             known.card,
             known.idle,

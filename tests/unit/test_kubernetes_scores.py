@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightkube.models import resource_v1
 from tests.unit.test_kubernetes_scoring import (
+    IS_T4,
     SLICES,
     WHOLE,
     claiming,
@@ -23,10 +24,11 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     GpuDemand,
     NodeCapacity,
     PodState,
+    PublishedSlice,
     SharedGpu,
 )
 from pgpu.kubernetes.extender.scorer import FIRST_RATING, GIVE_UP_SECONDS, MOST_RECENT, DemandMix, Scorer
-from pgpu.scheduling.outlook import JobShape
+from pgpu.scheduling.cluster_resources import JobShape
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -183,7 +185,7 @@ def test_the_mix_is_looked_at_after_twice_as_many_pods_and_holds_each_once() -> 
             looks.append(number + 1)
 
     assert looks == [FIRST_RATING, 2 * FIRST_RATING, 4 * FIRST_RATING]
-    assert set(mix.shapes) == {JobShape(1)}
+    assert set(mix.counts) == {JobShape(1)}
     assert FIRST_RATING < MOST_RECENT
 
 
@@ -221,3 +223,22 @@ def test_of_a_gpu_with_devices_of_several_kinds_there_is_one_and_none_of_what_is
 
     assert shelf is not None
     assert shelf.gpus == tuple(SharedGpu(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))
+
+
+def test_pods_for_any_model_leave_the_one_that_others_name() -> None:
+    """Also while the mix is rated anew, a part with each answer."""
+    town = Town(nodes=0)
+    for number in range(8):
+        name, model = f"node{number}", "T4" if number < 2 else "A100"
+        attributes = frozenset({("productName", model)})
+        gpus = tuple(SharedGpu(f"{name}-{card}", 80 * GIB, GIB, GIB, model, attributes) for card in range(4))
+        town.scorer.state.put_node(name, NodeCapacity(name, 64_000, 512 * GIB))
+        town.scorer.state.put_slice(name, PublishedSlice(name, name, 1, name, gpus))
+        town.names.append(name)
+    for_any, for_t4 = GpuDemand(SLICES, 1, 80 * GIB), GpuDemand(SLICES, 1, 40 * GIB, selectors=(IS_T4,))
+    for number in range(FIRST_RATING + 8):
+        pod, _ = town.ask(for_t4 if number % 4 == 0 else for_any)
+        town.scorer.put_pod(pod.uid, None)
+
+    assert all(town.ask(for_any)[1].index(10) >= 2 for _ in range(24))
+    assert town.ask(for_t4)[1].index(10) < 2

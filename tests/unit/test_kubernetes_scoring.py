@@ -26,7 +26,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
 )
 from pgpu.kubernetes.extender.scorer import demand_of
 from pgpu.model import SharingMode
-from pgpu.scheduling.outlook import JobShape
+from pgpu.scheduling.cluster_resources import JobShape
 from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
@@ -60,7 +60,7 @@ def test_recorded_objects_are_read() -> None:
         for one in recorded("resourceclaims")
     ]
 
-    card = SharedGpu("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
+    card = SharedGpu("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB, "FAKE H100", frozenset({("productName", "FAKE H100")}))
     assert shelves[0] == PublishedSlice("node1-gpu.pgpu.io", "node1", 5, "node1", (card, replace(card, gpu="gpu-1")))
     by_name = {claim.key.name: claim for claim in claims}
     assert by_name["claim-a"].demands == (GpuDemand(SLICES, 1, 30 * GIB, 0),)
@@ -86,7 +86,8 @@ def test_a_class_of_our_devices_is_told_by_what_it_says_of_the_driver(
 ) -> None:
     written = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
 
-    assert scheduled_objects.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
+    found = scheduled_objects.class_of(msgspec.convert(written, resource_v1.DeviceClass))
+    assert found == (read and replace(read, selectors=(expression,)))
 
 
 def test_a_pod_needs_what_its_containers_need_together_or_its_hungriest_start() -> None:
@@ -150,6 +151,25 @@ def test_a_whole_gpu_is_asked_for_alone() -> None:
 
     assert wanted.preference.sharing_mode is SharingMode.EXCLUSIVE
     assert wanted.shape == JobShape(1, 1000, 80 * GIB)
+
+
+def test_selectors_of_claims_are_read() -> None:
+    written = {
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": "gpu",
+                        "exactly": {"deviceClassName": SLICES, "selectors": [{"cel": {"expression": "true"}}]},
+                    }
+                ]
+            }
+        }
+    }
+
+    claim = scheduled_objects.claim_of(msgspec.convert(written, resource_v1.ResourceClaim))
+
+    assert claim.demands == (GpuDemand(SLICES, selectors=("true",)),)
 
 
 def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
@@ -232,3 +252,78 @@ def test_a_node_with_the_device_plugin_is_one_number() -> None:
 
     assert stock.offer("old").gpus[0].free_memory_bytes == 40 * GIB
     assert demand_of(PodState("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == JobShape(1, 0, 4 * GIB)
+
+
+def a_mixed_stock() -> ClusterState:
+    """A node of each model, with a label, and one with the device plugin."""
+    stock = ClusterState()
+    for model, gib in (("T4", 16), ("A100", 80)):
+        attributes = frozenset({("productName", model)})
+        stock.put_node(model, NodeCapacity(model, 64_000, 512 * GIB, labels={"pool": model.lower(), "zone": "a"}))
+        stock.put_slice(
+            model,
+            PublishedSlice(model, model, 1, model, (SharedGpu(model, gib * GIB, 4 * GIB, GIB, model, attributes),)),
+        )
+    stock.put_node("old", NodeCapacity("old", 8000, 8 * GIB, gpu_gib=48, labels={"nvidia.com/gpu.product": "P100"}))
+    stock.put_class(SLICES, GpuClass(SLICES, is_whole=False))
+    return stock
+
+
+def accepted(stock: ClusterState, pod: PodState, demand: GpuDemand) -> frozenset[str] | None:
+    stock.put_claim(pod_key(pod), ClaimState(pod_key(pod), (demand,)))
+    return demand_of(pod, stock).shape.models
+
+
+IS_T4 = 'device.attributes["gpu.pgpu.io"].productName == "T4"'
+
+
+def test_the_models_that_a_claims_selectors_admit_are_those_that_its_pod_accepts() -> None:
+    stock, pod = a_mixed_stock(), claiming("u")
+
+    assert accepted(stock, pod, GpuDemand(SLICES, 1, GIB)) is None
+    assert accepted(stock, pod, GpuDemand(SLICES, 1, GIB, selectors=(f"!({IS_T4})",))) == frozenset({"A100", "P100"})
+    assert accepted(stock, pod, GpuDemand(SLICES, 1, GIB, selectors=("what.is(this)",))) is None
+    stock.put_class(SLICES, GpuClass(SLICES, is_whole=False, selectors=(f'{IS_T4} && device.driver == "gpu.pgpu.io"',)))
+    assert accepted(stock, pod, GpuDemand(SLICES, 1, GIB)) == frozenset({"T4", "P100"})
+
+
+def test_a_pods_node_selector_limits_its_models_to_those_of_the_nodes() -> None:
+    stock, pod = a_mixed_stock(), claiming("u")
+    in_pool = a_pod(
+        {
+            "containers": [],
+            "nodeSelector": {"zone": "a"},
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["t4"]}]}
+                        ]
+                    }
+                }
+            },
+        }
+    )
+
+    assert accepted(stock, replace(pod, nodes=in_pool.nodes), GpuDemand(SLICES, 1, GIB)) == frozenset({"T4"})
+    stock.put_node("T4", NodeCapacity("T4", 64_000, 512 * GIB, labels={"pool": "other"}))
+    # No node that is known is admitted: that limits nothing.
+    assert accepted(stock, replace(pod, nodes=in_pool.nodes), GpuDemand(SLICES, 1, GIB)) is None
+
+
+def test_a_pod_of_the_device_plugin_names_models_by_its_node_selector() -> None:
+    pod = a_pod({"containers": [asking({GIB_RESOURCE: "4"})], "nodeSelector": {"nvidia.com/gpu.product": "P100"}})
+
+    assert demand_of(pod, a_mixed_stock()).shape == JobShape(1, 0, 4 * GIB, models=frozenset({"P100"}))
+
+
+def test_the_default_size_is_that_of_the_smallest_gpu_that_is_admitted() -> None:
+    stock, pod = a_mixed_stock(), claiming("u")
+    stock.put_class(WHOLE, GpuClass(WHOLE, is_whole=True))
+    accepted(
+        stock,
+        pod,
+        GpuDemand(WHOLE, selectors=(f"!({IS_T4})", 'device.capacity["gpu.pgpu.io"].memory != quantity("48Gi")')),
+    )
+
+    assert demand_of(pod, stock).shape.memory_bytes == 80 * GIB

@@ -25,6 +25,12 @@ CLIENTS = "clients"
 SHARING = "sharing"
 """Attribute of a device with its `DeviceKind`."""
 
+MODEL = "productName"
+"""Attribute of a device with its GPU's model."""
+
+MODEL_LABEL = "nvidia.com/gpu.product"
+"""Label of a node with the model of its GPUs, where NVIDIA's GPU feature discovery runs."""
+
 MPS_CLASS = "mps.gpu.pgpu.io"
 OVERSUBSCRIBED_CLASS = "oversubscribed.gpu.pgpu.io"
 """DeviceClasses of slices under MPS and with oversubscribed memory."""

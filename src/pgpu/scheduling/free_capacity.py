@@ -22,7 +22,8 @@ from pgpu.scheduling.capacity import (
     taken_bytes,
     usable,
 )
-from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlook
+from pgpu.scheduling.cluster_resources import GpuResources, JobShape, NodeResources
+from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, place
 from pgpu.scheduling.slice_growth import kept_for_growth
 from pgpu.structs import Struct, field

@@ -3,21 +3,19 @@
 Ties go to the best fit, then to GPUs that are in the wanted sharing mode, then to the lowest predicted slowdown, then to the
 first in the order given. Every job that some node could host is placed. Predicted slowdowns are an input.
 
-`Placer` places one job after the other over thousands of nodes, with the same results as `place`, from caches. A job changes
-one node, and many nodes are in the same state, so each state is rated once for each shape. A dropped cache costs time and
-changes no result.
-
 Source: after fragmentation gradient descent (Weng et al., USENIX ATC 2023), with the worth of `outlook` as its measure.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
+from pgpu.scheduling.cluster_resources import GpuResources, JobShape, NodeResources
+from pgpu.scheduling.gpu_worth import GpuWorth
+from pgpu.scheduling.outlook import Outlook
 from pgpu.structs import Struct, field
 
 # CPU that a GPU is assumed to have, as a multiple of its even share of the node's free CPU. With all of the CPU for each, 0.3
@@ -36,6 +34,8 @@ class PlacementPreference(Struct, frozen=True):
 
 
 NO_PREFERENCE = PlacementPreference()
+
+GpuKind = tuple[int, int, int, int, SharingMode | str, str]
 
 
 class Rating(NamedTuple):
@@ -95,7 +95,7 @@ def place(
 
 
 class _Gap(Struct):
-    """GPUs of one node that are alike: size, free part and sharing mode."""
+    """GPUs of one node that are alike: type, free part and sharing mode."""
 
     gpu: GpuResources
     free_compute_milli: int
@@ -132,7 +132,7 @@ class _Seat(NamedTuple):
 class FreeParts:
     """Free parts of a node's GPUs, independent of the job and of the rest of the node, so nodes that are alike share them."""
 
-    __slots__ = ("alike", "idle", "kinds", "most_compute_milli", "share", "weights")
+    __slots__ = ("_idle", "alike", "kinds", "most_compute_milli", "share", "weights")
 
     def __init__(self, gpus: Sequence[GpuResources], outlook: Outlook) -> None:
         self.alike = list(_gaps(gpus, outlook))
@@ -149,7 +149,10 @@ class FreeParts:
         # Equal for sets of GPUs that are rated alike, in any order.
         self.kinds = tuple(sorted(map(kind_of, gpus)))
         self.most_compute_milli = max((gap.free_compute_milli for gap in self.alike), default=0)
-        self.idle = sum(len(gap.indexes) for gap in self.alike if gap.is_idle)
+        self._idle = Counter[GpuWorth]()
+        for gap in self.alike:
+            if gap.is_idle:
+                self._idle[gap.worths] += len(gap.indexes)
         self.share = sum(gap.share * len(gap.indexes) for gap in self.alike)
 
     def worth(self, cpu_milli: int, node_share: float) -> float:
@@ -160,42 +163,56 @@ class FreeParts:
             worth += count * by_cpu[bisect_right(thresholds_milli, enough_milli)][cell]
         return worth
 
+    def idle_worth(self, cpu_milli: int, host_memory_bytes: int, taken: Sequence[GpuWorth] = ()) -> float:
+        """Return the worth of idle GPUs to jobs that need several, without some of them.
+
+        GPUs of different worth in one node count apart, although a job may accept both.
+        """
+        return sum(
+            worths.idle_worth(idle - taken.count(worths), cpu_milli, host_memory_bytes)
+            for worths, idle in self._idle.items()
+        )
+
 
 def _gaps(gpus: Sequence[GpuResources], outlook: Outlook) -> Iterator[_Gap]:
     # GPUs that are alike, without those that have nothing free. Sorted by kind, so that nodes with the same gaps in other
     # places get the same floating-point sums.
-    alike: dict[tuple[int, int, int, int, SharingMode | str], list[int]] = {}
+    alike: dict[GpuKind, list[int]] = {}
     for index, gpu in enumerate(gpus):
         if gpu.free_compute_milli or gpu.free_memory_bytes:
             alike.setdefault(kind_of(gpu), []).append(index)
     for kind in sorted(alike):
         compute_milli, memory_bytes, *_ = kind
         gpu = gpus[alike[kind][0]]
-        worths = outlook.worth(gpu)
+        worths = outlook.worth(gpu.type)
         cell = worths.cell(compute_milli, memory_bytes)
         yield _Gap(gpu, compute_milli, memory_bytes, gpu.is_idle, gpu.free_share, worths, cell, alike[kind])
 
 
-def kind_of(gpu: GpuResources) -> tuple[int, int, int, int, SharingMode | str]:
+def kind_of(gpu: GpuResources) -> GpuKind:
     """Return a sortable key that is equal for GPUs that are alike."""
-    return (gpu.free_compute_milli, gpu.free_memory_bytes, gpu.compute_milli, gpu.memory_bytes, gpu.sharing_mode or "")
+    return (
+        gpu.free_compute_milli,
+        gpu.free_memory_bytes,
+        gpu.compute_milli,
+        gpu.memory_bytes,
+        gpu.sharing_mode or "",
+        gpu.model,
+    )
 
 
 class NodeState:
     """One node with everything that does not depend on the job."""
 
-    __slots__ = ("cpu_milli", "gaps", "host_memory_bytes", "node", "outlook", "worth")
+    __slots__ = ("cpu_milli", "gaps", "host_memory_bytes", "node", "worth")
 
     def __init__(self, node: NodeResources, outlook: Outlook, gaps: FreeParts | None = None) -> None:
         """Take a node, and the free parts of its GPUs, or of GPUs that are alike, if they are known already."""
         self.node = node
-        self.outlook = outlook
         self.cpu_milli = node.cpu_milli
         self.host_memory_bytes = node.host_memory_bytes
         self.gaps = gaps = gaps or FreeParts(node.gpus, outlook)
-        self.worth = gaps.worth(self.cpu_milli, gaps.share) + outlook.idle_worth(
-            gaps.idle, self.cpu_milli, self.host_memory_bytes
-        )
+        self.worth = gaps.worth(self.cpu_milli, gaps.share) + gaps.idle_worth(self.cpu_milli, self.host_memory_bytes)
 
 
 def rate_state(shape: JobShape, state: NodeState, preference: PlacementPreference = NO_PREFERENCE) -> Rating | None:
@@ -214,8 +231,8 @@ def rate_state(shape: JobShape, state: NodeState, preference: PlacementPreferenc
             default=None,
         )
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
-    left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
-        gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    left = gaps.worth(cpu_milli, gaps.share) + gaps.idle_worth(
+        cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
     )
     return Rating(0, round(state.worth - left, 9), gaps.share, 0.0, 0, 1.0, ())
 
@@ -223,11 +240,14 @@ def rate_state(shape: JobShape, state: NodeState, preference: PlacementPreferenc
 def _rate_one(shape: JobShape, state: NodeState, preference: PlacementPreference) -> Rating | None:
     # The same figures as `_rate_set`, with what the gaps share computed once.
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
-    compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
+    compute_milli, memory_bytes, models = shape.compute_milli, shape.memory_bytes, shape.models
+    host_memory_bytes = state.host_memory_bytes - shape.host_memory_bytes
     best: tuple[float, float, float, int, float, int] | None = None
     worth_of_all, share_of_all = 0.0, -1.0
     for gap in gaps.alike:
         if gap.free_compute_milli < compute_milli or gap.free_memory_bytes < memory_bytes:
+            continue
+        if models is not None and gap.gpu.model not in models:
             continue
         if not (gap.is_idle or gap.gpu.admits(preference.sharing_mode)):
             continue
@@ -236,9 +256,7 @@ def _rate_one(shape: JobShape, state: NodeState, preference: PlacementPreference
         if node_left != share_of_all:
             worth_of_all, share_of_all = gaps.worth(cpu_milli, node_left), node_left
         kept = worth_of_all + _worth_change(shape, gap, taken, cpu_milli, node_left)
-        if gaps.idle:
-            idle, host_memory_bytes = gaps.idle - gap.is_idle, state.host_memory_bytes - shape.host_memory_bytes
-            kept += state.outlook.idle_worth(idle, cpu_milli, host_memory_bytes)
+        kept += gaps.idle_worth(cpu_milli, host_memory_bytes, (gap.worths,) if gap.is_idle else ())
         lost = round(state.worth - kept, 9)
         if best is None or lost <= best[0]:
             # Of GPUs that are alike the first with the lowest predicted slowdown.
@@ -294,9 +312,10 @@ def _rate_set(shape: JobShape, state: NodeState, preference: PlacementPreference
     taken = [gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus]
     gpus_share = sum(taken)
     node_left = state.gaps.share - gpus_share
-    idle = state.gaps.idle - sum(gpu.is_idle for gpu in gpus)
-    kept = state.gaps.worth(cpu_milli, node_left) + state.outlook.idle_worth(
-        idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    kept = state.gaps.worth(cpu_milli, node_left) + state.gaps.idle_worth(
+        cpu_milli,
+        state.host_memory_bytes - shape.host_memory_bytes,
+        [seat.gap.worths for seat in chosen if seat.gap.is_idle],
     )
     for seat, share in zip(chosen, taken, strict=True):
         kept += _worth_change(shape, seat.gap, share, cpu_milli, node_left)
@@ -318,177 +337,3 @@ def best_of(nodes: Sequence[NodeResources], ratings: Sequence[Rating | None]) ->
         return None
     rating, node = min(rated, key=lambda pair: pair[0][:-1])
     return Placement(node.name, tuple(node.gpus[index].uuid for index in rating.gpu_indexes), rating)
-
-
-# States of nodes in the cache before it is cleared: 2 KB each, and 0.2 KB for each shape that was rated on it.
-MOST_STATES = 20_000
-
-# Shapes with cached ratings.
-MOST_SHAPES = 512
-
-# Changes of nodes in the log before all caches are cleared.
-MOST_CHANGES = 100_000
-
-_PER_GPU = 1_000_000_000
-
-# Range of the second figure in a rating encoded as one number.
-_LEFT = 100_000
-
-
-class _Rated(Struct):
-    """Cost of hosting one shape, by the states that nodes are in."""
-
-    shape: JobShape
-    preference: PlacementPreference
-    changes_seen: int = -1
-    """Length of the log of changes when it was last updated; -1 before the first update."""
-
-    cost_by_state: dict[int, int] = field(default_factory=dict)
-    """First figures of the rating as one number, for states that can host the shape. Entries are never recomputed."""
-
-    cheapest: list[tuple[int, int]] = field(default_factory=list)
-    """A heap of (cost, number of the state). States that no node is in any more are removed when they reach the top."""
-
-    in_heap: set[int] = field(default_factory=set)
-
-    def rate_states(self, numbers: Iterable[int], states: Sequence[NodeState]) -> None:
-        """Rate states that a node came into."""
-        cpu_milli = self.shape.cpu_milli
-        compute_milli = self.shape.compute_milli if self.shape.gpu_count else 0
-        for number in numbers:
-            state = states[number]
-            if cpu_milli <= state.cpu_milli and compute_milli <= state.gaps.most_compute_milli:
-                cost = self.cost_by_state.get(number)
-                if cost is None:
-                    rating = rate_state(self.shape, state, self.preference)
-                    if rating is None:
-                        continue
-                    self.cost_by_state[number] = cost = _encode_cost(rating)
-                self.in_heap.add(number)
-                heappush(self.cheapest, (cost, number))
-
-    def cheapest_states(self, nodes_in: Sequence[Sequence[int]]) -> list[int]:
-        """Return the states of least cost; none if none can host the shape."""
-        found: list[tuple[int, int]] = []
-        while self.cheapest and (not found or self.cheapest[0][0] == found[0][0]):
-            cost = heappop(self.cheapest)
-            if nodes_in[cost[1]]:
-                found.append(cost)
-            else:
-                self.in_heap.remove(cost[1])
-        for cost in found:
-            heappush(self.cheapest, cost)
-        return [number for _, number in found]
-
-
-class Placer:
-    """Chooses node and GPUs for one job after the other."""
-
-    def __init__(self, outlook: Outlook, nodes: Sequence[NodeResources]) -> None:
-        """Take the jobs that are likely to come, and the nodes in the order that decides ties."""
-        self._outlook = outlook
-        self._nodes = list(nodes)
-        self._clear_caches()
-
-    def change(self, index: int, node: NodeResources) -> None:
-        """Replace the node at this place in the order."""
-        if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
-            self._clear_caches()
-        self._nodes[index] = node
-        former = self._nodes_in[self._state_of[index]]
-        del former[bisect_left(former, index)]
-        self._gaps_at[index] = gaps = self._gaps_of(node)
-        self._state_of[index] = number = self._number_of(node, gaps)
-        insort(self._nodes_in[number], index)
-        self._changes.append(index)
-
-    def place(self, shape: JobShape, preference: PlacementPreference = NO_PREFERENCE) -> Placement | None:
-        """Choose node and GPUs for a job; None if no node can host it. The same result as `place`."""
-        if preference.slowdowns:
-            return place(shape, self._nodes, self._outlook, preference)
-        rated = self._ratings_of(shape, preference)
-        cheapest = rated.cheapest_states(self._nodes_in)
-        if not cheapest:
-            return None
-        indexes = sorted(self._nodes_in[number][0] for number in cheapest)
-        nodes = [self._nodes[index] for index in indexes]
-        return best_of(nodes, [rate_state(shape, self._state_at(index), preference) for index in indexes])
-
-    def costs(self, shape: JobShape, preference: PlacementPreference = NO_PREFERENCE) -> list[int | None]:
-        """Return the cost of hosting a job on each node, in their order, smaller is better; None if a node cannot host it.
-
-        The first figures of the rating as one number: `place` may still prefer one of several nodes of equal cost. Predicted
-        slowdowns are ignored.
-        """
-        cost_by_state = self._ratings_of(shape, preference).cost_by_state
-        return list(map(cost_by_state.get, self._state_of))
-
-    def _state_at(self, index: int) -> NodeState:
-        # With the node's own GPUs in it, not those of another node that is alike.
-        state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
-        return state if state.gaps is gaps else NodeState(self._nodes[index], self._outlook, gaps)
-
-    def _clear_caches(self) -> None:
-        self._states: list[NodeState] = []
-        self._nodes_in: list[list[int]] = []
-        self._gaps_by_kinds: dict[tuple[object, ...], FreeParts] = {}
-        self._number_by_key: dict[tuple[object, ...], int] = {}
-        self._rated_by_shape: dict[tuple[JobShape, SharingMode | None], _Rated] = {}
-        self._changes: list[int] = []
-        self._gaps_at = [self._gaps_of(node) for node in self._nodes]
-        self._state_of = list(map(self._number_of, self._nodes, self._gaps_at))
-        for index, number in enumerate(self._state_of):
-            self._nodes_in[number].append(index)
-
-    def _number_of(self, node: NodeResources, gaps: FreeParts) -> int:
-        # The key is equal for nodes that rate alike, whichever of their GPUs has which free part; with NVLink the places
-        # of the GPUs matter, so such a node has states of its own.
-        is_linked = bool(node.nvlinks)
-        key = (node.cpu_milli, node.host_memory_bytes, *((gaps, node.name) if is_linked else (gaps.kinds,)))
-        number = self._number_by_key.get(key)
-        if number is None:
-            number = self._number_by_key[key] = len(self._states)
-            self._states.append(NodeState(node, self._outlook, gaps))
-            self._nodes_in.append([])
-        return number
-
-    def _gaps_of(self, node: NodeResources) -> FreeParts:
-        kinds = tuple(map(kind_of, node.gpus))
-        gaps = self._gaps_by_kinds.get(kinds)
-        if gaps is None:
-            gaps = self._gaps_by_kinds[kinds] = FreeParts(node.gpus, self._outlook)
-        return gaps
-
-    def _ratings_of(self, shape: JobShape, preference: PlacementPreference) -> _Rated:
-        rated = self._rated_by_shape.get((shape, preference.sharing_mode))
-        if rated is None:
-            if len(self._rated_by_shape) >= MOST_SHAPES:
-                del self._rated_by_shape[next(iter(self._rated_by_shape))]
-            rated = self._rated_by_shape[shape, preference.sharing_mode] = _Rated(shape, preference)
-        # Only the states of nodes that changed since, except the first time, or after more changes than there are nodes.
-        if rated.changes_seen < 0 or len(self._changes) - rated.changes_seen > len(self._nodes):
-            states = set(self._state_of)
-        else:
-            states = set(map(self._state_of.__getitem__, self._changes[rated.changes_seen :]))
-        rated.rate_states(states - rated.in_heap, self._states)
-        rated.changes_seen = len(self._changes)
-        return rated
-
-
-def _encode_cost(rating: Rating) -> int:
-    # The first three figures in the same order, up to the resolution: steps of 1e-9 GPUs of worth (no node loses a thousand
-    # GPUs), then thousandths of the GPUs that stay free.
-    lost = round((rating.unlinked_pairs * 1000 + rating.lost) * _PER_GPU)
-    return lost * _LEFT + round(rating.node_left * 1000)
-
-
-def prefer_fuller_nodes(costs: Sequence[int | None], alike: float) -> list[int | None]:
-    """Treat nodes that lose nearly as little as the best one as equal in that figure, so that the fuller ones cost less.
-
-    Args:
-        costs: As `Placer.costs` returns them.
-        alike: How much more worth such a node may lose, in GPUs.
-    """
-    least = min((cost for cost in costs if cost is not None), default=0) // _LEFT
-    most = (least + round(alike * _PER_GPU) + 1) * _LEFT
-    return [cost if cost is None or cost >= most else least * _LEFT + cost % _LEFT for cost in costs]

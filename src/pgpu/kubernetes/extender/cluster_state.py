@@ -1,13 +1,15 @@
 """What every node has, and what pods and claims take of it: those that the cluster reports, and assumed ones.
 
-Every change marks its node as changed, so that only this node is rated anew.
+Every change marks its node as changed, so that only this node is rated anew. What follows from the kinds of GPUs alone, the fleet and the
+GPUs that selectors admit, is kept until a node has others.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from pgpu.kubernetes.extender.gpu_selectors import NodeSelector, admits_device, admits_node
 from pgpu.kubernetes.extender.scheduled_objects import (
     GIB_RESOURCE,
     WHOLE_MILLI,
@@ -21,7 +23,9 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PublishedSlice,
     SharedGpu,
 )
-from pgpu.scheduling.outlook import GpuResources, NodeResources
+from pgpu.kubernetes.names import MODEL_LABEL
+from pgpu.scheduling.cluster_resources import GpuResources, NodeResources
+from pgpu.scheduling.outlook import Fleet
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -30,6 +34,11 @@ _Value = TypeVar("_Value")
 
 # CPU and memory of a node that was not read yet: unknown amounts exclude no pod.
 _NO_LIMIT = 1 << 62
+
+_UNLOADED = (0, 0, 0)
+
+# Combinations of selectors whose GPUs are kept.
+_MOST_SELECTORS = 4096
 
 
 class _PlacedGpu(NamedTuple):
@@ -46,6 +55,16 @@ class _PodLoad(NamedTuple):
     gpu_gib: int
 
 
+class AdmittedGpus(NamedTuple):
+    """What a pod and its claim may use."""
+
+    models: frozenset[str] | None
+    """None: all that there are."""
+
+    smallest: SharedGpu | None
+    """Without a UUID; None: there is none."""
+
+
 class ClusterState:
     """Nodes, GPUs, pods and claims. In all `put_…` methods, None means that the object was deleted. Not thread-safe."""
 
@@ -58,6 +77,9 @@ class ClusterState:
         self.classes: dict[str, GpuClass] = {}
         """By name."""
 
+        self.nodes: set[str] = set()
+        """Names of all nodes."""
+
         self.changed: set[str] = set()
         """Names of changed nodes; the reader clears it."""
 
@@ -65,6 +87,10 @@ class ClusterState:
         self._slices: dict[str, dict[str, PublishedSlice]] = defaultdict(dict)
         self._node_of_slice: dict[str, str] = {}
         self._gpus: dict[str, tuple[_PlacedGpu, ...]] = {}
+        # By node: its distinct GPUs, without UUIDs.
+        self._kinds: dict[str, frozenset[SharedGpu]] = {}
+        self._fleet: Fleet | None = None
+        self._admitted: dict[tuple[Hashable, ...], AdmittedGpus] = {}
         self._node_of_pool: dict[str, str] = {}
         # By pool and GPU: what each owner has.
         self._taken: dict[tuple[str, str], dict[Hashable, ConsumedGpu]] = defaultdict(dict)
@@ -74,24 +100,16 @@ class ClusterState:
         # By node: the sums of its pods' loads.
         self._loaded: dict[str, tuple[int, int, int]] = {}
 
-    @property
-    def nodes(self) -> set[str]:
-        """Names of all nodes."""
-        return self._capacities.keys() | self._gpus.keys()
-
-    @property
-    def gpus(self) -> Iterable[SharedGpu]:
-        """All GPUs that many claims may share."""
-        return (placed.gpu for of_node in self._gpus.values() for placed in of_node)
-
     def has_gpus(self, node: str) -> bool:
         """Whether pgpu has GPUs on a node."""
-        return bool(self._gpus.get(node)) or self._gib(node) > 0
+        return bool(self._gpus.get(node) or _plugin_gpus(self._capacities.get(node)))
 
     def put_node(self, name: str, node: NodeCapacity | None) -> None:
         """Store a node."""
-        _put(self._capacities, name, node)
-        self.changed.add(name)
+        if self._capacities.get(name) != node:
+            _put(self._capacities, name, node)
+            self._mark(name)
+            self._forget_kinds()
 
     def put_slice(self, name: str, published: PublishedSlice | None) -> None:
         """Store a slice; only those of the newest generation of its pool count."""
@@ -118,7 +136,22 @@ class ClusterState:
                     # The devices of one GPU may be in several slices of a pool.
                     placed.setdefault(gpu.gpu, _PlacedGpu(each.pool, gpu))
         _put(self._gpus, node, tuple(placed.values()) or None)
+        self._mark(node)
+        kinds = frozenset(replace(one.gpu, gpu="") for one in placed.values())
+        if kinds != self._kinds.get(node):
+            self._kinds[node] = kinds
+            self._forget_kinds()
+
+    def _mark(self, node: str) -> None:
         self.changed.add(node)
+        if node in self._capacities or node in self._gpus:
+            self.nodes.add(node)
+        else:
+            self.nodes.discard(node)
+
+    def _forget_kinds(self) -> None:
+        self._fleet = None
+        self._admitted.clear()
 
     def put_class(self, name: str, one: GpuClass | None) -> None:
         """Store a DeviceClass."""
@@ -177,16 +210,29 @@ class ClusterState:
 
     def offer(self, node: str) -> NodeResources:
         """Return what is free on a node; its GPUs in the order in which the scheduler tries them."""
-        cpu_milli, host_memory_bytes, gpu_gib = self._loaded.get(node, (0, 0, 0))
+        return self._offer(node, self._loaded.get(node, _UNLOADED), self._taken)
+
+    @property
+    def fleet(self) -> Fleet:
+        """All nodes as they are when nothing runs on them."""
+        if self._fleet is None:
+            self._fleet = Fleet(self._offer(node, _UNLOADED, {}) for node in self.nodes)
+        return self._fleet
+
+    def _offer(
+        self,
+        node: str,
+        loaded: tuple[int, int, int],
+        taken: Mapping[tuple[str, str], Mapping[Hashable, ConsumedGpu]],
+    ) -> NodeResources:
+        cpu_milli, host_memory_bytes, gpu_gib = loaded
         capacity = self._capacities.get(node)
         gpus = tuple(
-            _free(placed, self._taken.get((placed.pool, placed.gpu.gpu), {}).values())
-            for placed in self._gpus.get(node, ())
+            _free(placed, taken.get((placed.pool, placed.gpu.gpu), {}).values()) for placed in self._gpus.get(node, ())
+        ) or tuple(
+            _free(placed, (ConsumedGpu(placed.pool, placed.gpu.gpu, gpu_gib * GIB),))
+            for placed in _plugin_gpus(capacity)
         )
-        if not gpus and (gib := self._gib(node)):
-            # With the device plugin the scheduler has one sum for all GPUs of a node: they count as one GPU.
-            free_bytes = max(0, gib - gpu_gib) * GIB
-            gpus = (GpuResources(GIB_RESOURCE, WHOLE_MILLI, free_bytes, WHOLE_MILLI, gib * GIB),)
         return NodeResources(
             node,
             gpus,
@@ -194,23 +240,44 @@ class ClusterState:
             _NO_LIMIT if capacity is None else capacity.host_memory_bytes - host_memory_bytes,
         )
 
-    def idle_offer(self, node: str) -> NodeResources:
-        """Return what a node has when nothing runs on it."""
-        capacity = self._capacities.get(node)
-        return NodeResources(
-            node,
-            tuple(_free(placed, ()) for placed in self._gpus.get(node, ())),
-            capacity.cpu_milli if capacity else _NO_LIMIT,
-            capacity.host_memory_bytes if capacity else _NO_LIMIT,
+    def admitted(self, demand: GpuDemand, nodes: NodeSelector) -> AdmittedGpus:
+        """Return the GPUs that a demand and its class admit, on the nodes that a pod admits."""
+        known = self.classes.get(demand.class_name)
+        selectors = (*(known.selectors if known else ()), *demand.selectors)
+        found = self._admitted.get((selectors, nodes))
+        if found is None:
+            if len(self._admitted) >= _MOST_SELECTORS:
+                self._admitted.clear()
+            found = self._admitted[selectors, nodes] = self._find_admitted(selectors, nodes)
+        return found
+
+    def _find_admitted(self, selectors: Sequence[str], nodes: NodeSelector) -> AdmittedGpus:
+        all_gpus: set[SharedGpu] = set()
+        admitted: set[SharedGpu] = set()
+        for node in self.nodes:
+            capacity = self._capacities.get(node)
+            gpus = self._kinds.get(node) or {placed.gpu for placed in _plugin_gpus(capacity)}
+            all_gpus |= gpus
+            if admits_node(nodes, capacity.labels if capacity else {}):
+                admitted |= gpus
+        admitted = {gpu for gpu in admitted if all(admits_device(each, gpu.fields) for each in selectors)} or all_gpus
+        models = frozenset(gpu.model for gpu in admitted)
+        return AdmittedGpus(
+            None if models == {gpu.model for gpu in all_gpus} else models,
+            min(admitted, key=lambda gpu: gpu.memory_bytes, default=None),
         )
 
     def pool_of(self, node: str, gpu: str) -> str | None:
         """Return the pool of a node's GPU; None: it is in none."""
         return next((placed.pool for placed in self._gpus.get(node, ()) if placed.gpu.gpu == gpu), None)
 
-    def _gib(self, node: str) -> int:
-        capacity = self._capacities.get(node)
-        return capacity.gpu_gib if capacity else 0
+
+def _plugin_gpus(node: NodeCapacity | None) -> tuple[_PlacedGpu, ...]:
+    # With the device plugin the scheduler has one sum for all GPUs of a node: they count as one GPU.
+    if node is None or not node.gpu_gib:
+        return ()
+    model = node.labels.get(MODEL_LABEL, "")
+    return (_PlacedGpu("", SharedGpu(GIB_RESOURCE, node.gpu_gib * GIB, GIB, GIB, model)),)
 
 
 def _put(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
@@ -242,4 +309,5 @@ def _free(placed: _PlacedGpu, taken: Iterable[ConsumedGpu]) -> GpuResources:
         free_memory_bytes=max(0, memory_bytes),
         compute_milli=WHOLE_MILLI,
         memory_bytes=placed.gpu.memory_bytes,
+        model=placed.gpu.model,
     )

@@ -1,12 +1,12 @@
 """The cluster objects that scoring uses, as frozen values, and their decoding from the API server's.
 
-A DeviceClass counts as pgpu's if its CEL expressions name pgpu's driver; they are not evaluated. A wrong guess changes a score, never
-what a pod gets.
+A DeviceClass counts as pgpu's if its CEL expressions name pgpu's driver. A wrong guess changes a score, never what a pod gets.
 """
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from lightkube.utils.quantity import parse_quantity
 from pgpu.errors import RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import prepare_type
+from pgpu.kubernetes.extender.gpu_selectors import LabelRequirement, NodeSelector, parse_version
 from pgpu.structs import Struct, field
 from pgpu.units import quoted
 
@@ -26,6 +27,7 @@ GIB_RESOURCE = "pgpu.io/gpu-memory-gib"
 WHOLE_MILLI = 1000
 """All of a GPU's compute, in thousandths."""
 
+_OF_MODEL = (names.MODEL, "architecture", "cudaComputeCapability")
 _ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 _EXCLUDING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 _CPU = "cpu"
@@ -53,6 +55,9 @@ class GpuDemand(Struct, frozen=True):
 
     compute_percent: int = 0
     """Of each GPU."""
+
+    selectors: tuple[str, ...] = ()
+    """CEL expressions; a GPU must satisfy all."""
 
 
 class ConsumedGpu(Struct, frozen=True):
@@ -104,6 +109,8 @@ class PodState(Struct, frozen=True):
     """Other resources by name, in whole numbers."""
 
     claims: tuple[PodClaim, ...] = ()
+    nodes: NodeSelector = ()
+    """Node selector and required node affinity, by labels."""
 
 
 class NodeCapacity(Struct, frozen=True):
@@ -114,6 +121,8 @@ class NodeCapacity(Struct, frozen=True):
     host_memory_bytes: int
     gpu_gib: int = 0
     """GPU memory of the whole node, on nodes with the device plugin."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class SharedGpu(Struct, frozen=True):
@@ -127,6 +136,20 @@ class SharedGpu(Struct, frozen=True):
     """For claims that name no amount."""
 
     step_bytes: int
+    model: str = ""
+    """Its product name."""
+
+    attributes: frozenset[tuple[str, str | tuple[int, ...]]] = frozenset()
+    """Those that tell models apart; versions as numbers."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What selectors may read of its device, by the names in CEL."""
+        return {
+            "driver": names.DRIVER,
+            "attributes": {names.DRIVER: dict(self.attributes)},
+            "capacity": {names.DRIVER: {names.MEMORY: self.memory_bytes}},
+        }
 
 
 class PublishedSlice(Struct, frozen=True):
@@ -145,6 +168,9 @@ class GpuClass(Struct, frozen=True):
     name: str
     is_whole: bool
     """Whether its devices are whole GPUs."""
+
+    selectors: tuple[str, ...] = ()
+    """CEL expressions, as in `GpuDemand`."""
 
     extended_resource: str | None = None
     """Resource name that containers may use in its place."""
@@ -195,7 +221,19 @@ def pod_of(found: core_v1.Pod) -> PodState | None:
             PodClaim(one.resourceClaimName or created.get(one.name), one.resourceClaimTemplateName)
             for one in spec.resourceClaims or ()
         ),
+        nodes=_node_selector(spec),
     )
+
+
+def _node_selector(spec: core_v1.PodSpec) -> NodeSelector:
+    own = tuple(LabelRequirement(key, "In", (value,)) for key, value in sorted((spec.nodeSelector or {}).items()))
+    affinity = spec.affinity and spec.affinity.nodeAffinity
+    required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
+    terms = [
+        tuple(LabelRequirement(one.key, one.operator, tuple(one.values or ())) for one in term.matchExpressions or ())
+        for term in (required and required.nodeSelectorTerms) or ()
+    ]
+    return tuple((*own, *term) for term in terms or ([()] if own else []))
 
 
 def _reserved_milli(spec: core_v1.PodSpec) -> Counter[str]:
@@ -239,6 +277,7 @@ def node_of(found: core_v1.Node) -> NodeCapacity:
         cpu_milli=_milli(str(allocatable.get(_CPU, 0))),
         host_memory_bytes=_amount(allocatable.get(_HOST_MEMORY, 0)),
         gpu_gib=_amount(allocatable.get(GIB_RESOURCE, 0)),
+        labels=(found.metadata and found.metadata.labels) or {},
     )
 
 
@@ -306,19 +345,25 @@ def _demands(spec: resource_v1.ResourceClaimSpec | None) -> Iterator[GpuDemand]:
             gpu_count=1 if exact.allocationMode == "All" else max(1, exact.count or 1),
             memory_bytes=None if memory is None else _amount(memory),
             compute_percent=_amount(amounts.get(names.COMPUTE, 0)),
+            selectors=_expressions(exact.selectors),
         )
+
+
+def _expressions(selectors: Sequence[resource_v1.DeviceSelector] | None) -> tuple[str, ...]:
+    return tuple(one.cel.expression for one in selectors or () if one.cel)
 
 
 def class_of(found: resource_v1.DeviceClass) -> GpuClass | None:
     """Decode a DeviceClass; None: it is of other devices."""
     name = (found.metadata and found.metadata.name) or ""
     spec = found.spec or resource_v1.DeviceClassSpec()
-    expressions = " ".join(one.cel.expression for one in spec.selectors or () if one.cel)
+    selectors = _expressions(spec.selectors)
+    expressions = " ".join(selectors)
     names_driver = f'"{names.DRIVER}"' in expressions or f"'{names.DRIVER}'" in expressions
     if not names_driver and name != names.SHARED_CLASS:
         return None
     is_whole = name == names.WHOLE_CLASS or "!device.allowMultipleAllocations" in expressions.replace(" ", "")
-    return GpuClass(name, is_whole, spec.extendedResourceName)
+    return GpuClass(name, is_whole, selectors, spec.extendedResourceName)
 
 
 def slice_of(found: resource_v1.ResourceSlice) -> PublishedSlice | None:
@@ -347,9 +392,25 @@ def _shared_gpu(device: resource_v1.Device) -> SharedGpu:
     policy = capacity.requestPolicy
     memory_bytes = _amount(capacity.value)
     valid = policy.validRange if policy else None
+    attributes = _attributes(device)
     return SharedGpu(
         gpu=names.gpu_of(device.name),
         memory_bytes=memory_bytes,
         default_bytes=_amount(policy.default) if policy and policy.default is not None else memory_bytes,
         step_bytes=max(1, _amount(valid.step) if valid and valid.step is not None else 1),
+        model=str(attributes.get(names.MODEL, "")),
+        attributes=frozenset(attributes.items()),
     )
+
+
+def _attributes(device: resource_v1.Device) -> dict[str, str | tuple[int, ...]]:
+    """Return the attributes that tell models apart; others differ between GPUs of one model."""
+    found: dict[str, str | tuple[int, ...]] = {}
+    for name in _OF_MODEL:
+        written = (device.attributes or {}).get(name, {})
+        if "version" in written:
+            with contextlib.suppress(ValueError):  # with a suffix: it stays unknown
+                found[name] = parse_version(written["version"])
+        elif "string" in written:
+            found[name] = written["string"]
+    return found

@@ -8,8 +8,9 @@ What a pod requests is computed here, too: its demand, and the mix of recent pod
 Source: k8s.io/kube-scheduler/extender/v1, MaxExtenderPriority.
 """
 
+import gc
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pgpu.kubernetes.extender.cluster_state import ClusterState
@@ -23,8 +24,10 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PodState,
 )
 from pgpu.model import SharingMode
-from pgpu.scheduling.outlook import JobShape, NodeResources, Outlook
-from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, Placer, prefer_fuller_nodes
+from pgpu.scheduling.cluster_resources import JobShape, NodeResources
+from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference
+from pgpu.scheduling.placer import Placer, prefer_fuller_nodes
 from pgpu.structs import Struct
 from pgpu.units import GIB
 
@@ -44,6 +47,9 @@ FIRST_RATING = 32
 
 MOST_RECENT = 16_384
 """Number of pods in the mix, and the most pods between two ratings."""
+
+NODES_AT_ONCE = 64
+"""Nodes that are rated anew within one answer, which takes 1 to 3 ms, when the mix is rated."""
 
 # Before a class name: extended resource that every DeviceClass has. Source: KEP-5004.
 _CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -91,8 +97,8 @@ def _gpu_demands(pod: PodState, state: ClusterState, *, even_allocated: bool) ->
 
 def _pod_demand(demand: GpuDemand, pod: PodState, state: ClusterState) -> PodDemand:
     known = state.classes.get(demand.class_name)
-    # GPUs of a cluster may differ: default and step are those of the smallest.
-    smallest = min(state.gpus, key=lambda each: each.memory_bytes, default=None)
+    models, smallest = state.admitted(demand, pod.nodes)
+    # The admitted GPUs may differ: default and step are those of the smallest.
     if known is not None and known.is_whole:
         memory_bytes = 0 if smallest is None else smallest.memory_bytes
         compute_milli, preference = WHOLE_MILLI, _ALONE
@@ -102,7 +108,7 @@ def _pod_demand(demand: GpuDemand, pod: PodState, state: ClusterState) -> PodDem
         requested_bytes = default_bytes if demand.memory_bytes is None else demand.memory_bytes
         memory_bytes = -(-requested_bytes // step_bytes) * step_bytes
         compute_milli, preference = 10 * demand.compute_percent, NO_PREFERENCE
-    shape = JobShape(demand.gpu_count, compute_milli, memory_bytes, pod.cpu_milli, pod.host_memory_bytes)
+    shape = JobShape(demand.gpu_count, compute_milli, memory_bytes, pod.cpu_milli, pod.host_memory_bytes, models)
     return PodDemand(shape, preference)
 
 
@@ -110,25 +116,25 @@ class DemandMix:
     """The shapes of the last pods, each counted once, however often the scheduler tries it."""
 
     def __init__(self) -> None:
-        self._shapes: deque[JobShape] = deque(maxlen=MOST_RECENT)
-        self._uids: dict[str, None] = {}
+        self.counts: Counter[JobShape] = Counter()
+        """Of each shape."""
+
+        # In order of age.
+        self._shape_by_uid: dict[str, JobShape] = {}
         self._count = 0
         self._next_rating = FIRST_RATING
 
-    @property
-    def shapes(self) -> Iterable[JobShape]:
-        """Their shapes."""
-        return self._shapes
-
     def add(self, uid: str, shape: JobShape) -> None:
         """Count a pod, unless it was counted."""
-        if uid in self._uids:
+        if uid in self._shape_by_uid:
             return
-        self._uids[uid] = None
-        if len(self._uids) > MOST_RECENT:
-            # Dictionaries keep insertion order: the first key is the oldest.
-            del self._uids[next(iter(self._uids))]
-        self._shapes.append(shape)
+        self._shape_by_uid[uid] = shape
+        self.counts[shape] += 1
+        if len(self._shape_by_uid) > MOST_RECENT:
+            oldest = self._shape_by_uid.pop(next(iter(self._shape_by_uid)))
+            self.counts[oldest] -= 1
+            if not self.counts[oldest]:
+                del self.counts[oldest]
         self._count += 1
 
     def is_due(self) -> bool:
@@ -217,6 +223,9 @@ class Scorer:
         self._names: list[str] = []
         self._index: dict[str, int] = {}
         self._placer = Placer(Outlook([]), [])
+        # The placer with the present mix, while it is prepared, and what is left of its preparation.
+        self._next_placer: Placer | None = None
+        self._renewal: Iterator[None] = iter(())
 
     def put_claim(self, key: ClaimKey, claim: ClaimState | None) -> None:
         """Store a claim; None: it was deleted."""
@@ -260,41 +269,72 @@ class Scorer:
 
     def _update_placer(self) -> None:
         names, changed = self.state.nodes, self.state.changed
-        if len(names) != len(self._names) or not names.issuperset(self._names) or self._mix.is_due():
+        if names != self._index.keys():
             self._rebuild_placer(sorted(names))
         else:
             for name in changed & names:
-                self._placer.change(self._index[name], self.state.offer(name))
+                offer = self.state.offer(name)
+                for placer in filter(None, (self._placer, self._next_placer)):
+                    placer.change(self._index[name], offer)
         changed.clear()
+        if self._mix.is_due():
+            self._renewal = self._renew_placer()
+        next(self._renewal, None)
+
+    def _renew_placer(self) -> Iterator[None]:
+        """Rate the mix anew, a part with each answer: at once it would take as long as a hundred answers."""
+        self._next_placer = None
+        fleet = self.state.fleet
+        outlook = Outlook(self._mix.counts, fleet)
+        for type_ in fleet.gpus:
+            outlook.worth(type_)
+            yield
+        self._next_placer = self._placer.renewed(outlook)
+        while not self._next_placer.settle(NODES_AT_ONCE):
+            yield
+        self._placer, self._next_placer = self._next_placer, None
+        _spare_the_collector()
 
     def _rebuild_placer(self, names: list[str]) -> None:
         if not self._names:  # the first time, the mix is that of the pods that are there
             for uid, pod in self.state.pods.items():
                 self._mix.add(uid, demand_of(pod, self.state, even_allocated=True).shape)
         self._names, self._index = names, {name: index for index, name in enumerate(names)}
-        outlook = Outlook(self._mix.shapes, [self.state.idle_offer(name) for name in names])
+        self._next_placer, self._renewal = None, iter(())
+        outlook = Outlook(self._mix.counts, self.state.fleet)
         self._placer = Placer(outlook, [self.state.offer(name) for name in names])
+        _spare_the_collector()
 
     def _scores(self, demand: PodDemand, nodes: Sequence[str]) -> list[int]:
-        costs = self._placer.costs(demand.shape, demand.preference)
-        indexes = [self._index.get(name) for name in nodes]
-        known = prefer_fuller_nodes([None if index is None else costs[index] for index in indexes], ALIKE)
-        least = min((cost for cost in known if cost is not None), default=None)
-        if least is None:
+        costs, state_of = self._placer.costs(demand.shape, demand.preference), self._placer.states
+        indexes = list(map(self._index.get, nodes))
+        states = [None if index is None else state_of[index] for index in indexes]
+        # Far fewer than nodes, before the nodes differ, and after most of them are full.
+        found = {state: costs[state] for state in set(states) if state is not None and state in costs}
+        if not found:
             return [NOT_AT_ALL] * len(nodes)
-        most = max(cost for cost in known if cost is not None)
-        # Evenly between the cheapest and the dearest node.
-        scores = [_score(cost, least, most) for cost in known]
-        best = min(index for index, cost in zip(indexes, known, strict=True) if index is not None and cost == least)
+        cost_of = dict(zip(found, prefer_fuller_nodes(list(found.values()), ALIKE), strict=True))
+        least, most = min(cost_of.values()), max(cost_of.values())
+        # Evenly between the cheapest and the dearest node: 9 for the least cost, 1 for the most.
+        score_of: dict[int | None, int] = {
+            state: _WORST + (_NEXT_BEST - _WORST) * (most - cost) // (most - least) if most > least else _NEXT_BEST
+            for state, cost in cost_of.items()
+        }
+        scores = [score_of.get(state, NOT_AT_ALL) for state in states]
+        cheapest = {state for state, cost in cost_of.items() if cost == least}
+        best = min(
+            index for index, state in zip(indexes, states, strict=True) if index is not None and state in cheapest
+        )
         if self.state.has_gpus(self._names[best]):
             scores[indexes.index(best)] = BEST
             return scores
         # Without GPUs the choice does not matter for packing: the scheduler may draw lots.
-        return [BEST if cost == least else score for cost, score in zip(known, scores, strict=True)]
+        return [BEST if state in cheapest else one for state, one in zip(states, scores, strict=True)]
 
 
-def _score(cost: int | None, least: int, most: int) -> int:
-    """Interpolate between 9 for the least cost and 1 for the most."""
-    if cost is None:
-        return NOT_AT_ALL
-    return _WORST + (_NEXT_BEST - _WORST) * (most - cost) // (most - least) if most > least else _NEXT_BEST
+def _spare_the_collector() -> None:
+    """Exempt all objects that exist from garbage collection: traversing those of a large cluster delays an answer by up to 50 ms.
+
+    Reference counting still frees them; none of the state, of a placer or of an outlook is in a cycle.
+    """
+    gc.freeze()

@@ -223,7 +223,7 @@ def _attributes(gpu: Gpu, kind: DeviceKind) -> dict[str, Mapping[str, str | bool
     attributes: dict[str, Mapping[str, str | bool] | None] = {
         "uuid": {"string": gpu.uuid},
         "type": {"string": "mig" if gpu.is_instance else "gpu"},
-        "productName": {"string": gpu.name[:_LONGEST_TEXT]},
+        names.MODEL: {"string": gpu.name[:_LONGEST_TEXT]},
         "driverVersion": _version(gpu.driver_version),
         "architecture": None if architecture is None else {"string": architecture},
         "cudaComputeCapability": _version(".".join(map(str, capability))),
