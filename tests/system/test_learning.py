@@ -217,7 +217,7 @@ def test_a_job_that_pgpu_shrank_and_that_then_needs_more_is_tried_again_with_mor
     eventually(lambda: place.job("late")["state"] == "exited")
     job = place.job("late")
     assert (job["attempt"], job["exit_code"]) == (2, 0), job["warning"]
-    (call,) = place.json("history")["calls"]
+    (call,) = [each for each in place.json("history")["calls"] if each["signature"].startswith("late.py@")]
     refused, well = call["runs"]
     assert (refused["exit_code"], well["exit_code"]) == (9, 0)
     assert refused["slice_bytes"] > 22 * GIB, "the largest that it had"
