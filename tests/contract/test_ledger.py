@@ -60,6 +60,7 @@ def full_entry() -> Entry:
         measures=True,
         priority=-7,
         objective=Objective.SOONEST,
+        gpu_models=("A100", "H100"),
     )
     job = Job(
         id="0123456789ab",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Headroom, admit, check_can_ever_fit
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 P1_GPU_BYTES = 24265 * MIB
@@ -212,3 +213,50 @@ def test_a_job_on_several_gpus_is_told_how_many_have_room_and_how_many_take_no_j
     machine = [room(granted_bytes=20 * GIB), room(1), room(2)]
     wait = admit(machine, queue(10, gpu_count=3), 0.0, closed_gpus=2).waits[0]
     assert wait.reason == "waits for 10 GiB on each of 3 GPUs: 2 of 3 have that much free; 2 more take no jobs"
+
+
+def two_models() -> list[GpuRoom]:
+    return [
+        replace(room(index), gpu=replace(gpu(index), name=name))
+        for index, name in enumerate(("Tesla T4", "NVIDIA A100"))
+    ]
+
+
+def on(*models: str, gib: int = 20) -> Request:
+    return Request(gib * GIB, gpu_models=models)
+
+
+def test_a_job_that_names_models_waits_for_them_beside_idle_gpus_of_others() -> None:
+    waiting = [Candidate(f"job{number}", on("a100")) for number in range(2)]
+
+    admission = admit(two_models(), waiting, 100.0)
+
+    assert [(grant.job_id, grant.slices[0].gpu_uuid) for grant in admission.grants] == [("job0", "GPU-1")]
+    [wait] = admission.waits
+    assert (wait.job_id, wait.reason) == ("job1", "waits for 20 GiB on one GPU of 'a100': 4 GiB free of 24 GiB")
+
+
+def test_a_job_that_names_several_models_runs_on_any_of_them() -> None:
+    waiting = [Candidate(f"job{number}", on("A100", "T4")) for number in range(2)]
+
+    assert started(admit(two_models(), waiting, 100.0)) == ["job0", "job1"]
+
+
+def test_no_grant_of_a_round_is_moved_to_a_model_that_its_job_does_not_name() -> None:
+    """Moving the first job to the other GPU would make room for the second one."""
+    rooms = [replace(each, granted_bytes=granted * GIB) for each, granted in zip(two_models(), (10, 0), strict=True)]
+    waiting = [Candidate("named", on("A100", gib=10)), Candidate("any", Request(20 * GIB))]
+
+    admission = admit(rooms, waiting, 100.0)
+
+    assert [(grant.job_id, grant.slices[0].gpu_uuid) for grant in admission.grants] == [("named", "GPU-1")]
+
+
+def test_models_that_are_not_here_or_too_few_or_too_small_are_refused() -> None:
+    gpus = [each.gpu for each in two_models()]
+    check_can_ever_fit(gpus, on("tesla"), Headroom(0, 0))
+    with pytest.raises(RequestError, match="1 GPU was asked for of 'H100', and there are 0") as refused:
+        check_can_ever_fit(gpus, on("H100"), Headroom(0, 0))
+    assert refused.value.hint == "the GPUs here are NVIDIA A100, Tesla T4"
+    with pytest.raises(RequestError, match="2 GPUs were asked for of 'A100', and there is 1"):
+        check_can_ever_fit(gpus, replace(on("A100"), gpu_count=2), Headroom(0, 0))

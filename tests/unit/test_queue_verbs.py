@@ -76,6 +76,22 @@ def test_priorities_are_classes_or_numbers(run: Run, client: FakeClient, words: 
     assert [job.request.priority for job in client.stored.values()] == [priority, priority]
 
 
+def test_models_of_gpus_are_of_the_command_line_or_of_the_file(
+    run: Run, client: FakeClient, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text('[defaults]\nmemory = "2GiB"\n[jobs.file]\ncommand = "true"\ngpu-model = ["A100", "H100"]\n')
+    assert run("submit", str(path)) == 0
+    assert run(*SUBMIT, "--name", "given", "--gpu-model", "A100", "--", "true") == 0
+    assert run(*SUBMIT, "--name", "plain", "--", "true") == 0
+    models = {name: job.request.gpu_models for name, job in named(client).items()}
+    assert models == {"file": ("A100", "H100"), "given": ("A100",), "plain": ()}
+    capsys.readouterr()
+    assert run(*SUBMIT, "--gpu-model", " ", "--", "true") == 125
+    assert "--gpu-model names no model" in capsys.readouterr().err
+    assert run("submit", "--gpus", "0", "--gpu-model", "A100", "--", "true") == 125
+
+
 def test_an_objective_is_of_the_command_line_or_of_the_file(
     run: Run, client: FakeClient, tmp_path: Path, capsys: Any
 ) -> None:

@@ -130,6 +130,7 @@ def _read_request(options: JobOptions, settings: "Settings") -> Request:
         objective=_read_objective(options.objective),
         time_limit_seconds=None if options.time_limit is None else parse_time_limit_seconds(options.time_limit),
         on_time_limit=OnTimeLimit.STOP if options.time_limit is None else OnTimeLimit(settings.on_time_limit),
+        gpu_models=tuple(options.gpu_models),
     )
 
 

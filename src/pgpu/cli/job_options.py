@@ -72,6 +72,14 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     gpus: int = _option(
         OptionKind.NUMBER, "--gpus", metavar="N", default=1, help="Number of GPUs, with one slice on each; 0 for none."
     )
+    gpu_models: tuple[str, ...] = _option(
+        OptionKind.TEXTS,
+        "--gpu-model",
+        metavar="MODEL",
+        used_by=_QUEUED,
+        default=(),
+        help="Run only on GPUs whose name contains this, such as A100; with several, on any of them.",
+    )
     compute: str | None = _option(
         OptionKind.QUANTITY,
         "--compute",

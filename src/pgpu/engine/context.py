@@ -221,7 +221,7 @@ class EngineContext:
         check_can_preempt(request)
         least = taken_of_device(request, self.settings.oversubscription)
         refusals: list[RequestError] = []
-        candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
+        candidates = [gpu for gpu in gpus if usable(gpu, request)]
         for gpu in candidates:
             try:
                 self.enforcer.check_slice(least.memory_bytes, gpu)

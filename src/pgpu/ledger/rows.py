@@ -111,7 +111,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
     warning, holder, owner_uid, place, signature, attempt, expected_start, suspended_by, resumed_at, offered_value,
     reclaimed_at, parked_at, wanted_at, gpu_model, batch, begin_at, held_by, hit_time_limit,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
-    oversubscribes, preempts, measures, objective, time_limit, on_time_limit,
+    oversubscribes, preempts, measures, objective, time_limit, on_time_limit, gpu_models,
     sequence, wait_deadline, supervisor, spawned_at, stop_grace, ran, runs_since, growth,
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
@@ -121,7 +121,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 44), slice(44, 52), slice(52, 58)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 45), slice(45, 53), slice(53, 59)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _GROWTHS = JsonDecoder(GrowthWait)
 _STATES = {state.value: state for state in JobState}
@@ -143,6 +143,7 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "time_limit": job.request.time_limit_seconds,
         "on_time_limit": job.request.on_time_limit.value,
         "begin_at": job.begin_at_seconds,
+        "gpu_models": json.dumps(job.request.gpu_models) if job.request.gpu_models else None,
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
@@ -267,7 +268,7 @@ def _job(columns: Row) -> Job:
 def _request(columns: Row) -> Request:
     # Cached, since the jobs of an array have equal ones. The columns of `_REQUEST`, which are the fields of a request.
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, is_strict, sharing, *rest = columns
-    oversubscribes, preempts, measures, objective, time_limit_seconds, on_time_limit = rest
+    oversubscribes, preempts, measures, objective, time_limit_seconds, on_time_limit, gpu_models = rest
     return Request(
         memory_bytes,
         gpu_count,
@@ -284,6 +285,7 @@ def _request(columns: Row) -> Request:
         Objective(objective or Objective.RESPONSE),
         time_limit_seconds,
         OnTimeLimit(on_time_limit or OnTimeLimit.STOP),
+        tuple(json.loads(gpu_models)) if gpu_models else (),
     )
 
 

@@ -431,6 +431,7 @@ ADDITIONS = (
     ("jobs", "growth", "TEXT"),
     ("runs", "attempted_bytes", "INTEGER"),
     ("runs", "sizes_itself", "INTEGER"),
+    ("jobs", "gpu_models", "TEXT"),
 )
 """Table, name and type of columns made without a new version: processes of the release before, which may run during an upgrade, do
 not read them."""

@@ -40,7 +40,7 @@ LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WANTS = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis,
-    is_strict, sharing, oversubscribes, preempts, measures, objective, time_limit, on_time_limit, owner_uid
+    is_strict, sharing, oversubscribes, preempts, measures, objective, time_limit, on_time_limit, gpu_models, owner_uid
 """
 
 _WAITING = f"""{_WANTS}, max(ifnull(eligible_at, created_at), ifnull(begin_at, 0)), wait_deadline, signature, json_array_length(place, '$.after'), NULL,
@@ -367,7 +367,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     # The columns of `_WANTS`, then those of `_WAITING` or `_RETURNING`, in their order.
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, objective, *rest = rest
-    time_limit_seconds, on_time_limit, *rest = rest
+    time_limit_seconds, on_time_limit, gpu_models, *rest = rest
     owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid, batch = rest
     return Waiting(
         job_id,
@@ -387,6 +387,7 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
             Objective(objective or Objective.RESPONSE),
             time_limit_seconds,
             OnTimeLimit(on_time_limit or OnTimeLimit.STOP),
+            _ids(gpu_models),
         ),
         owner_uid,
         eligible_at_seconds,

@@ -109,6 +109,9 @@ class Request(Struct, frozen=True):
 
     on_time_limit: OnTimeLimit = OnTimeLimit.STOP
 
+    gpu_models: tuple[str, ...] = ()
+    """Parts of the names of GPUs on which it may run, in any case; empty for any GPU."""
+
     @property
     def has_chosen_size(self) -> bool:
         """Whether its size is pgpu's choice now: a resize by hand makes it the user's."""

@@ -109,6 +109,8 @@ def check_request(request: Request) -> None:
                 hint="leave --gpus 0 out, or --memory and all other options about GPUs",
             )
         return
+    if not all(model.strip() and is_text(model) for model in request.gpu_models):
+        raise RequestError("--gpu-model names no model", hint="write it like --gpu-model A100")
     is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
     if not is_amount or request.gpu_count < 0:
         raise RequestError("a request is for at least one byte on at least one GPU, or for no GPU")

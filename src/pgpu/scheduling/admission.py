@@ -397,7 +397,7 @@ class _Round:
         if self.start_rule:
             self.start_rule.take(self._held[-1])
         self._note_free()
-        self._may_move = self._may_move and candidate.gpu_uuid is None
+        self._may_move = self._may_move and candidate.gpu_uuid is None and not candidate.request.gpu_models
         self._allowances.note_grant(candidate, self._held[-1])
         is_late = candidate.job_id in self.order.late_ids
         self._clocks.note_grant(candidate, is_late=is_late)

@@ -75,7 +75,7 @@ class Candidate(Struct, frozen=True):
 
     def can_use(self, gpu: Gpu) -> bool:
         """Whether the job can run on a GPU at all, regardless of what is free there."""
-        return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request.gpu_count)
+        return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request)
 
     def end_seconds(self, now_seconds: float) -> float:
         """Return when it is expected to end if it starts now; infinity without history."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.structs import Struct, replace
-from pgpu.units import MIB, format_memory
+from pgpu.units import MIB, format_memory, quoted
 
 # MPS clients per GPU; a further one is refused by the MPS server. Source: NVIDIA, "Multi-Process Service", limits.
 MOST_MPS_CLIENTS = 48
@@ -174,9 +174,15 @@ def has_compute(free_compute: float, share: float) -> bool:
     return share <= free_compute + _ROUNDING
 
 
-def usable(gpu: Gpu, gpu_count: int) -> bool:
-    """Whether a job on `gpu_count` GPUs can use this one. Source: MIG User Guide: a process sees one instance at most."""
-    return gpu_count == 1 or not gpu.is_instance
+def usable(gpu: Gpu, request: Request) -> bool:
+    """Whether a job may run on this GPU at all. Source: MIG User Guide: a process sees one instance at most."""
+    is_accepted = not request.gpu_models or any(model.casefold() in gpu.name.casefold() for model in request.gpu_models)
+    return is_accepted and (request.gpu_count == 1 or not gpu.is_instance)
+
+
+def format_models(request: Request) -> str:
+    """Format the models that a job names: `'A100' or 'H100'`."""
+    return " or ".join(map(quoted, request.gpu_models))
 
 
 def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom) -> None:
@@ -185,8 +191,14 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
     Raises:
         RequestError: It can never be granted; `.nearest_bytes` is the largest that could, None if there are too few GPUs.
     """
-    candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
+    candidates = [gpu for gpu in gpus if usable(gpu, request)]
     count = len(candidates)
+    if request.gpu_count > count and request.gpu_models:
+        asked = "1 GPU was" if request.gpu_count == 1 else f"{request.gpu_count} GPUs were"
+        raise RequestError(
+            f"{asked} asked for of {format_models(request)}, and there {'is 1' if count == 1 else f'are {count}'}",
+            hint=f"the GPUs here are {', '.join(sorted({gpu.name for gpu in gpus}))}",
+        )
     if request.gpu_count > count:
         has_instances = len(gpus) > count
         raise RequestError(

@@ -16,6 +16,7 @@ from pgpu.scheduling.capacity import (
     MOST_MPS_CLIENTS_FROM_BLACKWELL,
     GpuRoom,
     Tenancy,
+    format_models,
     has_compute,
     most_clients,
     supports_mode,
@@ -168,7 +169,8 @@ def explain_memory(
         closed_gpus: Number of further GPUs that are closed to new jobs.
     """
     where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
-    known = [room for room in rooms if usable(room.gpu, request.gpu_count)]
+    where += f" of {format_models(request)}" if request.gpu_models else ""
+    known = [room for room in rooms if usable(room.gpu, request)]
     if not known:
         free = "no GPU answers"
     elif request.gpu_count > 1:
@@ -342,7 +344,8 @@ def places_with_one_more(
         The GPU of each job that may move, by its id; None if no solution was found.
     """
     request = candidate.request
-    if request.gpu_count != 1 or request.compute_share or candidate.mode is not SharingMode.TIME_SLICE:
+    is_special = request.gpu_count != 1 or request.compute_share or request.gpu_models
+    if is_special or candidate.mode is not SharingMode.TIME_SLICE:
         return None
     free, wanted = dict(free_bytes), {"": request.memory_bytes}
     for held in granted:

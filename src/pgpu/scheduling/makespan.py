@@ -92,7 +92,9 @@ def plan_waiting(
     jobs = [
         known.waiting_job(candidate)
         for candidate in queue
-        if candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
+        if candidate.request.gpu_count == 1
+        and not candidate.request.gpu_models
+        and candidate.mode is SharingMode.TIME_SLICE
     ]
     jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
     jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)

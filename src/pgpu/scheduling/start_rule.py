@@ -154,7 +154,7 @@ def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
     """Whether a job that fits may wait for a less busy GPU at all.
 
     Not with the objective `soonest`; if it has waited for long enough; if its wait is limited, since its memory may be gone at
-    the end of it; if it returns to its GPU or may suspend others; if it shares its GPU in another way than in equal time slices,
+    the end of it; if it returns to its GPU, names models of GPUs or may suspend others; if it shares its GPU in another way than in equal time slices,
     of memory that stays, or under MPS outside of batches with a profile; nor if it belongs to no batch and is urgent or short,
     or its length is not known, or neither its demand nor a profile.
     """
@@ -167,6 +167,7 @@ def may_be_held(candidate: Candidate, now_seconds: float) -> bool:
     is_over = now_seconds >= hold_end_seconds(candidate)
     if is_over or (candidate.batch is None and (is_urgent or not (is_known and is_long))):
         return False
+    is_bound = is_bound or bool(request.gpu_models)
     is_special = request.gpu_count != 1 or request.compute_share or request.preempts or request.oversubscribes
     if is_bound or is_special:
         return False

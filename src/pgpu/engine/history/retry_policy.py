@@ -129,7 +129,7 @@ class EndedRun(Struct, frozen=True):
         slice_bytes = max(self.observed.refused_at_bytes, job.request.memory_bytes)
         if not self.gpus:
             return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: its GPUs could not be read"
-        most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
+        most = self.history.most(view, job.owner_uid, self.gpus, job.request)
         if job.request.has_chosen_size:
             found = self._with_attempted(view, job, most)
             if found is not None:

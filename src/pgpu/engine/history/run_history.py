@@ -103,8 +103,8 @@ class RunHistory:
         """Return a request with `--memory auto` with the size that its history suggests; any other request with its own size."""
         if not request.is_estimated:
             return replace(request, basis=None)  # only pgpu itself sets a basis
-        most = self.most(view, owner_uid, gpus, request.gpu_count).memory_bytes
-        names = history_names(gpus) if signature else ()
+        most = self.most(view, owner_uid, gpus, request).memory_bytes
+        names = history_names([gpu for gpu in gpus if usable(gpu, request)]) if signature else ()
         estimates = [self.estimate(view, signature, owner_uid, name) for name in names]
         found = max(estimates, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
         # Of an unknown size it gets all that is free where it starts, and no less than half of a GPU where it could not grow.
@@ -191,9 +191,10 @@ class RunHistory:
         """Estimate the memory of a call on one model of GPU."""
         return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
 
-    def most(self, view: LedgerView, owner_uid: int, gpus: Sequence[Gpu], gpu_count: int) -> LargestSlice:
-        """Return the largest slice that so many GPUs, and the user's quota, could ever grant."""
-        sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
+    def most(self, view: LedgerView, owner_uid: int, gpus: Sequence[Gpu], request: Request) -> LargestSlice:
+        """Return the largest slice that the GPUs on which a job may run, and the user's quota, could ever grant."""
+        gpu_count = request.gpu_count
+        sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, request)]
         most_bytes = sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
         quota_bytes = view.quotas().get(owner_uid, NO_QUOTA).memory_bytes
         if quota_bytes is None or quota_bytes // gpu_count >= most_bytes:
@@ -234,7 +235,7 @@ def _update_size(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int
     if request.basis == Basis.UNKNOWN:
         memory_bytes = max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, entitled_bytes))
     else:
-        capacities = [room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)]
+        capacities = [room.capacity_bytes for room in rooms if usable(room.gpu, request)]
         all_bytes = sorted(capacities, reverse=True)[request.gpu_count - 1 : request.gpu_count] or [0]
         memory_bytes = max(request.memory_bytes, min(all_bytes[0], entitled_bytes))
     # The same object where nothing changes: rounds recognise unchanged jobs by identity.

@@ -338,7 +338,7 @@ def _refuse_overtaking(
     most_bytes = gpu.memory_bytes - headroom.of(gpu)
     for entry in queue:
         request = entry.job.request
-        is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request.gpu_count)
+        is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request)
         waits = entry.job.state is JobState.WAITING
         if entry.job.wanted_at_seconds is not None and entry.job.lease is not None:
             # A parked job waits for its own GPU alone.
