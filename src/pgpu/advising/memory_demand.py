@@ -2,21 +2,16 @@
 
 Runs are compared by signature: one readable line such as `train.py@3f9a12cd python --epochs 5 --batch-size 32 --data *`, of
 which the first word names the program and the rest how it was called, without paths. Three runs of the same signature give an
-estimate. Otherwise runs of the same call with other numbers do (its family: every number taken out), if exactly one number
-decides the peak:
+estimate. Otherwise runs of the same call with other numbers do (its family: every number taken out), by a law of up to three
+terms (`memory_law`) and the peaks of the runs that are nearest on it; otherwise runs of the program with as many numbers, in
+the same way. Without any of these the size is unknown.
 
-- between two numbers seen, the peak of the larger neighbour counts;
-- past the largest, a straight line through the last two, times a factor, up to twice that number, and never more than in
-  proportion, since the constant part does not grow;
-- no estimate if over the last doubling the peak grew by little, or by more than a line with a constant part can.
+An estimate is what 85 % of runs need, with a small margin: slices grow where there is room, and memory that is reserved for
+rare peaks would be idle in all other runs. A new family starts slowly, since the runs of a burst are all wrong together.
+Runs of a program that sizes itself by what is free show no need; it gets the smallest slice in which one succeeded.
 
-Without an estimate the job gets a conservative slice and is measured. An estimate alone cannot rule out running out of memory;
-the enforced slice and `--retry-oom` remain.
-
-The factor is the conformal upper quantile of (peak / line) at 0.75 %, fitted on half of the vision models of GPUMemNet's
-measurements (itu-rad, CC-BY-4.0); `benchmarks.demand` fits it again and scores the other half.
-
-Sources: P2 for greed; split conformal prediction (Papadopoulos et al., 2002); the margins and the three runs are pgpu's own choice.
+Sources: P2 for greed; the rules and their constants were chosen by simulation (decision 0084, `benchmarks.chosen_sizes`), and
+`benchmarks.demand` scores them on GPUMemNet's measurements (itu-rad, CC-BY-4.0) of models that nothing was fitted on.
 """
 
 import math
@@ -25,9 +20,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 
+from pgpu.advising.memory_law import MemoryLaw, Point, fit_law
 from pgpu.digests import sha256
 from pgpu.model import Run
-from pgpu.structs import Struct, field
+from pgpu.structs import Struct
 from pgpu.units import MIB
 
 # Replaces a path in a signature: outputs and data sets move, the program stays.
@@ -81,7 +77,7 @@ def program_of(signature: str) -> str:
     return signature.partition(" ")[0]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def family_of(signature: str) -> Family:
     """Split the numbers from the text of a signature; the program's name keeps its digits."""
     program, space, rest = signature.partition(" ")
@@ -111,125 +107,17 @@ def _digest(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
-# The numbers of a call, and the peak of one run of it in bytes.
-Point = tuple[tuple[float, ...], int]
-
-
-class GrowthRules(Struct, frozen=True):
-    """Conditions under which the peak is extrapolated along a line."""
-
-    factor: float = 1.17
-    """Times the line; see above. The two halves of the models give 1.152 and 1.198, all together 1.163."""
-
-    least_growth: float = 1.2
-    """Peak over the peak at half the number: below this, something other than the number decides."""
-
-    most_growth: float = 1.9
-    """Above this it is no line: with a constant part, growth over a doubling is below 2."""
-
-    farthest: float = 2.0
-    """Extrapolation ends at this multiple of the largest number seen."""
-
-    neighbour_margin: float = 1.10
-    """Times the peak of the neighbours, between numbers that were seen: peaks are not monotone."""
-
-    agreement: float = 1.05
-    """Peaks within this ratio count as equal."""
-
-    values_without_effect: int = 5
-    """A number that took this many values with equal peaks has no effect."""
-
-
-def estimate_growth_bytes(
-    numbers: tuple[float, ...], points: Sequence[Point], rules: GrowthRules | None = None
-) -> int | None:
-    """Estimate the peak of a call from calls with other numbers, margins included.
-
-    Args:
-        numbers: Of the call.
-        points: Of calls that differ from it in numbers at most.
-        rules: How careful to be.
-
-    Returns:
-        None if the points allow no estimate.
-    """
-    rules = rules or GrowthRules()
-    varying = [at for at in range(len(numbers)) if len({each[at] for each, _ in points}) > 1]
-    fixed = [at for at in range(len(numbers)) if at not in varying]
-    if not points or any(points[0][0][at] != numbers[at] for at in fixed):
-        return None
-    if varying and _are_equal([peak for _, peak in points], rules):
-        return _common_peak(numbers, points, varying, rules)
-    deciding = [at for at in varying if _decides_peak(at, points, rules)]
-    if len(deciding) != 1:
-        return None
-    peaks: dict[float, int] = {}
-    for seen, peak in points:
-        number = seen[deciding[0]]
-        peaks[number] = max(peak, peaks.get(number, 0))
-    return at_number(numbers[deciding[0]], peaks, rules)
-
-
-def at_number(number: float, peaks: dict[float, int], rules: GrowthRules | None = None) -> int | None:
-    """Estimate the peak at one number from the peaks at others; None if they allow no estimate."""
-    rules = rules or GrowthRules()
-    below = [known for known in sorted(peaks) if known <= number]
-    above = [known for known in sorted(peaks) if known >= number]
-    if above and below:
-        return int(max(peaks[below[-1]], peaks[above[0]]) * rules.neighbour_margin)
-    if above or len(below) < 2:  # noqa: PLR2004 - a line takes two points
-        return None
-    last, before = below[-1], below[-2]
-    is_believed = rules.least_growth <= last_growth(last, before, peaks) < rules.most_growth
-    if number > rules.farthest * last or not is_believed:
-        return None
-    in_proportion = peaks[last] * number / last
-    return int(min(rules.factor * line_bytes(number, last, before, peaks), in_proportion))
-
-
-def line_bytes(number: float, last: float, before: float, peaks: dict[float, int]) -> float:
-    """Return the straight line through the peaks at `before` and `last`, at `number`."""
-    slope = (peaks[last] - peaks[before]) / (last - before)
-    return peaks[last] + slope * (number - last)
-
-
-def last_growth(last: float, before: float, peaks: dict[float, int]) -> float:
-    """Return the growth of the peak over the last doubling of the number, along the line."""
-    half_bytes = line_bytes(last / 2, last, before, peaks)
-    return peaks[last] / half_bytes if half_bytes > 0 else float("inf")
-
-
-def _common_peak(
-    numbers: tuple[float, ...], points: Sequence[Point], varying: Sequence[int], rules: GrowthRules
-) -> int | None:
-    # No estimate if few values of a number were seen, all on one side of that of the call.
-    for at in varying:
-        seen = {each[at] for each, _ in points}
-        if len(seen) < rules.values_without_effect and not min(seen) <= numbers[at] <= max(seen):
-            return None
-    return int(max(peak for _, peak in points) * rules.neighbour_margin)
-
-
-def _decides_peak(at: int, points: Sequence[Point], rules: GrowthRules) -> bool:
-    """Whether calls that are equal in this number have equal peaks, whatever their other numbers are."""
-    groups: dict[float, list[int]] = {}
-    for numbers, peak in points:
-        groups.setdefault(numbers[at], []).append(peak)
-    return all(_are_equal(peaks, rules) for peaks in groups.values())
-
-
-def _are_equal(peaks: Sequence[int], rules: GrowthRules) -> bool:
-    return max(peaks) <= rules.agreement * min(peaks)
-
-
 class Basis(StrEnum):
     """What an estimate is based on."""
 
     HISTORY = "history"
     """Earlier runs of the same call."""
 
-    GROWTH = "growth"
+    FAMILY = "family"
     """Earlier runs with other numbers."""
+
+    PROGRAM = "program"
+    """Earlier runs of other calls of the program."""
 
     SUFFICED = "sufficed"
     """A slice in which a program that takes all memory it sees succeeded."""
@@ -251,19 +139,32 @@ class DemandRules(Struct, frozen=True):
     """Margins and thresholds of estimates."""
 
     least_runs: int = 3
-    """Runs of the same call that are needed for an estimate."""
+    """Runs of the same call that give an estimate by themselves."""
 
-    quantile: float = 0.99
-    """Quantile of the peaks that is reserved."""
+    quantile: float = 0.85
+    """Share of runs that an estimate suffices for."""
 
     margin: float = 1.05
-    """Factor on the quantile: allocators fragment a little differently from run to run."""
+    """Factor on it: allocators fragment a little differently from run to run."""
+
+    newest_of_call: int = 20
+    newest_of_family: int = 60
+    """Older runs are ignored: programs change."""
+
+    nearest: int = 10
+    """Runs of a family whose peaks over the law count for a call: those where the law is nearest."""
+
+    beyond: float = 1.17
+    """Factor on the law above every call seen: 0.75 % of GPUMemNet's peaks lie above a straight line by more."""
 
     margin_bytes: int = 256 * MIB
-    """Added to it: for libraries that are loaded only in some runs."""
+    """Added to a size that a user is advised to declare: for libraries that are loaded only in some runs."""
 
     greed_share: float = 0.90
     """A slice that cannot grow keeps its size if its job held this share of it: that may be what it saw, and not what it needs (P2)."""
+
+    greed_factor: float = 2.0
+    """A run that seems to size itself counts up to this multiple of the largest peak of its family's runs that do not."""
 
     retry_factor: float = 1.5
     """Growth of a slice that was too small."""
@@ -271,10 +172,9 @@ class DemandRules(Struct, frozen=True):
     informative_seconds: float = 60.0
     """The peak of a run that failed is used only if it lasted this long."""
 
-    most_runs: int = 100
-    """Older runs are ignored: programs change."""
 
-    growth: GrowthRules = field(default_factory=GrowthRules)
+# With fewer runs an estimate has a factor for what they may not show, which a job that holds less need not keep.
+_SURE_RUNS = 3
 
 
 class Estimate(Struct, frozen=True):
@@ -287,6 +187,12 @@ class Estimate(Struct, frozen=True):
     runs: int
     """Number of runs it is based on."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """What a job keeps although it holds less; 0 after fewer than three runs, and because of other families of its program."""
+        is_sure = self.basis in {Basis.HISTORY, Basis.FAMILY} and self.runs >= _SURE_RUNS
+        return self.memory_bytes if is_sure and self.memory_bytes is not None else 0
+
 
 UNKNOWN = Estimate(None, Basis.UNKNOWN, 0)
 
@@ -294,7 +200,8 @@ UNKNOWN = Estimate(None, Basis.UNKNOWN, 0)
 def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = None) -> Estimate:
     """Estimate how much a job of this signature should reserve.
 
-    Pure: the same arguments always give the same result. It is never less than a slice in which a run of the same call failed.
+    Pure: the same arguments always give the same result. It is above every amount that a run of the same call was refused since
+    the last one that succeeded.
 
     Args:
         signature: As `signature_of` returns it.
@@ -302,18 +209,56 @@ def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = No
         rules: How careful to be.
     """
     rules = rules or DemandRules()
-    same = [run for run in runs if run.signature == signature][-rules.most_runs :]
-    peaks = sorted(run.peak_bytes for run in same if _is_informative(run, rules))
+    same = [run for run in runs if run.signature == signature]
+    mine, told = family_of(signature), _informative_runs(runs, rules)
+    peaks = [_need_bytes(run) for run, _ in told if run.signature == signature][-rules.newest_of_call :]
+    alike = [
+        (family.text == mine.text, (family.numbers, _need_bytes(run)))
+        for run, family in told
+        if len(family.numbers) == len(mine.numbers)
+    ]
+    of_program = tuple(point for _, point in alike)[-rules.newest_of_family :]
+    of_family = tuple(point for is_mine, point in alike if is_mine)[-rules.newest_of_family :]
+    slices = [run.slice_bytes for run in same if run.exit_code == 0 and run.sizes_itself]
     if len(peaks) >= rules.least_runs:
-        peak = peaks[math.ceil(rules.quantile * len(peaks)) - 1]
-        found = Estimate(right_size_bytes(peak, rules), Basis.HISTORY, len(peaks))
+        found = Estimate(math.ceil(rules.margin * _quantile(peaks, rules.quantile)), Basis.HISTORY, len(peaks))
+    elif of_family:
+        # One run shows how large the calls of a family are, and other families of the program how peaks follow from numbers.
+        law = fit_law(of_family if len(of_family) > 1 else of_program)
+        found = Estimate(_estimate_by_law(law, mine.numbers, of_family, peaks, rules), Basis.FAMILY, len(of_family))
+    elif of_program:
+        law = fit_law(of_program)
+        found = Estimate(_estimate_by_law(law, mine.numbers, of_program, (), rules), Basis.PROGRAM, len(of_program))
+    elif slices:
+        found = Estimate(min(slices), Basis.SUFFICED, len(slices))
     else:
-        found = _estimate_from_family(signature, runs, rules)
-    if found.memory_bytes is None:
-        # The smallest slice in which a program that takes all memory succeeded. Its peak never enlarges a request.
-        slices = [run.slice_bytes for run in same if run.exit_code == 0 and run.sizes_itself]
-        found = Estimate(min(slices), Basis.SUFFICED, len(slices)) if slices else UNKNOWN
+        found = UNKNOWN
     return _raise_above_failures(found, same, rules)
+
+
+def count_ended(family: str, runs: Sequence[Run], rules: DemandRules | None = None) -> int:
+    """Return how many runs of a family ended otherwise than at their own limit, and not at their beginning.
+
+    Args:
+        family: Its text.
+        runs: Of its program.
+        rules: What is a beginning.
+    """
+    least_seconds = (rules or DemandRules()).informative_seconds
+    ended = [
+        run for run in runs if run.exit_code == 0 or (run.duration_seconds >= least_seconds and not was_too_small(run))
+    ]
+    return sum(family_of(run.signature).text == family for run in ended)
+
+
+def most_at_once(ended: int) -> int | None:
+    """Return how many jobs of a family may run at once after so many runs of it have ended; None for any number."""
+    return None if ended >= _RUNS_UNTIL_KNOWN else _FIRST_AT_ONCE * (1 + 2 * ended)
+
+
+# After so many ends as many jobs of a family start as fit; before, so many at once, and twice as many more for each end.
+_RUNS_UNTIL_KNOWN = 6
+_FIRST_AT_ONCE = 4
 
 
 def was_too_small(run: Run) -> bool:
@@ -358,24 +303,57 @@ def shrunk_bytes(
     return fit_bytes if fit_bytes < slice_bytes else None
 
 
-def _estimate_from_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> Estimate:
-    mine = family_of(signature)
-    points = []
-    for run in runs:
-        family = family_of(run.signature)
-        if family.text == mine.text and _is_informative(run, rules):
-            points.append((family.numbers, run.peak_bytes))
-    points = points[-rules.most_runs :]
-    memory_bytes = estimate_growth_bytes(mine.numbers, points, rules.growth)
-    return UNKNOWN if memory_bytes is None else Estimate(memory_bytes, Basis.GROWTH, len(points))
+def _estimate_by_law(
+    law: MemoryLaw, numbers: tuple[float, ...], points: Sequence[Point], peaks: Sequence[int], rules: DemandRules
+) -> int:
+    """Estimate the peak of a call by a law and by what runs held over it.
+
+    Args:
+        law: Of its family or its program.
+        numbers: Of the call.
+        points: Of the runs, oldest first.
+        peaks: Of runs of this very call: too few for an estimate, and none of them above it.
+        rules: How careful to be.
+    """
+    expected = law.at(numbers)
+    known = [(law.at(each), peak) for each, peak in reversed(points)]
+    # The newest first where the law is the same.
+    nearest = sorted(known, key=lambda each: abs(each[0] - expected))[: rules.nearest]
+    ratio = _quantile([peak / at for at, peak in nearest if at > 0] or [1.0], rules.quantile)
+    memory_bytes = expected * ratio * rules.margin * (1.0 if peaks and len(points) > 1 else _caution(len(points)))
+    if expected > _SAME_LAW * max(at for at, _ in known):
+        memory_bytes = max(memory_bytes, rules.beyond * expected)
+    return math.ceil(max(memory_bytes, *peaks, 1))
+
+
+# Above this multiple of all that was seen a value of the law is beyond it.
+_SAME_LAW = 1.02
+
+
+def _caution(runs: int) -> float:
+    """Return the factor on what few runs show: 1.54 for one, 1.24 for two, 1 from ten on."""
+    return 1.0 + max(0.0, 0.6 / runs - 0.06)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest of the values that at least this share of them does not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def _need_bytes(run: Run) -> int:
+    """Return what a run needed: its peak, or what it would have held if its limit had not refused it."""
+    return max(run.peak_bytes, run.attempted_bytes) if was_too_small(run) else run.peak_bytes
 
 
 def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRules) -> Estimate:
-    # Above every slice that was too small since the last run that succeeded.
+    # Above all that was too small since the last run that succeeded.
     floor_bytes = 0
     for run in reversed(same):
         if was_too_small(run):
-            floor_bytes = max(floor_bytes, retry_bytes(run.refused_at_bytes or run.slice_bytes, 0, rules))
+            least_bytes = math.ceil(1.1 * run.attempted_bytes)
+            floor_bytes = max(
+                floor_bytes, least_bytes or retry_bytes(run.refused_at_bytes or run.slice_bytes, 0, rules)
+            )
         elif run.exit_code == 0:
             break
     if found.memory_bytes is None or floor_bytes <= found.memory_bytes:
@@ -383,7 +361,22 @@ def _raise_above_failures(found: Estimate, same: Sequence[Run], rules: DemandRul
     return Estimate(floor_bytes, found.basis, found.runs)
 
 
-def _is_informative(run: Run, rules: DemandRules) -> bool:
-    """Whether the peak of a run is its need: it used a GPU, was not cut short, and did not take all memory it saw."""
-    is_whole = run.exit_code == 0 or run.duration_seconds >= rules.informative_seconds
-    return run.peak_bytes > 0 and is_whole and not run.sizes_itself
+def _informative_runs(runs: Sequence[Run], rules: DemandRules) -> list[tuple[Run, Family]]:
+    """Return the runs whose peak is their need, with their families.
+
+    They used a GPU, were cut short by nothing but their own limit, and did not size themselves. A program that asks how much is free takes most of a slice that was learnt for it, too. So a run that seems to size itself
+    counts if it held little more than those of its family that do not: what a program takes of all that it sees scales with that.
+    """
+    found: list[tuple[Run, Family]] = []
+    largest: dict[str, int] = {}
+    for run in runs:
+        if was_too_small(run):
+            is_whole = run.attempted_bytes > 0
+        else:
+            is_whole = run.exit_code == 0 or run.duration_seconds >= rules.informative_seconds
+        family = family_of(run.signature)
+        most = largest.get(family.text, 0)
+        if is_whole and run.peak_bytes > 0 and not (run.sizes_itself and run.peak_bytes > rules.greed_factor * most):
+            found.append((run, family))
+            largest[family.text] = max(most, run.peak_bytes)
+    return found

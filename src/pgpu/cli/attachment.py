@@ -26,7 +26,8 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 _ESTIMATES = {
     "history": "from the peaks of its earlier runs",
-    "growth": "from earlier runs with other numbers",
+    "family": "from earlier runs, some with other numbers",
+    "program": "from other calls of its program",
     "sufficed": "the slice of an earlier run that ended well",
 }
 """How the size of a job was chosen, by the basis of its request."""

@@ -55,7 +55,8 @@ _USAGE_ONE_LINE = {
 
 _BASES = {
     Basis.HISTORY: "history",
-    Basis.GROWTH: "growth with a number",
+    Basis.FAMILY: "calls that differ in numbers",
+    Basis.PROGRAM: "other calls of the program",
     Basis.SUFFICED: "it sufficed before",
     Basis.UNKNOWN: "unknown: measured when it runs",
 }

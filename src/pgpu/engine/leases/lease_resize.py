@@ -410,7 +410,7 @@ class Autoshrink:
                 estimates = [
                     self._context.learning.estimate(view, job.signature, job.owner_uid, name) for name in names
                 ]
-                known_bytes = max((each.memory_bytes or 0 for each in estimates), default=0)
+                known_bytes = max((each.kept_bytes for each in estimates), default=0)
                 runs = min((each.runs for each in estimates), default=0)
                 fit_bytes = slice_growth.shrunk_bytes(self._slice_bytes, self._peak_bytes, known_bytes, runs)
             else:
