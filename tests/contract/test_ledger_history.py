@@ -48,6 +48,23 @@ def test_demands_are_of_runs_that_ended_well_and_were_measured(ledger: Ledger) -
         assert learning.demands == {MINE: 0.375}
 
 
+def test_a_family_is_new_until_six_runs_of_it_have_ended(ledger: Ledger) -> None:
+    family, learning = ("train.py@0a1b2c3d --epochs #", 1000), RunHistory(None, Headroom())
+
+    def most() -> object:
+        with ledger.view() as view:
+            return learning.most_of_families(view, {family}, (GPU,))
+
+    first = most()
+    assert first == {family: 4}
+    remember(ledger, replace(RUN, owner_uid=1001), replace(RUN, exit_code=1), replace(RUN, gpu_name="H100"))
+    assert most() is first, "rounds recognise what has not changed by identity"
+    remember(ledger, RUN, replace(RUN, signature="train.py@0a1b2c3d --epochs 7"))
+    assert most() == {family: 20}
+    remember(ledger, *[RUN] * 4)
+    assert most() == {}
+
+
 def test_every_call_of_one_program_is_found_and_no_other_program_s(ledger: Ledger) -> None:
     other_call = replace(RUN, signature="train.py@0a1b2c3d")
     remember(ledger, RUN, other_call, replace(RUN, signature="train.py@0a1b2c3dx --epochs 5"))

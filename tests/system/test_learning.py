@@ -84,7 +84,11 @@ def run_p2(place: Place) -> Any:
     done = place.run("run", "--memory", "auto", "--", "python", "p2.py")
     assert done.returncode == 0, done.stderr
     job = place.json("ps", "--all")["jobs"][-1]
-    said = {"unknown": "is unknown: it gets", "history": "from the peaks of its earlier runs"}
+    said = {
+        "unknown": "is unknown: it gets",
+        "family": "from earlier runs, some",
+        "history": "from the peaks of its earlier runs",
+    }
     assert said[job["request"]["basis"]] in done.stderr
     return job
 
@@ -93,8 +97,10 @@ def test_p2_s_job_unchanged_reserves_what_it_uses_by_its_fourth_run_and_as_many_
     place: Place, eventually: Eventually
 ) -> None:
     first = [run_p2(place) for _ in range(3)]
-    assert [job["request"]["basis"] for job in first] == ["unknown"] * 3
-    assert all(job["request"]["memory_bytes"] > 22 * GIB for job in first), "nobody knew, and the GPU was free"
+    assert [job["request"]["basis"] for job in first] == ["unknown", "family", "family"]
+    sizes = [job["request"]["memory_bytes"] for job in first]
+    assert sizes[0] > 22 * GIB, "nobody knew, and the GPU was free"
+    assert P2_USES_BYTES < sizes[2] < sizes[1] < 1.7 * P2_USES_BYTES
     fourth = run_p2(place)
     assert fourth["request"]["basis"] == "history"
     assert fourth["request"]["memory_bytes"] <= 1.3 * P2_USES_BYTES
@@ -162,6 +168,15 @@ def test_a_job_of_unknown_size_shrinks_to_what_it_holds_once_it_is_stable(place:
     held.close()
     eventually(lambda: not place.json("ps")["jobs"])
     assert [place.job(name)["exit_code"] for name in ("unknown", "beside")] == [0, 0]
+
+
+def test_of_a_new_family_four_jobs_run_at_once_until_one_of_it_has_ended(place: Place, eventually: Eventually) -> None:
+    with held_back(place):
+        place.run("submit", "--array", "0-5", "--", "python", "hold.py", "100")
+        eventually(lambda: [job["state"] for job in place.json("ps")["jobs"]].count("running") == 4)
+        assert [each["rule"] for each in place.json("queue")["queue"]] == ["family", "family"]
+    eventually(lambda: not place.json("ps")["jobs"])
+    assert [job["exit_code"] for job in place.json("ps", "--all")["jobs"]] == [0] * 6
 
 
 def test_a_size_that_somebody_said_meanwhile_is_not_estimated_any_more(place: Place, eventually: Eventually) -> None:

@@ -46,12 +46,17 @@ from pgpu.scheduling.reservations import (
     renew_reservation,
     reserve,
 )
+from pgpu.scheduling.slow_start import split_new_families
 from pgpu.scheduling.start_rule import StartRule, may_be_held
 from pgpu.scheduling.virtual_clocks import Machine, UserClocks
 from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
 _CAUSES = {limit: cause for cause, limit in _LIMITS.items()}
+_REASONS = {
+    Cause.CROWD: "waits for another job without a GPU to end: as many run as may",
+    Cause.PLAN: "waits its turn: its batch ends sooner if it starts later",
+}
 
 
 def admit(
@@ -90,9 +95,11 @@ def admit(
     quotas, rules = quotas or {}, rules or OrderRules()
     allowances = QuotaUsage(held, quotas, rules, now_seconds)
     line, rest = split_queue(queue)
+    users = {each.owner_uid for each in line}
+    line, of_new_families = split_new_families(line, held, len(rooms), now_seconds)
     clocks = UserClocks(
         precedence.time,
-        {each.owner_uid for each in line},
+        users,
         held,
         machine_of(rooms),
         quotas=quotas,
@@ -103,6 +110,8 @@ def admit(
     round_.closed_gpus = closed_gpus
     round_.start_rule = StartRule(rooms, () if round_.planned else line, held, now_seconds, predict)
     round_.decide(line, precedence.reservation)
+    for candidate in of_new_families:
+        round_.keep_of_family(candidate)
     without_gpu = admit_without_gpu(rest, held, quotas, allowances, now_seconds, most_at_once=most_without_gpu)
     return Admission(
         (*round_.grants, *without_gpu.grants),
@@ -112,7 +121,7 @@ def admit(
         clocks.after(round_.active_users(), has_late=bool(round_.order.late_ids)),
         clocks.turns,
         round_.order.late_ids,
-        holds_back=round_.start_rule.has_held_back,
+        holds_back=round_.start_rule.has_held_back or bool(of_new_families),
     )
 
 
@@ -190,11 +199,11 @@ class _Round:
                 self.consider(candidate)
 
     def active_users(self) -> set[int]:
-        """Return the UIDs of the users of which a job waits for other jobs, and not for its owner's own quota."""
+        """Return the UIDs of the users of which a job waits for other jobs, and not for its owner's quota or own family."""
         found: set[int] = set()
         hostable: dict[tuple[Request, str | None], bool] = {}  # the jobs of an array share one request
         for candidate, cause in self.waits:
-            if candidate.owner_uid in found or cause in _LIMITS:
+            if candidate.owner_uid in found or cause in _LIMITS or cause is Cause.FAMILY:
                 continue
             key = candidate.request, candidate.gpu_uuid
             if key not in hostable:
@@ -217,6 +226,13 @@ class _Round:
         else:
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
+    def keep_of_family(self, candidate: Candidate) -> None:
+        """Add a candidate of a new family to those that wait or have expired; nothing is reserved for it."""
+        if self._is_expired(candidate):
+            self.expired.append(candidate.job_id)
+        else:
+            self.waits.append((candidate, Cause.FAMILY))
+
     def _keep_quota(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
         # Not for a job that waits for GPUs: other jobs of its owner may use those that it cannot.
         is_unreserved = self._allowances.has_unreserved(candidate.owner_uid)
@@ -233,10 +249,11 @@ class _Round:
         """Format why a candidate waits, with the figures of the end of the round."""
         if cause in _LIMITS:
             return self._allowances.explain(candidate, _LIMITS[cause])
-        if cause is Cause.CROWD:
-            return "waits for another job without a GPU to end: as many run as may"
-        if cause is Cause.PLAN:
-            return "waits its turn: its batch ends sooner if it starts later"
+        if cause is Cause.FAMILY:
+            count = max(candidate.most_of_family or 0, len(self._rooms))
+            return f"waits for a job of its family to end: {count} at once run until more of it have ended"
+        if cause in _REASONS:
+            return _REASONS[cause]
         if cause in {Cause.WAVE, Cause.BUSY}:
             return self.start_rule.explain(candidate)
         if cause is Cause.TURN:
@@ -501,5 +518,6 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         uses_headroom=candidate.uses_headroom,
         usual_demand=candidate.usual_demand,
         profiled=candidate.profiled,
+        family=candidate.family,
         grows=candidate.grows,
     )

@@ -21,6 +21,10 @@ ProfiledCall = tuple[str, int]
 PredictSlowdowns = Callable[[str, Sequence[ProfiledCall]], Sequence[float] | None]
 
 
+# Text of the family of a call (`advising.memory_demand`) and user.
+Family = tuple[str, int]
+
+
 def predict_nothing(_gpu_uuid: str, _calls: Sequence[ProfiledCall]) -> None:
     """Predict nothing; for rounds without profiles."""
 
@@ -57,6 +61,12 @@ class Candidate(Struct, frozen=True):
 
     profiled: ProfiledCall | None = None
     """Its program, if it runs under MPS and slowdowns beside others may be predicted from a profile; else None."""
+
+    family: Family | None = None
+    """Of its call, if pgpu chose its size; else None."""
+
+    most_of_family: int | None = None
+    """How many jobs of its family may run at once while few have ended (`slow_start`); None for any number."""
 
     @property
     def mode(self) -> SharingMode:
@@ -125,6 +135,9 @@ class Held(Struct, frozen=True):
     """As in a candidate."""
 
     profiled: ProfiledCall | None = None
+    """As in a candidate."""
+
+    family: Family | None = None
     """As in a candidate."""
 
     grows: bool = False
@@ -265,6 +278,9 @@ class Cause(Enum):
     QUOTA_TURN = "quota turn"
     """Its owner's quota has room, but it would delay another job of the same owner."""
 
+    FAMILY = "family"
+    """Its size is a guess from few runs, and as many jobs of its family run as may meanwhile."""
+
     CROWD = "crowd"
     """It needs no GPU, and the maximum number of such jobs is running."""
 
@@ -371,7 +387,7 @@ class Admission(Struct, frozen=True):
     """Ids of idle jobs that lose their leases; the grants already use their memory."""
 
     holds_back: bool = False
-    """Whether a job that fits waits for a less busy GPU, in which case what its GPU's jobs measure may let it start."""
+    """Whether a job waits for a less busy GPU, or for jobs of its new family: then time alone may let it start."""
 
     elsewhere: tuple[str, ...] = ()
     """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""

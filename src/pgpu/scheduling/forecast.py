@@ -422,6 +422,7 @@ class _Future:
                 uses_headroom=candidate.uses_headroom,
                 usual_demand=candidate.usual_demand,
                 profiled=candidate.profiled,
+                family=candidate.family,
                 grows=candidate.grows,
             )
             gpu_uuids = tuple(part.gpu_uuid for part in grant.slices)

@@ -264,7 +264,7 @@ class QueueReport(Struct, frozen=True):
     """With its current reason and expected start."""
 
     rule: str = ""
-    """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, crowd, dependency, begin,
+    """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, family, crowd, dependency, begin,
     held or fits."""
 
     is_start_known: bool = False

@@ -21,6 +21,7 @@ RULES = {
     "busy": "it fits, but jobs end earlier on average if it waits for a less busy GPU",
     "quota": "its owner's quota is used up",
     "quota turn": "its owner's quota has room, but is kept for another job of the same owner",
+    "family": "of a new family few jobs run at once, until the first runs show what it needs",
     "crowd": "only so many jobs without a GPU run at a time",
     "dependency": "it waits for other jobs, or for a place of its array",
     "begin": "it was submitted to start no earlier (--begin)",

@@ -7,6 +7,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import zip_longest
 
 from pgpu.advising.memory_demand import Basis
 from pgpu.engine.admission.auto_sharing import AutoSharing
@@ -14,7 +15,7 @@ from pgpu.engine.admission.dependencies import BEGIN, HELD, judge
 from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
 from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
-from pgpu.engine.history.run_history import RunHistory
+from pgpu.engine.history.run_history import RunHistory, family_of_job
 from pgpu.engine.settings import EngineSettings
 from pgpu.ledger import ALL_GPUS, Call, Entry, LedgerView, Waiting
 from pgpu.model import Job, JobState, Request, SharingMode, SharingWish, Slice
@@ -30,7 +31,7 @@ from pgpu.scheduling import (
     admit,
     has_compute,
 )
-from pgpu.scheduling.admission_round import PredictSlowdowns, predict_nothing
+from pgpu.scheduling.admission_round import Family, PredictSlowdowns, predict_nothing
 from pgpu.scheduling.capacity import host_bytes, mode_of, short_of_host_memory, taken_of_device
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
@@ -167,8 +168,8 @@ class SituationReader(Struct):
     _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict)
     """Of the last round, by job id: most of them still wait, and ten thousand take long to make."""
 
-    _made_with: tuple[Mapping[Call, float], Collection[Call]] = ({}, ())
-    """Durations of calls, and those with a profile, as of the last round; the same objects as long as no run has ended."""
+    _made_with: tuple[object, ...] = ()
+    """Durations of calls, those with a profile, and limits of families, as of the last round; the same objects while none changed."""
 
     def situation(self, view: LedgerView, snapshot: Snapshot) -> Situation:
         """Read the situation.
@@ -205,7 +206,10 @@ class SituationReader(Struct):
             kept = (each for each in waiting if is_all_closed or each.request.gpu_count)
             hindered = {each.job_id: CLOSED for each in kept} | hindered
         has_preempting = any(each.request.preempts for each in waiting)
-        queue = self._queue(waiting, hindered, lasting)
+        chosen = (family_of_job(each.request, each.signature, each.owner_uid) for each in waiting)
+        families = {family for family in chosen if family is not None}
+        most = self.learning.most_of_families(view, families, snapshot.gpus)
+        queue = self._queue(waiting, hindered, lasting, most)
         dormant = [each for each in waiting if each.job_id in verdicts.dormant] if verdicts.dormant else []
         begins = [each.eligible_at_seconds for each in dormant if verdicts.dormant[each.job_id] == BEGIN]
         hours = [each.gpu_hours for each in quotas.values() if each.gpu_hours is not None]
@@ -255,7 +259,7 @@ class SituationReader(Struct):
         unfinished = {job_id for job_id, peer in named.items() if not peer.state.is_final}
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         lasting = self.learning.durations(view, calls, ())
-        return [(self._candidate(each, lasting), unfinished.intersection(after[each.job_id])) for each in waiting]
+        return [(self._candidate(each, lasting, {}), unfinished.intersection(after[each.job_id])) for each in waiting]
 
     def _with_headroom(self, rooms: tuple[GpuRoom, ...], waiting: Sequence[Waiting]) -> tuple[GpuRoom, ...]:
         """Return the rooms with headroom that yields only if a job may need it and limits bind here."""
@@ -265,10 +269,14 @@ class SituationReader(Struct):
         return tuple(replace(room, yielded_bytes=0) for room in rooms)
 
     def _queue(
-        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
+        self,
+        waiting: Sequence[Waiting],
+        hindered: Mapping[str, str],
+        lasting: Mapping[Call, float],
+        most: Mapping[Family, int],
     ) -> tuple[Candidate, ...]:
-        made_with = (lasting, self.predictor.calls)
-        is_same = all(now is before for now, before in zip(made_with, self._made_with, strict=True))
+        made_with = (lasting, self.predictor.calls, most)
+        is_same = all(now is before for now, before in zip_longest(made_with, self._made_with))
         before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if is_same else {}
         now = {}
         for each in waiting:
@@ -276,14 +284,15 @@ class SituationReader(Struct):
                 known = before.get(each.job_id)
                 # By identity: the view returns the same object as long as the row has not changed.
                 if known is None or known[0] is not each:
-                    known = (each, self._candidate(each, lasting))
+                    known = (each, self._candidate(each, lasting, most))
                 now[each.job_id] = known
         self._candidates, self._made_with = now, made_with
         return tuple([candidate for _, candidate in now.values()])
 
-    def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
+    def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float], most: Mapping[Family, int]) -> Candidate:
         # A job whose wait is limited is never held back: its memory may be gone when the wait ends.
         is_limited = waiting.wait_deadline_seconds is not None
+        family = family_of_job(waiting.request, waiting.signature, waiting.owner_uid)
         demand = None if is_limited else self.learning.demands.get((waiting.signature, waiting.owner_uid))
         return Candidate(
             waiting.job_id,
@@ -300,6 +309,8 @@ class SituationReader(Struct):
             uses_headroom=waiting.gpu_uuid is None and has_declared_size(waiting.request),
             usual_demand=demand,
             profiled=None if is_limited else self.predictor.call_of(waiting, mode_of(waiting.request.sharing)),
+            family=family,
+            most_of_family=None if family is None else most.get(family),
         )
 
     def _make_held(self, entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
@@ -317,6 +328,7 @@ class SituationReader(Struct):
             demand,
             usual_demand=None if is_suspended else self.learning.demands.get(call),
             profiled=None if is_suspended else self.predictor.call_of(job, _mode(job)),
+            family=family_of_job(job.request, job.signature, job.owner_uid),
             grows=lease is not None and grows(job.request, lease.sharing),
         )
 

@@ -6,13 +6,22 @@
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
-from pgpu.advising.memory_demand import UNKNOWN, Basis, Estimate, estimate, program_of
+from pgpu.advising.memory_demand import (
+    UNKNOWN,
+    Basis,
+    Estimate,
+    count_ended,
+    estimate,
+    family_of,
+    most_at_once,
+    program_of,
+)
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import Sample, mean_demand
 from pgpu.ledger import Call, Decision, LedgerView, Waiting
 from pgpu.model import SIMULATED_PREFIX, Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
-from pgpu.scheduling.admission_round import NO_QUOTA, Quota
+from pgpu.scheduling.admission_round import NO_QUOTA, Family, Quota
 from pgpu.scheduling.capacity import mode_of
 from pgpu.scheduling.slice_growth import FIRST_BYTES, grows
 from pgpu.structs import Struct, replace
@@ -96,6 +105,10 @@ class RunHistory:
         self.demands: Mapping[Call, float] = {}
         """Shares of a GPU's time that the calls of the last `durations` need: the median, where it is known."""
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
+        self._known: set[Family] = set()
+        """Families of which any number of jobs may run."""
+        self._most: tuple[tuple[int, frozenset[Family]], Mapping[Family, int]] = (0, frozenset()), {}
+        """Result of `most_of_families`, and what it was read for: the newest run, and families."""
 
     def choose_size(
         self, view: LedgerView, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]
@@ -152,6 +165,31 @@ class RunHistory:
             self.demands = {**self.demands, **{call: median(demands[call]) for call in demands}}
             self._durations = {**self._durations, **{call: median(found[call]) for call in found}}
         return self._durations
+
+    def most_of_families(
+        self, view: LedgerView, families: Collection[Family], gpus: Sequence[Gpu]
+    ) -> Mapping[Family, int]:
+        """Return how many jobs of each family may run at once; without those of which any number may.
+
+        Args:
+            view: Of the ledger.
+            families: Of waiting jobs whose sizes pgpu chose.
+            gpus: As for `durations`.
+
+        Returns:
+            The same object while nothing changes.
+        """
+        asked = view.history.newest(), frozenset(families) - self._known
+        if asked != self._most[0]:
+            names = history_names(gpus) or self._gpu_names
+            found = {}
+            for text, uid in sorted(asked[1]):
+                runs = [run for name in names for run in self._runs(view, (program_of(text), name, uid))]
+                found[text, uid] = most_at_once(count_ended(text, runs))
+            self._known |= {family for family, most in found.items() if most is None}
+            new = {family: most for family, most in found.items() if most is not None}
+            self._most = asked, self._most[1] if new == self._most[1] else new
+        return self._most[1]
 
     def remember(
         self,
@@ -223,6 +261,11 @@ def name_of_gpu(job: Job, gpus: Sequence[Gpu]) -> str | None:
 def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return the models of these GPUs in the history, sorted."""
     return tuple(sorted({history_name(gpu) for gpu in gpus}))
+
+
+def family_of_job(request: Request, signature: str, owner_uid: int) -> Family | None:
+    """Return the family of a job whose size pgpu chose; None for any other job."""
+    return (family_of(signature).text, owner_uid) if request.has_chosen_size and signature else None
 
 
 _SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
