@@ -257,6 +257,17 @@ def test_a_waiting_job_shows_why_in_the_place_of_its_trends() -> None:
     assert "at most 9.7 GiB" in text
 
 
+def test_a_job_that_runs_since_the_forecast_shows_no_start() -> None:
+    client = BusyClient(waiting=1)
+    reader = PictureReader(client)
+    reader.read()
+    (waited,) = reader.read().waits
+    client.waiting, client.running = 0, 26  # the forecast stays for a while; the last job is hidden
+    picture = reader.read()
+    assert waited in {report.job.id for report in picture.jobs}
+    assert picture.waits == {}
+
+
 def test_a_waiting_job_shows_when_it_starts_or_the_bounds_of_that_and_what_they_rest_on() -> None:
     reader = PictureReader(BusyClient())
     assert reader.read().waits == {}  # the first frame waits for no forecast

@@ -95,9 +95,12 @@ class PictureReader:
             history = found[0] if found else None
             self._history_of, self._history_due_seconds = wanted, time.monotonic() + _HISTORY_SECONDS
         samples = {job_id: tuple(each) for job_id, each in self._samples.items()}
-        if self._last is not None and any(report.job.state is JobState.WAITING for report in jobs):
+        waiting = {report.job.id for report in jobs if report.job.state is JobState.WAITING}
+        if self._last is not None and waiting:
             self._forecast()
-        self._last = Picture(gpus, jobs, time.time(), samples, None if wanted is None else history, self._waits)
+        # The forecast is older than the jobs, some of which may run by now.
+        waits = {job_id: wait for job_id, wait in self._waits.items() if job_id in waiting}
+        self._last = Picture(gpus, jobs, time.time(), samples, None if wanted is None else history, waits)
         return self._last
 
     def _forecast(self) -> None:
