@@ -35,6 +35,7 @@ WATCH = """
 window.violations = [];
 addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
 """
+LEFTS = "(cells) => cells.map((cell) => Math.round(cell.getBoundingClientRect().left))"
 AXE = """async () => (await axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}))
     .violations.map(({id, nodes}) => id + ": " + nodes.map((node) => node.target.join(" ")).join(", "))"""
 
@@ -123,6 +124,10 @@ def test_the_page_is_clean_in_both_themes_and_on_a_phone(world: World) -> None:
     page.add_init_script(files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
     page.reload()
     shows(page)
+    titles, first = (
+        page.locator(f"#scroller [role={role}]").evaluate_all(LEFTS)[:8] for role in ("columnheader", "gridcell")
+    )
+    assert titles == first
     page.get_by_text("The same as a table").click()
     found = {"light": page.evaluate(AXE)}
     page.emulate_media(color_scheme="dark")
