@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 _TOP_COUNTS = re.compile(r"(\d+) running · (\d+) waiting")
 _TOP_GPU = re.compile(r"GPU (\d+) .*?([\d.]+)/24 GiB")
 _TOP_ROW = re.compile(
-    r"([0-9a-f]{8}) +\S+ +[a-z]+ +(?:([\d,]+) +)?(?:([\d.]+)/)?([\d.]+) ([GM])iB.*? (waiting|starting|running)"
+    r"([0-9a-f]{8}) +\S+ +[a-z]+ +(?:([\d,]+) +)?(?:([\d.]+)/)?([\d.]+) ([GM])iB.*? (waiting|held|starting|running)"
 )
 """Id, GPUs, used memory, slice and its unit, state; jobs without a GPU do not match."""
+
+_STATES = {"held": "waiting"}
+"""Of `ps -o json`, where a screen names another."""
 
 _PAGE_COUNTS = re.compile(r"(\d+) running, (\d+) waiting")
 _PAGE_ROWS = """async () => {
@@ -27,8 +30,8 @@ _PAGE_ROWS = """async () => {
     for (let top = 0; top < scroller.scrollHeight; top += scroller.clientHeight / 2) {
         scroller.scrollTop = top;
         await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
-        for (const row of scroller.querySelectorAll("tbody tr[id]"))
-            found.set(row.id, [...row.children].map((cell) => cell.textContent));
+        for (const row of scroller.querySelectorAll("[role=rowgroup] [role=row]:not([hidden])"))
+            found.set(row.firstChild.textContent, [...row.children].map((cell) => cell.textContent));
     }
     scroller.scrollTop = 0;
     return [...found.values()];
@@ -72,7 +75,7 @@ def known(jobs: Mapping[str, Any], *, is_top: bool) -> Seens:
         for part in slices:
             granted_gib[part["gpu_index"]] += part["memory_bytes"] / GIB
         used_gib = (max(used) if is_top else sum(used)) if used else None
-        gpus = ",".join(part["gpu_index"] for part in slices)
+        gpus = ",".join(part["gpu_index"] or "?" for part in slices)
         seen = Seen(job["state"], gpus, job["request"]["memory_bytes"] / GIB, used_gib)
         found[job["id"][:8] if is_top else name] = seen
         states["running" if is_top and job["state"] == "starting" else job["state"]] += 1
@@ -92,7 +95,12 @@ def of_top(screen: TerminalScreen) -> Seens:
         if row := _TOP_ROW.match(line):
             job_id, gpus, used, size, unit, state = row.groups()
             scale = 1 if unit == "G" else 1 / 1024
-            found[job_id] = Seen(state, gpus or "", float(size) * scale, None if used is None else float(used) * scale)
+            found[job_id] = Seen(
+                _STATES.get(state, state),
+                gpus or "",
+                float(size) * scale,
+                None if used is None else float(used) * scale,
+            )
     return found
 
 
@@ -102,7 +110,7 @@ def of_page(page: "Page") -> Seens:
     for name, state, _, gpus, memory, *_ in page.evaluate(_PAGE_ROWS):
         used, _, size = memory.partition(" × ")[0].rpartition(" / ")
         places = "" if gpus == "–" else gpus.replace(", ", ",")
-        found[name] = Seen(state, places, float(size), float(used) if used else None)
+        found[name] = Seen(_STATES.get(state, state), places, float(size), float(used) if used else None)
     for place, amounts in enumerate(page.locator("#cards .amounts").all_text_contents()):
         found[f"GPU {place}"] = Seen("", "", float(amounts.split(" / ")[1]))
     if counts := _PAGE_COUNTS.search(page.locator("#summary").text_content() or ""):
