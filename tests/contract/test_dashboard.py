@@ -669,7 +669,7 @@ def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
     reader.read()
     reader._forecast.join()
     rows = [row for _, row in reader.read().own.values()]
-    assert [(row[12], row[14], *row[16:]) for row in rows] == [
+    assert [(row[12], row[14], *row[16:19]) for row in rows] == [
         (1, 4_000_000_000, "memory", None, None),
         (2, None, "memory", None, 5_000_000_000),
         (3, 1_000_000_000, "memory", None, 5_000_000_000),
