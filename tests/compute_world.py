@@ -50,6 +50,11 @@ def shared(share: float = 0.0, weight: int = 100, *, is_strict: bool = False) ->
     return ComputeWord(share, weight, is_measured=True, is_shared=True, is_strict=is_strict)
 
 
+def divided(user_share: float, weight: int = 100) -> ComputeWord:
+    """The word of a job without a share beside jobs of other users."""
+    return ComputeWord(weight=weight, is_measured=True, user_share=user_share)
+
+
 @dataclass
 class Load:
     """One process that keeps the GPU busy."""
@@ -74,7 +79,7 @@ class Load:
 class ComputeJob(SliceWorld):
     """One job; its GPUs are those of the world."""
 
-    def __init__(self, directory: Path, simulated: Path, uuids: Sequence[str], board: Path) -> None:
+    def __init__(self, directory: Path, simulated: Path, uuids: Sequence[str], board: Path, name: str) -> None:
         self.directory = directory
         self.simulated = simulated
         self.uuids = list(uuids)
@@ -82,7 +87,7 @@ class ComputeJob(SliceWorld):
         self.environment = {}
         directory.mkdir()
         self._make_files()
-        self.time = board / directory.name
+        self.time = board / name
         self.time.write_bytes(bytes(BOARD_BYTES))
         (directory / "time").symlink_to(self.time)
         (directory / "board").symlink_to(board)
@@ -133,9 +138,12 @@ class ComputeWorld:
         with (self._first.simulated / CONFIGURATION_NAME).open("a") as file:
             file.write(f"{self.configuration}\n")
 
-    def job(self, word: ComputeWord | None = None) -> ComputeJob:
+    def job(self, word: ComputeWord | None = None, *, user: int | None = None) -> ComputeJob:
+        """Without a user, the job is of one of its own."""
+        number = len(self.jobs)
+        name = f"{number if user is None else user:08x}{number:016x}"
         job = ComputeJob(
-            self.directory / f"job{len(self.jobs)}", self._first.simulated, self._first.uuids, self.directory / "board"
+            self.directory / f"job{number}", self._first.simulated, self._first.uuids, self.directory / "board", name
         )
         for gpu in range(self.gpu_count):
             if word is not None:

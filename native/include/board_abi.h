@@ -4,9 +4,10 @@
  * job sees read-only. What a job writes decides what others may borrow. A forged file takes at most 6 % of
  * what fair jobs are entitled to (the part that context switches cost); of the time with another job's work
  * in flight it counts as one process's turns at most. So where k jobs share a GPU, one more gets at most (1 +
- * k) / 0.97 times its share, strict or not. The host reads the files with pread and bounds checks, as it
- * reads a usage file. Every word is changed by aligned atomic operations without a lock; a death at any point
- * leaves old figures and never torn ones.
+ * k) / 0.97 times its share, strict or not. Where time is divided between users, no file takes any of a
+ * user's part (docs/decisions/0085). The host reads the files with pread and bounds checks, as it reads a
+ * usage file. Every word is changed by aligned atomic operations without a lock; a death at any point leaves
+ * old figures and never torn ones.
  *
  * In the job's view (beside the usage file): `time`, its own file, read-write; `board/`, the directory of
  * all, read-only. Times are CLOCK_MONOTONIC in nanoseconds. */
@@ -20,10 +21,11 @@
 #include "meter_abi.h"
 
 #define PGPU_BOARD_ABI 2u
-/* Of a file's name, which the host gives it: 24 hexadecimal digits, and for each GPU of the job a dash and
- * the first four bytes of its UUID. */
-#define PGPU_BOARD_NAME_BYTES (24 + 9 * PGPU_MAX_GPUS + 8)
-#define PGPU_BOARD_MAGIC      0x454d495455555047ull /* "GPUUTIME" */
+/* Of a file's name, which the host gives it: 8 hexadecimal digits that are the same for all jobs of one user,
+ * 16 random ones, and for each GPU of the job a dash and the first four bytes of its UUID. */
+#define PGPU_BOARD_USER_DIGITS 8
+#define PGPU_BOARD_NAME_BYTES  (24 + 9 * PGPU_MAX_GPUS + 8)
+#define PGPU_BOARD_MAGIC       0x454d495455555047ull /* "GPUUTIME" */
 
 /* One GPU of one job. All its processes share it: times are of whichever comes first or last of them. What
  * each process has in flight stands in its slot of the usage file, which dies with it. */
@@ -39,8 +41,12 @@ struct pgpu_board_gpu {
     uint64_t launches;      /* kernels, graphs and copies */
     uint64_t budget_ns;     /* GPU time that may be used now, two's complement: below zero is debt */
     uint64_t refilled_ns;   /* when the budget last grew */
-    uint64_t reserved[4];
+    uint64_t lacked_ns;     /* when a launch last waited for the budget; 0: never */
+    /* Like busy_since_ns and busy_ns: until the host has found that the work is done. */
+    uint64_t occupied_since_ns, occupied_ns;
+    uint64_t queued_ns; /* like busy_ns, from the launch on: a GPU gives others their turns first */
 };
+static_assert(offsetof(struct pgpu_board_gpu, lacked_ns) == 96, "layout");
 static_assert(offsetof(struct pgpu_board_gpu, busy_since_ns) == 32, "layout");
 static_assert(offsetof(struct pgpu_board_gpu, busy_until_ns) == 40, "layout");
 static_assert(offsetof(struct pgpu_board_gpu, used_ns) == 56, "layout");

@@ -54,6 +54,10 @@ static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
  * hold by a changed value. */
 #define PGPU_COMPUTE_TIMES_HELD_SHIFT 46u
 #define PGPU_COMPUTE_TIMES_HELD_MASK  0xffull
+/* 10 bits: what the jobs of this job's user have together, in thousandths of the GPU's time, while other
+ * users have work for it; whatever boards claim, it is never less. 0: time is not divided between users. */
+#define PGPU_COMPUTE_USER_SHIFT 54u
+#define PGPU_COMPUTE_USER_MASK  0x3ffull
 
 /* The word `flags` of the header; fixed while the job runs. */
 #define PGPU_LIMIT_OVERSUBSCRIBES (1u << 0) /* ordinary allocations become managed ones */

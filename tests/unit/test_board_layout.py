@@ -24,6 +24,7 @@ WORD = ComputeWord(0.3, 100, is_measured=True, is_shared=True)
         ("offsetof(struct pgpu_board_gpu, busy_until_ns)", struct.calcsize("<16s3Q")),
         ("offsetof(struct pgpu_board_gpu, used_ns)", struct.calcsize("<16s5Q")),
         ("offsetof(struct pgpu_board_gpu, refilled_ns)", struct.calcsize("<16s9Q")),
+        ("offsetof(struct pgpu_board_gpu, lacked_ns)", struct.calcsize("<16s10Q")),
     ],
 )
 def test_the_layout_is_the_header_s(text: str, value: int) -> None:

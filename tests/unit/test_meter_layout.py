@@ -72,6 +72,8 @@ def test_the_layout_is_the_header_s(text: str, value: int) -> None:
         ("PGPU_COMPUTE_WEIGHT_MASK", compute_word.WEIGHT_MASK),
         ("PGPU_COMPUTE_TIMES_HELD_SHIFT", compute_word.TIMES_HELD_SHIFT),
         ("PGPU_COMPUTE_TIMES_HELD_MASK", compute_word.TIMES_HELD_MASK),
+        ("PGPU_COMPUTE_USER_SHIFT", compute_word.USER_SHIFT),
+        ("PGPU_COMPUTE_USER_MASK", compute_word.USER_MASK),
     ],
 )
 def test_constants_are_the_header_s(name: str, value: int) -> None:

@@ -5,10 +5,14 @@
 
 #define SHORTEST_NS 50000ull
 #define LONGEST_NS  5000000ull
+/* Small parts of the time wait long: many jobs of a user that poll often would take processors. */
+#define SMALL_SHARE      0.05
+#define LONGEST_SMALL_NS 20000000ull
 /* A job that ran alone gets no extra credit when another one starts. */
 #define KEPT_ALONE_NS 5000000ll
-/* The least share, so that a job without a guarantee still progresses. */
-#define LEAST_SHARE 0.01
+/* The least share, so that a job without a guarantee still progresses; of one among many jobs of a user. */
+#define LEAST_SHARE         0.01
+#define LEAST_SHARE_OF_USER 0.0005
 /* Longest gap that counts as elapsed time: clocks stop while a machine sleeps. */
 #define LONGEST_GAP_NS 1000000000ull
 
@@ -41,6 +45,12 @@ static double weight_of(uint64_t word) {
     return weight == 0 ? 1 : (double)weight;
 }
 
+/* What the jobs of our user have together while other users have work; 0: time is not divided between users.
+ */
+static double least_of_user(uint64_t word) {
+    return (double)((word >> PGPU_COMPUTE_USER_SHIFT) & PGPU_COMPUTE_USER_MASK) / 1e3;
+}
+
 /* How far the job that lags most is behind, in periods. A job that leaves the GPU idle between its launches
  * is not behind, however much budget it has. */
 static double lost_of(int gpu, double share, const struct pgpu_company *company) {
@@ -52,19 +62,34 @@ static double lost_of(int gpu, double share, const struct pgpu_company *company)
                                 : MOST_LOST * (behind - LEAST_BEHIND) / (MOST_BEHIND - LEAST_BEHIND);
 }
 
-/* Guaranteed shares first; the time that is not guaranteed is divided by weight among the jobs that want the
- * GPU. */
+/* Guaranteed shares first. The time that is not guaranteed is divided by weight among the jobs that want the
+ * GPU; between users first, where several want it. Of a board that cannot be read nothing is borrowed. */
+static double share_of(uint64_t word, double own, const struct pgpu_company *company) {
+    double idle = company->is_unknown || own + company->share > 1 ? 0 : 1 - own - company->share;
+    double weight = weight_of(word), least = least_of_user(word);
+    if (least > 0 && (company->is_unknown || company->users.count > 0)) {
+        double share = own + pgpu_users_share(&company->users, weight, idle, least);
+        return share < LEAST_SHARE_OF_USER ? LEAST_SHARE_OF_USER : share;
+    }
+    double share = own + idle * weight / (weight + company->weight);
+    return share < LEAST_SHARE ? LEAST_SHARE : share;
+}
+
+/* Without a share on the GPU, jobs of one user wait for nothing, nor any job whose board cannot be read: the
+ * driver's own time slices divide the time. */
+static bool is_free(uint64_t word, const struct pgpu_company *company) {
+    if ((word & PGPU_COMPUTE_SHARED) != 0) return !company->is_unknown && company->count == 0;
+    return company->is_unknown || company->users.count == 0;
+}
+
 static struct terms terms_of(int gpu, uint64_t word, uint64_t now_ns) {
     double own = guaranteed(word);
     if ((word & PGPU_COMPUTE_STRICT) != 0 && own > 0) return (struct terms){.share = own, .is_strict = true};
     struct pgpu_company company = pgpu_neighbours_find_company(gpu, now_ns);
-    if (company.is_unknown) return (struct terms){.share = own < LEAST_SHARE ? LEAST_SHARE : own};
-    if (company.count == 0) return (struct terms){.share = 1, .is_alone = true};
-    double idle = 1 - own - company.share;
-    double weight = weight_of(word);
-    double borrowed = idle > 0 ? idle * weight / (weight + company.weight) : 0;
-    double share = own + borrowed < LEAST_SHARE ? LEAST_SHARE : own + borrowed;
-    return (struct terms){.share = share, .lost = lost_of(gpu, share, &company)};
+    if (is_free(word, &company)) return (struct terms){.share = 1, .is_alone = true};
+    double share = share_of(word, own, &company);
+    bool may_lag = (word & PGPU_COMPUTE_SHARED) != 0 && !company.is_unknown;
+    return (struct terms){.share = share, .lost = may_lag ? lost_of(gpu, share, &company) : 0};
 }
 
 /* Of threads and processes that arrive at once, one adds. A process that dies between the two steps costs its
@@ -93,9 +118,10 @@ static int64_t settle(struct pgpu_board_gpu *own, int64_t earned, int64_t most_n
     }
 }
 
-static uint64_t within(uint64_t wait_ns) {
+static uint64_t within(uint64_t wait_ns, double share) {
+    uint64_t longest_ns = share < SMALL_SHARE ? LONGEST_SMALL_NS : LONGEST_NS;
     if (wait_ns < SHORTEST_NS) return SHORTEST_NS;
-    return wait_ns < LONGEST_NS ? wait_ns : LONGEST_NS;
+    return wait_ns < longest_ns ? wait_ns : longest_ns;
 }
 
 /* 0: there is enough left. */
@@ -104,7 +130,7 @@ static uint64_t saving_ns(int gpu, int64_t left_ns, const struct terms *terms) {
     int64_t enough_ns = is_burst ? (int64_t)((double)BURST_NS * terms->share) : 1;
     bool is_short = left_ns < enough_ns;
     __atomic_store_n(&is_saving[gpu], is_short, __ATOMIC_RELAXED);
-    return is_short ? within((uint64_t)((double)(enough_ns - left_ns) / terms->share)) : 0;
+    return is_short ? within((uint64_t)((double)(enough_ns - left_ns) / terms->share), terms->share) : 0;
 }
 
 /* Alone on the GPU: nothing has to be kept for jobs that arrive later. */
@@ -124,6 +150,7 @@ struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, u
     int64_t earned = earned_ns(own, terms.share * (1 - terms.lost), now_ns);
     int64_t left_ns = settle(own, earned, most_ns, least_ns) - (int64_t)own_ns;
     uint64_t wait_ns = terms.is_alone ? wait_for_none(gpu) : saving_ns(gpu, left_ns, &terms);
+    if (wait_ns > 0) pgpu_board_store(&own->lacked_ns, now_ns);
     return (struct pgpu_verdict){.wait_ns = wait_ns, .is_alone = terms.is_alone};
 }
 

@@ -13,7 +13,7 @@
 
 struct pgpu_verdict {
     uint64_t wait_ns; /* 0: launch now; else check again after this time at the latest */
-    bool is_alone;    /* no other job wants the GPU: the budget does not apply */
+    bool is_alone;    /* no other job that this one shares with wants the GPU: the budget does not apply */
 };
 
 /* Whether a launch may go on. `word` is the limit file's, `own_ns` what this thread has launched and not

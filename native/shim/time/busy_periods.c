@@ -64,11 +64,19 @@ static double own_since_begin(double lasted_ns, double part) {
     return cycles * SLICE_NS + (rest_ns < SLICE_NS ? rest_ns : SLICE_NS);
 }
 
+/* The same in the mean over all phases. Runs begin and end with turns of ours, and many contexts yield the
+ * rest of a turn: three quarters of a turn more than by our part. */
+static double own_on_average(double lasted_ns, double part) {
+    double own_ns = lasted_ns * part + 0.75 * (1 - part) * SLICE_NS;
+    return lasted_ns < own_ns || lasted_ns < SLICE_NS ? lasted_ns : own_ns;
+}
+
 uint64_t pgpu_busy_period_own_ns(struct pgpu_busy_period *run, uint64_t passed_ns, double part_of_run,
-                                 double part_of_batch) {
+                                 double part_of_batch, bool is_crowd) {
     uint64_t lasted_ns = run->to_ns - run->from_ns, own_ns = (uint64_t)((double)passed_ns * part_of_batch);
-    if (lasted_ns < LONG_RUN_NS) {
-        uint64_t all_ns = (uint64_t)own_since_begin((double)lasted_ns, part_of_run);
+    if (lasted_ns < LONG_RUN_NS || is_crowd) {
+        uint64_t all_ns = (uint64_t)(is_crowd ? own_on_average((double)lasted_ns, part_of_run)
+                                              : own_since_begin((double)lasted_ns, part_of_run));
         own_ns = all_ns > run->own_ns ? all_ns - run->own_ns : 0;
         if (own_ns > passed_ns) own_ns = passed_ns;
     }

@@ -8,6 +8,7 @@
 #ifndef PGPU_SHIM_BUSY_PERIODS_H
 #define PGPU_SHIM_BUSY_PERIODS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PGPU_INTERVALS 16u
@@ -32,8 +33,9 @@ struct pgpu_busy_period {
 void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns);
 
 /* How much more of it is ours with a batch, of which no earlier one has covered `passed_ns`: with our part of
- * the turns since the period began, and since the batch did. */
+ * the turns since the period began, and since the batch did. `is_crowd`: the number of contexts changes, so
+ * the phase of the turns is not known. */
 uint64_t pgpu_busy_period_own_ns(struct pgpu_busy_period *run, uint64_t passed_ns, double part_of_run,
-                                 double part_of_batch);
+                                 double part_of_batch, bool is_crowd);
 
 #endif

@@ -30,10 +30,15 @@
 #define HELD_LOOK_NS 2000000u
 /* A copy's speed on the PCIe bus, for the forecast of what is in flight. */
 #define COPY_BYTES_PER_NS 10u
+/* The part of a compute word that is not 0 where time is divided between users. */
+#define OF_USER (PGPU_COMPUTE_USER_MASK << PGPU_COMPUTE_USER_SHIFT)
 
 static uint64_t word_of(int gpu) {
     return __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_RELAXED);
 }
+
+/* Of the last check: whether a share depends on the time of launches, the job's own or its user's. */
+static bool are_exact[PGPU_MAX_GPUS];
 
 static bool any_word(void) {
     uint64_t words = 0;
@@ -62,21 +67,20 @@ static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
 }
 
 static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t waited_ns) {
-    work->is_exact = (word & PGPU_COMPUTE_SHARED) != 0;
     if ((word & PGPU_COMPUTE_HELD) != 0) return HELD_LOOK_NS;
     if (work->lane == NULL) return 0;
-    if (!work->is_exact) {
-        work->lane->may_until_ns = work->now_ns + UNSHARED_FOR_NS;
-        work->lane->may_word = word;
-        work->lane->may_freely = true;
-        return 0;
-    }
-    struct pgpu_verdict verdict = pgpu_budget_check(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
-                                                    pgpu_batches_queued_ns(gpu, work->now_ns));
-    work->lane->may_until_ns = work->now_ns + MAY_FOR_NS;
+    bool is_shared = (word & PGPU_COMPUTE_SHARED) != 0;
+    struct pgpu_verdict verdict = {.is_alone = true};
+    if (is_shared || (word & OF_USER) != 0)
+        verdict = pgpu_budget_check(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
+                                    pgpu_batches_queued_ns(gpu, work->now_ns));
+    work->is_exact = is_shared || !verdict.is_alone;
+    __atomic_store_n(&are_exact[gpu], work->is_exact, __ATOMIC_RELAXED);
+    work->lane->may_until_ns = work->now_ns + (work->is_exact ? MAY_FOR_NS : UNSHARED_FOR_NS);
     work->lane->may_word = word;
     work->lane->may_freely = verdict.is_alone;
     if (verdict.wait_ns > 0) return verdict.wait_ns;
+    if (!work->is_exact) return 0;
     uint64_t unknown_ns = pgpu_estimates_wait_ns(work->row, work->now_ns);
     return unknown_ns > 0 ? unknown_ns : queue_wait_ns(gpu, work->now_ns, waited_ns);
 }
@@ -155,7 +159,7 @@ static bool joins(struct pgpu_work *work, int gpu, uint64_t word) {
 }
 
 static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
-    work->is_exact = (word & PGPU_COMPUTE_SHARED) != 0;
+    work->is_exact = __atomic_load_n(&are_exact[gpu], __ATOMIC_RELAXED);
     estimate(work);
     if (joins(work, gpu, word)) return;
     work->now_ns = pgpu_now_ns();

@@ -54,9 +54,17 @@ static void publish_in_flight(struct pgpu_usage_slot *slot, int gpu, uint64_t no
 static void publish_busy_since(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     uint64_t none = 0;
-    if (own != NULL)
-        __atomic_compare_exchange_n(&own->busy_since_ns, &none, now_ns, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_RELAXED);
+    if (own == NULL || !__atomic_compare_exchange_n(&own->busy_since_ns, &none, now_ns, false,
+                                                    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        return;
+    pgpu_board_store(&own->occupied_since_ns, now_ns);
+}
+
+/* Nothing of any process is in flight. */
+static void publish_idle(struct pgpu_board_gpu *own, uint64_t now_ns) {
+    uint64_t since_ns = __atomic_exchange_n(&own->occupied_since_ns, 0, __ATOMIC_RELAXED);
+    if (since_ns != 0 && now_ns > since_ns) pgpu_board_add(&own->occupied_ns, now_ns - since_ns);
+    pgpu_board_store(&own->busy_since_ns, 0);
 }
 
 void pgpu_in_flight_enter(int gpu, uint64_t now_ns) {
@@ -83,7 +91,7 @@ void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns) {
     pgpu_board_store(&own->wanted_ns, now_ns);
     uint64_t end_ns = load(&flights[gpu].end_ns);
     uint64_t queued_ns = end_ns > now_ns ? end_ns - now_ns : 0;
-    pgpu_in_flight_expect(gpu, now_ns + queued_ns * PGPU_BESIDE_OTHERS);
+    pgpu_in_flight_expect(gpu, now_ns + queued_ns * pgpu_neighbours_slowdown(gpu));
 }
 
 void pgpu_in_flight_open_batch(int gpu) {
@@ -142,7 +150,7 @@ bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
                                      __ATOMIC_RELAXED))
         return false; /* another thread came in between */
     if (own == NULL || is_any_in_flight(gpu, now_ns)) return true;
-    pgpu_board_store(&own->busy_since_ns, 0);
+    publish_idle(own, now_ns);
     if (is_any_in_flight(gpu, now_ns)) publish_busy_since(gpu, now_ns); /* it came before that store */
     return true;
 }

@@ -9,10 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Work may take longer beside other jobs, by this factor at most; this bounds what is believed after a
- * process's death. */
-#define PGPU_BESIDE_OTHERS 4
-
 /* From here until pgpu_in_flight_leave a launch or a copy is on its way to the driver. */
 void pgpu_in_flight_enter(int gpu, uint64_t now_ns);
 void pgpu_in_flight_leave(int gpu);

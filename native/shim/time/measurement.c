@@ -55,6 +55,7 @@ static struct state {
     bool is_taken;
     unsigned next;
     uint64_t given_up_until_ns; /* time of the host that was charged without a measurement */
+    uint64_t queued_until_ns;   /* time of the host that was published as queued */
     struct timeline timelines[CONTEXTS];
 } states[PGPU_MAX_GPUS];
 
@@ -143,7 +144,8 @@ static bool is_as_alone(const struct pgpu_batch *batch, uint64_t own_ns) {
 
 static void charge(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t passed_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
-    if (batch->is_exact) pgpu_budget_charge(batch->gpu, own_ns - batch->estimate_ns);
+    uint64_t counted_ns = (uint64_t)((double)own_ns * pgpu_neighbours_counted(batch->gpu));
+    if (batch->is_exact) pgpu_budget_charge(batch->gpu, counted_ns - batch->estimate_ns);
     if (own == NULL) return;
     pgpu_board_add(&own->used_ns, own_ns);
     pgpu_board_add(&own->busy_ns, passed_ns);
@@ -172,7 +174,8 @@ static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *cov
                        uint64_t now_ns) {
     double part_of_run = part_since(batch->gpu, covered, covered->run->from_ns, now_ns);
     uint64_t passed_ns = covered->passed_ns;
-    uint64_t own_ns = pgpu_busy_period_own_ns(covered->run, passed_ns, part_of_run, part);
+    bool is_crowd = pgpu_neighbours_by_user(batch->gpu);
+    uint64_t own_ns = pgpu_busy_period_own_ns(covered->run, passed_ns, part_of_run, part, is_crowd);
     if (part > NEARLY_ALONE || batch->is_loose || !is_as_alone(batch, own_ns)) return own_ns;
     uint64_t known_ns = alone_ns(batch, now_ns);
     if (known_ns == 0) return own_ns;
@@ -189,6 +192,16 @@ static uint64_t without_pauses(const struct pgpu_batch *batch, uint64_t own_ns, 
     return (uint64_t)((double)own_ns * (double)*passed_ns / (double)all_ns);
 }
 
+/* From its launch, or the end of an earlier batch, to its end by the host's clock. */
+static void publish_queued(struct state *state, const struct pgpu_batch *batch, uint64_t end_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
+    uint64_t from_ns = pgpu_most_ns(state->queued_until_ns, batch->begun_at_ns);
+    if (own == NULL || end_ns <= from_ns) return;
+    pgpu_board_add(&own->queued_ns, end_ns - from_ns);
+    pgpu_neighbours_add_queued(batch->gpu, end_ns - from_ns);
+    state->queued_until_ns = end_ns;
+}
+
 static void measure(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns, uint64_t now_ns) {
     struct covered covered = cover(state, batch, lasted_ns, now_ns);
     double part = part_since(batch->gpu, &covered, covered.from_ns, now_ns);
@@ -196,6 +209,7 @@ static void measure(struct state *state, struct pgpu_batch *batch, uint64_t last
     bool is_surprise = batch->is_loose && is_surprising(batch, own_ns);
     if (is_surprise && !batch->is_exact) own_ns = without_pauses(batch, own_ns, &covered.passed_ns);
     charge(batch, own_ns, covered.passed_ns);
+    publish_queued(state, batch, covered.to_ns + (uint64_t)covered.ahead_ns);
     if (is_surprise && batch->is_exact) watch(batch, now_ns); /* launch by launch from here on */
     if (batch->is_loose) return;
     if (part > NEARLY_ALONE) learn_alone(batch, own_ns, now_ns);

@@ -8,16 +8,24 @@
 
 #include "board_abi.h"
 
-/* The part of the time in which a job recently had work in flight, and its busy time as of the last read. */
-struct pgpu_engagement {
-    uint64_t at_ns, busy_ns;
+/* The part of the time by which a total has recently grown, and the total as of the last read. */
+struct pgpu_average {
+    uint64_t total_ns;
     double part;
+};
+
+/* How a job's time with work in flight has grown, by the GPU's events and by the host's clock, and its GPU
+ * time. */
+struct pgpu_engagement {
+    uint64_t at_ns; /* of the last read */
+    struct pgpu_average busy, occupied, used;
 };
 
 /* One other job that may use a GPU of ours, and its busy time when our window began. */
 struct pgpu_other {
     char name[PGPU_BOARD_NAME_BYTES];
-    uint64_t begun_busy_ns[PGPU_MAX_GPUS];
+    uint64_t user; /* the digits of its owner */
+    uint64_t begun_busy_ns[PGPU_MAX_GPUS], begun_queued_ns[PGPU_MAX_GPUS];
     struct pgpu_engagement engagement[PGPU_MAX_GPUS];
     bool is_listed, is_read;
     struct pgpu_board board;
@@ -26,14 +34,14 @@ struct pgpu_other {
 /* Read the files again if that is due. With up to 500 files this takes a tenth of a thread's time at most. */
 void pgpu_neighbour_files_refresh(uint64_t now_ns);
 
-/* Interval between reads. */
-uint64_t pgpu_neighbour_files_each_ns(void);
-
 /* When they were read last. */
 uint64_t pgpu_neighbour_files_seen_ns(void);
 
 /* Whether the board could not be read in full, or has a file of another version. */
 bool pgpu_neighbour_files_are_unknown(void);
+
+/* The digits of our own job's owner; 0 until the board was listed. */
+uint64_t pgpu_neighbour_files_own_user(void);
 
 unsigned pgpu_neighbour_files_count(void);
 struct pgpu_other *pgpu_neighbour_files_at(unsigned index);

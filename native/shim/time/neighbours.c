@@ -6,10 +6,19 @@
 #include "time/board.h"
 #include "time/budget.h"
 #include "cancellation.h"
+#include "clock.h"
 #include "time/neighbour_files.h"
 #include "slice/slice.h"
 
 #define WANTED_WITHIN_NS 20000000ull
+/* Work in flight counts so long beyond its expected end: until its process would have found that it is done.
+ * Where time is divided between users a crowd delays it by more than any forecast, and the crowd must not
+ * take it for gone: so long at most after a death. */
+#define BELIEVED_OF_USER_NS 1000000000ull
+/* A job that waited for its budget so recently, or has had something in flight for so long, lacks time.
+ */
+#define LACKED_WITHIN_NS 100000000ull
+#define STUCK_AFTER_NS   50000000ull
 /* The other processes of our own job: no other job's figures are used for them. */
 #define MOST_SIBLINGS 8u
 #define STEPS         256u
@@ -20,6 +29,12 @@
 /* The rest of a turn after the switch to it: saving and loading a GPU's registers and shared memory at its
  * memory's bandwidth takes 1 to 4 % of a turn of 2 ms. */
 #define KEPT 0.97
+/* The shortest window for which a part is computed. Files that were not read again since count as they were:
+ * work in flight goes on, up to its expected end. */
+#define WINDOW_NS 1000000ull
+/* Of how long work takes: by our part of the time, and twice as long. */
+#define LEAST_SLOWDOWN 4u
+#define MARGIN         2.0
 /* Smaller parts are rounding errors. */
 #define LEAST_FRACTION  0.001
 #define MOST_CONTENDERS 255u
@@ -43,12 +58,9 @@ static void join(struct contention *contention, double fraction) {
     contention->likelihood[0] *= 1 - fraction;
 }
 
-/* A job that had work in flight for `lasted_ns` of the window, in at most `processes` processes at once:
- * larger values are capped. */
-static void join_contention(struct contention *contention, uint64_t lasted_ns, uint64_t window_ns,
-                            unsigned processes) {
-    double left = window_ns == 0 ? 0 : (double)lasted_ns / (double)window_ns;
-    for (unsigned at = 0; left > LEAST_FRACTION && at < processes; at++, left -= 1)
+/* A job that had `left` processes in flight in the mean, of which `most` at most count. */
+static void join_all(struct contention *contention, double left, unsigned most) {
+    for (unsigned at = 0; left > LEAST_FRACTION && at < most; at++, left -= 1)
         join(contention, left < 1 ? left : 1);
 }
 
@@ -63,8 +75,8 @@ static double own_part(const struct contention *contention) {
 static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
 static struct pgpu_engagement own_engagement[PGPU_MAX_GPUS];
 static struct window {
-    uint64_t begun_at_ns, own_published_ns, begun_siblings_ns;
-    double part;
+    uint64_t begun_at_ns, own_published_ns, begun_siblings_ns, own_queued_ns, begun_siblings_queued_ns;
+    double part, counted;
 } windows[PGPU_MAX_GPUS];
 
 /* Our part of all time up to some moments, the latest last. */
@@ -85,31 +97,66 @@ static const struct pgpu_board_gpu *row_of(const struct pgpu_other *other, int g
     return NULL;
 }
 
-static bool is_in_flight(const struct pgpu_board_gpu *row, uint64_t now_ns) {
-    return row->busy_since_ns != 0 && now_ns < row->busy_until_ns + WANTED_WITHIN_NS;
+bool pgpu_neighbours_by_user(int gpu) {
+    uint64_t word = __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_RELAXED);
+    bool is_divided = (word >> PGPU_COMPUTE_USER_SHIFT & PGPU_COMPUTE_USER_MASK) != 0;
+    return is_divided && (word & PGPU_COMPUTE_SHARE_MASK) == 0;
 }
 
-static bool wants(const struct pgpu_board_gpu *row, uint64_t now_ns) {
-    return now_ns < row->wanted_ns + WANTED_WITHIN_NS || is_in_flight(row, now_ns);
+static bool is_in_flight(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    uint64_t believed_ns = pgpu_neighbours_by_user(gpu) ? BELIEVED_OF_USER_NS : WANTED_WITHIN_NS;
+    return row->busy_since_ns != 0 && now_ns < row->busy_until_ns + believed_ns;
+}
+
+static bool lacked(const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    return row->lacked_ns != 0 && now_ns < row->lacked_ns + LACKED_WITHIN_NS;
+}
+
+/* It has had something in flight for so long that the GPU, or a crowd on it, is what it waits for. */
+static bool is_stuck(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    bool is_known = is_in_flight(gpu, row, now_ns) && row->occupied_since_ns != 0;
+    return is_known && now_ns > row->occupied_since_ns + STUCK_AFTER_NS;
+}
+
+static bool wants(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    return now_ns < row->wanted_ns + WANTED_WITHIN_NS || is_in_flight(gpu, row, now_ns) ||
+           lacked(row, now_ns);
 }
 
 /* All of a job's time with work in flight, with what is in flight now. */
-static uint64_t busy_ns(const struct pgpu_board_gpu *row, uint64_t now_ns) {
-    bool is_begun = is_in_flight(row, now_ns) && row->busy_since_ns < now_ns;
+static uint64_t busy_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    bool is_begun = is_in_flight(gpu, row, now_ns) && row->busy_since_ns < now_ns;
     return row->busy_ns + (is_begun ? now_ns - row->busy_since_ns : 0);
+}
+
+/* The same from its launches on. */
+static uint64_t queued_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    return row->queued_ns + busy_ns(gpu, row, now_ns) - row->busy_ns;
+}
+
+static uint64_t occupied_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    bool is_begun =
+        is_in_flight(gpu, row, now_ns) && row->occupied_since_ns != 0 && row->occupied_since_ns < now_ns;
+    return row->occupied_ns + (is_begun ? now_ns - row->occupied_since_ns : 0);
 }
 
 /* A moving average over a period. Busy time that was assumed too long is taken back in the same way, so
  * single steps may be below 0. */
-static void follow(struct pgpu_engagement *engagement, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+static void follow_one(struct pgpu_average *average, uint64_t total_ns, double passed_ns, bool is_first) {
+    double part = (double)(int64_t)(total_ns - average->total_ns) / passed_ns;
+    if (!is_first) average->part += (part - average->part) * passed_ns / (passed_ns + (double)PGPU_PERIOD_NS);
+    average->total_ns = total_ns;
+}
+
+static void follow(int gpu, struct pgpu_engagement *engagement, const struct pgpu_board_gpu *row,
+                   uint64_t now_ns) {
     if (now_ns <= engagement->at_ns) return;
-    uint64_t busy = busy_ns(row, now_ns);
     double passed_ns = (double)(now_ns - engagement->at_ns);
-    double part = (double)(int64_t)(busy - engagement->busy_ns) / passed_ns;
-    double weight = passed_ns / (passed_ns + (double)PGPU_PERIOD_NS);
-    if (engagement->at_ns != 0) engagement->part += (part - engagement->part) * weight;
+    bool is_first = engagement->at_ns == 0;
+    follow_one(&engagement->busy, busy_ns(gpu, row, now_ns), passed_ns, is_first);
+    follow_one(&engagement->occupied, occupied_ns(gpu, row, now_ns), passed_ns, is_first);
+    follow_one(&engagement->used, row->used_ns, passed_ns, is_first);
     engagement->at_ns = now_ns;
-    engagement->busy_ns = busy;
 }
 
 static bool is_lacking(int gpu, uint64_t now_ns) {
@@ -118,8 +165,8 @@ static bool is_lacking(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu row = {.busy_since_ns = pgpu_board_load(&own->busy_since_ns),
                                  .busy_until_ns = pgpu_board_load(&own->busy_until_ns),
                                  .busy_ns = pgpu_board_load(&own->busy_ns)};
-    follow(&own_engagement[gpu], &row, now_ns);
-    return own_engagement[gpu].part > NEARLY_ALL;
+    follow(gpu, &own_engagement[gpu], &row, now_ns);
+    return own_engagement[gpu].busy.part > NEARLY_ALL;
 }
 
 /* Relative to its guaranteed share of a period; a job without one, or that may not have more, is not behind.
@@ -130,13 +177,32 @@ static double behind(const struct pgpu_board_gpu *row) {
     return may_lag ? (double)(int64_t)row->budget_ns / (share * (double)PGPU_PERIOD_NS) : 0;
 }
 
-static void add(struct pgpu_company *company, const struct pgpu_board_gpu *row, bool is_lacking) {
+/* Time that a share guarantees is not divided between users, so what it covers is no use of the divided time.
+ */
+static double used_beyond(double share, double used_part) {
+    double used = used_part - share;
+    return used < 0 ? 0 : used > 1 ? 1 : used;
+}
+
+static void add(int gpu, struct pgpu_company *company, const struct pgpu_other *other,
+                const struct pgpu_engagement *engagement, const struct pgpu_board_gpu *row,
+                uint64_t seen_ns) {
     uint64_t word = row->share_word;
     uint64_t weight = (word >> PGPU_COMPUTE_WEIGHT_SHIFT) & PGPU_COMPUTE_WEIGHT_MASK;
+    double share = (double)(word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
+    bool is_engaged = engagement->busy.part > NEARLY_ALL;
+    bool is_occupied = engagement->occupied.part > NEARLY_ALL || is_stuck(gpu, row, seen_ns);
+    struct pgpu_demand demand = {.weight = weight == 0 ? 1.0 : (double)weight,
+                                 .used = used_beyond(share, engagement->used.part),
+                                 .is_lacking = is_occupied || lacked(row, seen_ns)};
     company->count++;
-    company->share += (double)(word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
-    company->weight += weight == 0 ? 1.0 : (double)weight;
-    if (is_lacking && behind(row) > company->behind) company->behind = behind(row);
+    company->share += share;
+    company->weight += demand.weight;
+    if (is_engaged && behind(row) > company->behind) company->behind = behind(row);
+    if (other->user == pgpu_neighbour_files_own_user())
+        pgpu_users_add_own(&company->users, demand);
+    else
+        pgpu_users_add(&company->users, other->user, demand);
 }
 
 struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns) {
@@ -150,9 +216,9 @@ struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns) {
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
-        if (row == NULL || !wants(row, seen_ns)) continue;
-        follow(&other->engagement[gpu], row, seen_ns);
-        add(&company, row, other->engagement[gpu].part > NEARLY_ALL);
+        if (row == NULL || !wants(gpu, row, seen_ns)) continue;
+        follow(gpu, &other->engagement[gpu], row, seen_ns);
+        add(gpu, &company, other, &other->engagement[gpu], row, seen_ns);
     }
     pgpu_unlock_leaf(&leaf, before);
     return company;
@@ -166,30 +232,74 @@ static uint64_t siblings_ns(int gpu) {
     return all_ns > windows[gpu].own_published_ns ? all_ns - windows[gpu].own_published_ns : 0;
 }
 
-static void begin(int gpu, uint64_t now_ns) {
+static uint64_t siblings_queued_ns(int gpu) {
+    const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    uint64_t all_ns = own == NULL ? 0 : pgpu_board_load(&own->queued_ns);
+    return all_ns > windows[gpu].own_queued_ns ? all_ns - windows[gpu].own_queued_ns : 0;
+}
+
+/* What was assumed too long is made up for by what follows, and so is what exceeds a window: it shows late.
+ */
+static uint64_t counted_until_ns(uint64_t begun_ns, uint64_t queued, uint64_t window_ns) {
+    return pgpu_least_ns(pgpu_most_ns(begun_ns, queued), begun_ns + window_ns);
+}
+
+static void begin(int gpu, uint64_t now_ns, bool is_first) {
+    uint64_t window_ns = now_ns - windows[gpu].begun_at_ns;
     windows[gpu].begun_at_ns = now_ns;
     windows[gpu].begun_siblings_ns = siblings_ns(gpu);
+    uint64_t *siblings = &windows[gpu].begun_siblings_queued_ns, now_queued = siblings_queued_ns(gpu);
+    *siblings = is_first ? now_queued : counted_until_ns(*siblings, now_queued, MOST_SIBLINGS * window_ns);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
-        other->begun_busy_ns[gpu] = row == NULL ? 0 : busy_ns(row, now_ns);
+        other->begun_busy_ns[gpu] = row == NULL ? 0 : busy_ns(gpu, row, now_ns);
+        if (row == NULL) continue;
+        uint64_t *begun_ns = &other->begun_queued_ns[gpu], queued = queued_ns(gpu, row, now_ns);
+        *begun_ns =
+            is_first ? pgpu_most_ns(*begun_ns, queued) : counted_until_ns(*begun_ns, queued, window_ns);
     }
 }
 
-/* The busy time of another job is capped at one process with work in flight for the whole window. */
-static double part_since_begin(int gpu, uint64_t now_ns) {
-    uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
+static double in_flight_of(uint64_t begun_ns, uint64_t busy, uint64_t window_ns) {
+    return busy <= begun_ns ? 0 : (double)(busy - begun_ns) / (double)window_ns;
+}
+
+/* Every other user that wants the GPU counts as one process in flight at least. */
+static void count_in_full(struct contention *contention, const struct pgpu_users *users) {
+    for (unsigned at = 0; at < users->count; at++) {
+        const struct pgpu_demand *user = &users->other[at].demand;
+        if (user->is_lacking && user->used < 1) join(contention, 1 - user->used);
+    }
+}
+
+/* Where time is divided between users, work counts as in flight from its launch on: then its context takes
+ * part in the turns. Elsewhere from its first turn on. */
+static void measure_window(int gpu, uint64_t now_ns) {
+    struct window *window = &windows[gpu];
+    uint64_t window_ns = now_ns - window->begun_at_ns, seen_ns = pgpu_neighbour_files_seen_ns();
     struct contention contention = NO_CONTENTION;
-    if (siblings > windows[gpu].begun_siblings_ns)
-        join_contention(&contention, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
+    struct pgpu_users users = {0};
+    bool by_user = pgpu_neighbours_by_user(gpu);
+    join_all(&contention,
+             by_user ? in_flight_of(window->begun_siblings_queued_ns, siblings_queued_ns(gpu), window_ns)
+                     : in_flight_of(window->begun_siblings_ns, siblings_ns(gpu), window_ns),
+             MOST_SIBLINGS);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         const struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
-        uint64_t busy = row == NULL ? 0 : busy_ns(row, now_ns);
-        if (busy > other->begun_busy_ns[gpu])
-            join_contention(&contention, busy - other->begun_busy_ns[gpu], window_ns, 1);
+        if (row == NULL) continue;
+        double in_flight =
+            by_user ? in_flight_of(other->begun_queued_ns[gpu], queued_ns(gpu, row, now_ns), window_ns)
+                    : in_flight_of(other->begun_busy_ns[gpu], busy_ns(gpu, row, now_ns), window_ns);
+        join_all(&contention, in_flight, 1);
+        struct pgpu_demand demand = {.used = in_flight < 1 ? in_flight : 1,
+                                     .is_lacking = wants(gpu, row, seen_ns)};
+        if (other->user != pgpu_neighbour_files_own_user()) pgpu_users_add(&users, other->user, demand);
     }
-    return own_part(&contention);
+    window->part = own_part(&contention);
+    count_in_full(&contention, &users);
+    window->counted = own_part(&contention) / window->part;
 }
 
 static const struct step *step_back(const struct history *history, unsigned back) {
@@ -239,7 +349,7 @@ static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
     pgpu_neighbour_files_refresh(now_ns);
-    begin(gpu, now_ns);
+    begin(gpu, now_ns, true);
     note(&histories[gpu], now_ns, 1);
     pgpu_unlock_leaf(&leaf, before);
 }
@@ -247,19 +357,40 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
     pgpu_neighbour_files_refresh(now_ns);
-    if (now_ns >= windows[gpu].begun_at_ns + pgpu_neighbour_files_each_ns()) {
-        windows[gpu].part = part_since_begin(gpu, now_ns);
+    if (now_ns >= windows[gpu].begun_at_ns + WINDOW_NS) {
+        measure_window(gpu, now_ns);
         note(&histories[gpu], now_ns, windows[gpu].part);
-        begin(gpu, now_ns);
+        begin(gpu, now_ns, false);
     }
     double part = part_between(gpu, from_ns, to_ns);
     pgpu_unlock_leaf(&leaf, before);
     return part;
 }
 
+unsigned pgpu_neighbours_slowdown(int gpu) {
+    int before = pgpu_lock_leaf(&leaf);
+    double part = windows[gpu].part;
+    pgpu_unlock_leaf(&leaf, before);
+    return part == 0 || LEAST_SLOWDOWN * part > MARGIN ? LEAST_SLOWDOWN : (unsigned)(MARGIN / part);
+}
+
+double pgpu_neighbours_counted(int gpu) {
+    if (!pgpu_neighbours_by_user(gpu)) return 1;
+    int before = pgpu_lock_leaf(&leaf);
+    double counted = windows[gpu].counted == 0 ? 1 : windows[gpu].counted;
+    pgpu_unlock_leaf(&leaf, before);
+    return counted;
+}
+
 void pgpu_neighbours_add_published(int gpu, uint64_t added_ns) {
     int before = pgpu_lock_leaf(&leaf);
     windows[gpu].own_published_ns += added_ns;
+    pgpu_unlock_leaf(&leaf, before);
+}
+
+void pgpu_neighbours_add_queued(int gpu, uint64_t added_ns) {
+    int before = pgpu_lock_leaf(&leaf);
+    windows[gpu].own_queued_ns += added_ns;
     pgpu_unlock_leaf(&leaf, before);
 }
 

@@ -12,6 +12,7 @@
 #include "functions.h"
 #include "time/lanes.h"
 #include "time/measurement.h"
+#include "time/neighbours.h"
 #include "time/streams.h"
 
 /* A batch is closed at this estimate. */
@@ -157,7 +158,9 @@ void pgpu_timing_begin(struct pgpu_work *work) {
         return;
     }
     batch->is_loose |= is_dry;
-    if (is_dry) pgpu_in_flight_expect(lane->gpu, work->now_ns + PGPU_BESIDE_OTHERS * work->estimate_ns);
+    if (!is_dry) return;
+    uint64_t longest_ns = work->estimate_ns * pgpu_neighbours_slowdown(lane->gpu);
+    pgpu_in_flight_expect(lane->gpu, work->now_ns + longest_ns);
 }
 
 static bool needs_end(const struct pgpu_work *work) {

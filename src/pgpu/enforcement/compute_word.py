@@ -4,12 +4,16 @@ One 64-bit word, laid out as in native/include/meter_abi.h; a test compares both
 """
 
 from enum import Flag
+from math import ceil
 from typing import Self
 
 from pgpu.structs import Struct, replace
 
 SHARE_UNITS = 1_000_000
 """A whole GPU's time in units of the word (millionths)."""
+
+USER_UNITS = 1000
+"""The same of a user's part (thousandths)."""
 
 SHARE_MASK = 0xFFFFF
 WEIGHT_SHIFT = 20
@@ -23,6 +27,8 @@ TRIAL = 1 << 45
 HELD = SUSPENDED | TURN | TRIAL
 TIMES_HELD_SHIFT = 46
 TIMES_HELD_MASK = 0xFF
+USER_SHIFT = 54
+USER_MASK = 0x3FF
 
 DEFAULT_WEIGHT = 100
 _PRIORITY_THAT_DOUBLES = 50
@@ -60,6 +66,10 @@ class ComputeWord(Struct, frozen=True):
     is_strict: bool = False
     """True if the share is also a ceiling, even on an idle GPU."""
 
+    user_share: float = 0.0
+    """0 to 1 of the GPU's time: the least that all jobs of the job's user have together while other users have work. 0: the time
+    is not divided between users. Resolution: one thousandth."""
+
     holds: Hold = Hold.NONE
     """Launches and copies wait until all of these bits are clear."""
 
@@ -92,7 +102,10 @@ class ComputeWord(Struct, frozen=True):
         share = min(max(round(self.share * SHARE_UNITS), 0), SHARE_UNITS)
         weight = min(max(self.weight, 0), WEIGHT_MASK)
         bits = ((self.is_measured, MEASURED), (self.is_shared, SHARED), (self.is_strict, STRICT))
+        # Rounded up, so that no division between users becomes none.
+        user = min(ceil(self.user_share * USER_UNITS), USER_UNITS)
         numbers = share | weight << WEIGHT_SHIFT | (self.times_held & TIMES_HELD_MASK) << TIMES_HELD_SHIFT
+        numbers |= user << USER_SHIFT
         return numbers | sum(bit for is_set, bit in bits if is_set) | self.holds.value
 
     @classmethod
@@ -104,6 +117,7 @@ class ComputeWord(Struct, frozen=True):
             is_measured=bool(word & MEASURED),
             is_shared=bool(word & SHARED),
             is_strict=bool(word & STRICT),
+            user_share=(word >> USER_SHIFT & USER_MASK) / USER_UNITS,
             holds=Hold(word & HELD),
             times_held=word >> TIMES_HELD_SHIFT & TIMES_HELD_MASK,
         )
