@@ -4,7 +4,7 @@ A capped tmpfs is mounted only by root, and only where a container engine sees t
 its mounts to itself (a systemd unit with PrivateTmp). Otherwise the files lie on the runtime tmpfs.
 
 The board is a directory with one file for each job, in which it publishes its GPU time; all jobs can read it. Each file has a
-random name; a file that its job has grown is truncated when the next one is made.
+random name behind its owner's number; a file that its job has grown is truncated when the next one is made.
 
 The module is in no room: the creation of a container has milliseconds and imports it without any room.
 """
@@ -90,12 +90,13 @@ _MOST_JOBS = 1024
 _TAG_DIGITS = 8
 
 
-def join_board(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence[str] = ()) -> None:
+def join_board(runtime_directory: str, meter_directory: str, owner_uid: int, gpu_uuids: Sequence[str] = ()) -> None:
     """Create a job's file on the board, and links to it and to the board beside its usage file.
 
     Args:
         runtime_directory: The directory with the board.
         meter_directory: The job's directory with the usage file.
+        owner_uid: The job's owner, by which jobs tell whose their neighbours are.
         gpu_uuids: The GPUs of its lease, as NVML writes them: jobs on other GPUs skip the file. Empty if not known yet.
 
     Raises:
@@ -103,7 +104,7 @@ def join_board(runtime_directory: str, meter_directory: str, gpu_uuids: Sequence
     """
     board = f"{runtime_directory}/{BOARD}"
     tags = (f"-{uuid.partition('-')[2][:_TAG_DIGITS].lower()}" for uuid in gpu_uuids)
-    path = f"{board}/{os.urandom(12).hex()}{''.join(tags)}"
+    path = f"{board}/{owner_uid:08x}{os.urandom(8).hex()}{''.join(tags)}"
     # The lock excludes `leave_board` of the last job, which unmounts the board.
     with _lock_board(runtime_directory):
         _make_board(board)

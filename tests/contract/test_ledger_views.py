@@ -5,7 +5,7 @@ import threading
 from tests.ledger_entries import add, waiting
 from tests.waiting import DEADLINE_SECONDS
 
-from pgpu.ledger import Ledger
+from pgpu.ledger import Entry, Ledger
 from pgpu.model import JobState, Lease, Place, Slice
 from pgpu.scheduling import NO_PRECEDENCE, Admission, OverdueReservation, Precedence, Quota, VirtualTime
 from pgpu.scheduling.virtual_clocks import Machine
@@ -56,6 +56,42 @@ def test_those_that_hold_memory_are_told_until_it_is_free(ledger: Ledger) -> Non
         assert [each.job.lease for each in decision.holding()] == [lease]
         decision.put(replace(granted, lease_released_at_seconds=2.0))
         assert decision.holding() == []
+
+
+def _hold(ledger: Ledger, letter: str, owner_uid: int, *gpus: str, **words: object) -> Entry:
+    entry = waiting(letter * 12)
+    entry = add(ledger, replace(entry, job=replace(entry.job, owner_uid=owner_uid)))
+    lease = Lease(entry.job.id, tuple(Slice(gpu, 5) for gpu in gpus), 1.0)
+    job = replace(entry.job, state=JobState.RUNNING, lease=lease, **words)
+    with ledger.decision() as decision:
+        decision.put(replace(entry, job=job))
+    return replace(entry, job=job)
+
+
+def test_jobs_on_a_gpu_of_several_users_are_paced_until_one_user_is_left(ledger: Ledger) -> None:
+    for letter, owner_uid, gpu in (("a", 1, "GPU-0"), ("b", 1, "GPU-0"), ("c", 1, "GPU-1")):
+        _hold(ledger, letter, owner_uid, gpu)
+    with ledger.view() as view:
+        assert view.paced() == []
+    other = _hold(ledger, "d", 2, "GPU-0")
+    _hold(ledger, "e", 2, "GPU-1", parked_at_seconds=3.0)
+    with ledger.view() as view:
+        assert [entry.job.id[0] for entry in view.paced()] == ["a", "b", "d"]
+    with ledger.decision() as decision:
+        decision.put(replace(other, lease_released_at_seconds=2.0))
+        assert decision.paced() == []
+
+
+def test_a_job_concerns_those_on_gpus_where_it_is_the_only_one_of_its_user(ledger: Ledger) -> None:
+    for letter, owner_uid, gpus in (("a", 1, ["GPU-0"]), ("b", 2, ["GPU-0", "GPU-1"]), ("c", 3, ["GPU-2"])):
+        _hold(ledger, letter, owner_uid, *gpus)
+    own = "f" * 12
+    with ledger.view() as view:
+        assert view.beside_other_users(own, 4, ["GPU-0"]) == ["a" * 12, "b" * 12]
+        assert view.beside_other_users(own, 1, ["GPU-0"]) == []
+        assert view.beside_other_users(own, 1, ["GPU-0", "GPU-1"]) == ["b" * 12]
+        assert view.beside_other_users("a" * 12, 1, ["GPU-0"]) == ["b" * 12]
+        assert view.beside_other_users(own, 3, ["GPU-2"]) == []
 
 
 def test_a_quota_is_kept_until_it_is_taken_back(ledger: Ledger) -> None:

@@ -129,7 +129,7 @@ def test_a_word_that_another_process_wrote_is_corrected_at_the_next_check(machin
     now = machine.entry(job).job
     assert now.lease is not None
     enforcer = FileEnforcer(machine.root)
-    follow_compute(enforcer, now, [])
+    follow_compute(enforcer, now, [], by_user=True)
     enforcer.set_compute(now.lease, [ComputeWord(0.1)])
-    follow_compute(enforcer, now, [])
+    follow_compute(enforcer, now, [], by_user=True)
     assert bound(machine, job)[1] == 0.5

@@ -1,5 +1,6 @@
 """Limits and grants that the engine derives from shares and sharing modes; on a machine of files."""
 
+import os
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -10,8 +11,9 @@ from tests.waiting import until
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.engine.leases.lease_resize import resize
+from pgpu.engine.submitter import Submitter
 from pgpu.errors import CapacityError, EnforcementError, RequestError
-from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, SharingMode, SharingWish
+from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, SharingMode, SharingWish, Submission
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -50,6 +52,29 @@ def test_launches_of_a_job_wait_from_when_one_with_a_share_comes_until_it_goes(m
     until(lambda: word(machine, plain).is_shared)
     machine.client.stop(shared.id, grace_seconds=0)
     until(lambda: not word(machine, plain).is_shared)
+
+
+def submit_as(machine: World, uid: int) -> Job:
+    spec = JobSpec(LONG, "process", working_directory="/")
+    submitter = Submitter(uid, tuple(os.environ.items()), None)
+    [job] = machine.engine.submit_all([Submission(spec, Request(GIB))], submitter)
+    return machine.until_running(job)
+
+
+def test_a_gpu_s_time_is_divided_between_users_while_jobs_of_two_are_on_it(machine: World) -> None:
+    first, second = submit_as(machine, 4001), submit_as(machine, 4001)
+    assert word(machine, second).user_share == 0.0
+    other = submit_as(machine, 4002)
+    assert word(machine, other).user_share == 0.5
+    until(lambda: [word(machine, job).user_share for job in (first, second)] == [0.5, 0.5])
+    machine.client.stop(other.id, grace_seconds=0)
+    until(lambda: [word(machine, job).user_share for job in (first, second)] == [0.0, 0.0])
+
+
+def test_a_setting_leaves_the_division_to_the_gpu() -> None:
+    with world((10,), divides_users=False) as machine:
+        jobs = [submit_as(machine, uid) for uid in (4001, 4002)]
+        assert [word(machine, job).user_share for job in jobs] == [0.0, 0.0]
 
 
 def test_an_agent_that_takes_over_writes_the_ledger_s_share_again(machine: World) -> None:

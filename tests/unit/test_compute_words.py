@@ -12,6 +12,7 @@ from tests.unit.conftest import Run
 
 from pgpu.cli.output import job_tables
 from pgpu.client import GpuTime, JobReport
+from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.engine.job_submission import refuse_unsupported
 from pgpu.engine.leases.lease_resize import compute_words, neighbours
 from pgpu.engine.settings import EngineSettings
@@ -132,40 +133,74 @@ def test_what_these_gpus_do_not_have_is_refused_and_never_left_out() -> None:
     refuse_unsupported(Request(GIB, sharing=SharingWish.AUTO), settings)
 
 
-def entry(name: str, request: Request, *uuids: str, mode: SharingMode = SharingMode.TIME_SLICE) -> Entry:
+def entry(
+    name: str, request: Request, *uuids: str, mode: SharingMode = SharingMode.TIME_SLICE, owner_uid: int = 0
+) -> Entry:
     slices = tuple(Slice(uuid, request.memory_bytes, request.compute_share) for uuid in uuids)
     lease = Lease(name, slices, 1.0, sharing=mode)
-    return Entry(Job(name, JobSpec(("true",), "process"), request, JobState.RUNNING, 0.0, lease=lease))
+    return Entry(
+        Job(name, JobSpec(("true",), "process"), request, JobState.RUNNING, 0.0, lease=lease, owner_uid=owner_uid)
+    )
+
+
+def words(of: Entry, paced: list[Entry], *, by_user: bool = True) -> tuple[ComputeWord, ...]:
+    return compute_words(of.job, paced, by_user=by_user)
 
 
 PLAIN = entry("plain", Request(GIB), "GPU-0")
 SHARED = entry("shared", Request(GIB, 1, 0.3, is_strict=True), "GPU-0", "GPU-1")
 FAR = entry("far", Request(GIB), "GPU-2")
+OTHERS = entry("others", Request(GIB), "GPU-0", owner_uid=1)
 
 
 def test_launches_of_a_job_without_a_share_wait_only_beside_one_that_has_one() -> None:
     everybody = [PLAIN, SHARED, FAR]
-    [alone] = compute_words(PLAIN.job, [PLAIN, FAR])
+    [alone] = words(PLAIN, [PLAIN, FAR])
     assert (alone.is_shared, alone.is_measured, alone.share, alone.weight) == (False, True, 0.0, 100)
-    [beside] = compute_words(PLAIN.job, everybody)
+    [beside] = words(PLAIN, everybody)
     assert beside.is_shared
-    assert not compute_words(FAR.job, everybody)[0].is_shared
-    for word in compute_words(SHARED.job, everybody):
+    assert not words(FAR, everybody)[0].is_shared
+    for word in words(SHARED, everybody):
         assert (word.share, word.is_shared, word.is_strict) == (0.3, True, True)
     assert neighbours(SHARED.job, everybody) == ["plain"]
 
 
+def test_beside_another_user_s_job_a_user_has_a_least_part_of_the_time() -> None:
+    third = entry("third", Request(GIB), "GPU-0", owner_uid=2)
+    [word] = words(PLAIN, [PLAIN, OTHERS, FAR])
+    assert (word.is_shared, word.user_share) == (False, 0.5)
+    assert words(FAR, [PLAIN, OTHERS, FAR])[0].user_share == 0.0
+    assert words(PLAIN, [PLAIN, OTHERS, third])[0].user_share == pytest.approx(1 / 3)
+    assert words(PLAIN, [PLAIN, OTHERS], by_user=False)[0].user_share == 0.0
+
+
+def test_what_shares_guarantee_is_not_divided_between_users() -> None:
+    assert words(OTHERS, [PLAIN, SHARED, OTHERS])[0].user_share == pytest.approx(0.35)
+    everything = entry("all", Request(GIB, 1, 1.0), "GPU-0")
+    assert words(OTHERS, [everything, OTHERS])[0].user_share > 0.0
+
+
+@given(st.floats(0, 1), st.integers(0, 255), st.integers(0, 65_535), st.booleans())
+def test_a_word_is_read_as_it_was_written(part: float, times_held: int, weight: int, is_shared: bool) -> None:
+    word = ComputeWord(0.3, weight, is_measured=True, is_shared=is_shared, user_share=part, times_held=times_held)
+    read = ComputeWord.unpack(word.packed)
+    assert word.packed < 1 << 64
+    assert replace(read, user_share=part) == word
+    assert read.user_share == pytest.approx(part, abs=0.001)
+    assert (read.user_share > 0) == (part > 0)
+
+
 def test_a_priority_is_a_weight_and_makes_launches_wait() -> None:
     high = entry("high", Request(GIB, priority=50), "GPU-0")
-    assert [word.weight for word in compute_words(high.job, [high])] == [200]
-    assert compute_words(PLAIN.job, [PLAIN, high])[0].is_shared
+    assert [word.weight for word in words(high, [high])] == [200]
+    assert words(PLAIN, [PLAIN, high])[0].is_shared
 
 
 @pytest.mark.parametrize("mode", [SharingMode.MPS, SharingMode.EXCLUSIVE])
 def test_hardware_shares_in_the_other_modes(mode: SharingMode) -> None:
     job = entry("one", Request(GIB, 1, 0.3, is_strict=True, sharing=SharingWish(mode.value)), "GPU-0", mode=mode)
-    [word] = compute_words(job.job, [job])
-    assert (word.is_measured, word.is_shared, word.is_strict) == (True, False, False)
+    [word] = words(job, [job, OTHERS])
+    assert (word.is_measured, word.is_shared, word.is_strict, word.user_share) == (True, False, False, 0.0)
 
 
 def samples(*used_ms: int, step_ns: int = SECOND_NS) -> list[Sample]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.container_slice import Rootfs, View, lay_out, put_in_slice, refuse_covered, take_away
+from pgpu.app.oci.container_slice import OWNER_UID, Rootfs, View, lay_out, put_in_slice, refuse_covered, take_away
 from pgpu.app.oci.create import _make_record
 from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
 from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall
@@ -205,7 +205,8 @@ def test_the_slice_of_a_waiting_container_is_laid_out_as_any_other(tmp_path: Pat
     prepared = _prepared(tmp_path)
     early = Path(lay_out(prepared, "0123456789ab", []))
     usual = SliceFiles(tmp_path / "slices" / "usual")
-    usual.make({name: Path(path) for name, path in prepared["libraries"].items()})
+    libraries = {name: Path(path) for name, path in prepared["libraries"].items()}
+    usual.make(libraries, OWNER_UID)
     usual.make_simulated_mount_point()
     try:
         of_both = {path.relative_to(usual.home): path.lstat() for path in usual.home.rglob("*")}

@@ -328,6 +328,7 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         objective=settings.objective,
         oversubscription=settings.oversubscription,
         has_turns=settings.turns == "on",
+        divides_users=settings.user_turns == "on",
         idle_timeout_seconds=settings.idle_timeout,
         on_idle=settings.on_idle,
         log_cap_bytes=settings.log_cap,

@@ -192,6 +192,11 @@ class Settings(Struct, frozen=True):
     or `off`. Default: `on`: without turns the GPU moves memory most of the time, unless its link is as fast as
     memory."""
 
+    user_turns: Literal["on", "off"] = _setting(_one_of("on", "off"), default="on")
+    """Whether a GPU's time is divided between users first, and then between each user's jobs, while jobs of several
+    users have work for it: `on` or `off`. Default: `on`: GPUs divide their time between processes, so that sixty
+    of one user leave another's one a sixty-first. Not under MPS; jobs of one user wait for nothing."""
+
     checkpoints: Literal["on", "off"] = _setting(_one_of("on", "off"), default="on")
     """Whether a job that is suspended for one with `--preempt` moves all its memory to the host, where the driver
     checkpoints processes (NVIDIA's from r570 on): `on` or `off`. Default: `on`: otherwise only jobs with

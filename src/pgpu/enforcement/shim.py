@@ -102,7 +102,7 @@ class ShimEnforcer:
         files = self._cleared(lease)
         try:
             if not files.is_laid_out:
-                self._make(files, [part.gpu_uuid for part in lease.slices], is_traced=job.spec.is_traced)
+                self._make(files, job, [part.gpu_uuid for part in lease.slices])
                 self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
             # The limit file is written last: the shim fails CUDA calls until it exists.
             limit_file.write_limit(files.limit, self._limit(job, lease, contexts, driver))
@@ -111,11 +111,11 @@ class ShimEnforcer:
             raise
         return self._delivery(files, lease, driver)
 
-    def _make(self, files: SliceFiles, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
+    def _make(self, files: SliceFiles, job: Job, gpu_uuids: Sequence[str]) -> None:
         # All slices of this process get the libraries of its own version, whatever is installed meanwhile.
         if self._libraries is None or not all(map(os.path.exists, self._libraries.values())):
             self._libraries = self.libraries()
-        files.make(self._libraries, gpu_uuids, is_traced=is_traced)
+        files.make(self._libraries, job.owner_uid, gpu_uuids, is_traced=job.spec.is_traced)
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         """Set every slice of a lease to `memory_bytes` while the job runs.

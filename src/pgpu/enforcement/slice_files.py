@@ -75,11 +75,14 @@ class SliceFiles(Struct, frozen=True, dict=True):
     def _runtime_directory(self) -> Path:
         return self.home.parent.parent
 
-    def make(self, libraries: Mapping[str, Path], gpu_uuids: Sequence[str] = (), *, is_traced: bool = False) -> None:
+    def make(
+        self, libraries: Mapping[str, Path], owner_uid: int, gpu_uuids: Sequence[str] = (), *, is_traced: bool = False
+    ) -> None:
         """Create all files except the limit.
 
         Args:
             libraries: Path inside the slice (`driver/libcuda.so.1`) and the file that is linked there.
+            owner_uid: The job's owner.
             gpu_uuids: The GPUs of its lease.
             is_traced: Reserve space for a log of the job's GPU work.
 
@@ -88,7 +91,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
         """
         with _explaining(self.home):
             self.home.mkdir(mode=0o700, parents=True)
-            self._make_meter(gpu_uuids, is_traced=is_traced)
+            self._make_meter(owner_uid, gpu_uuids, is_traced=is_traced)
             _make_public_directory(self.view)
             _make_public_directory(self.view / "driver")
             # Empty files and directories are mount points: inside the job, the view itself is mounted read-only.
@@ -173,7 +176,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
             unmount(self.meter)  # a mount point cannot be removed (EBUSY)
             remove_tree(self.home)
 
-    def _make_meter(self, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
+    def _make_meter(self, owner_uid: int, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
         self.meter.mkdir(mode=0o700)
         mount_capped(self.meter, CAP_BYTES + (trace.USAGE_BYTES if is_traced else 0))
         # Allocate all pages now. A page that is allocated on first access raises SIGBUS in cuInit if the tmpfs has become full,
@@ -181,7 +184,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
         _make_file(self.usage, _USAGE_MODE, allocated_bytes=meter.USAGE_BYTES)
         if is_traced:
             trace.prepare(self.usage)
-        tmpfs.join_board(str(self._runtime_directory), str(self.meter), gpu_uuids)
+        tmpfs.join_board(str(self._runtime_directory), str(self.meter), owner_uid, gpu_uuids)
 
 
 class LibraryStore:

@@ -71,6 +71,10 @@ class EngineSettings(Struct, frozen=True):
     has_turns: bool = True
     """Whether jobs that oversubscribe take turns while their working sets together do not fit on the GPU."""
 
+    divides_users: bool = True
+    """Whether the time of a GPU on which several users have work is divided between users first, then between their jobs.
+    Default: yes, since otherwise a user with more processes has more of it."""
+
     turns: TurnRules = field(default_factory=TurnRules)
     """Lengths of turns."""
 

@@ -72,6 +72,23 @@ UNION SELECT NULL WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY queue WHERE state 
 UNION SELECT gpu_model FROM jobs WHERE {RETURNING}
 """  # noqa: S608 - words of our own
 
+# Slices on a GPU, with their jobs and owners.
+_HELD = """
+FROM leases JOIN jobs ON jobs.id = leases.job_id JOIN slices ON slices.job_id = leases.job_id
+WHERE released_at IS NULL AND parked_at IS NULL
+"""
+
+_ON_GPUS_OF_SEVERAL_USERS = f"""
+WITH held AS MATERIALIZED (SELECT jobs.id, gpu_uuid, owner_uid {_HELD})
+SELECT id FROM held WHERE gpu_uuid IN (SELECT gpu_uuid FROM held GROUP BY gpu_uuid HAVING min(owner_uid) < max(owner_uid))
+"""  # noqa: S608 - words of our own
+
+_BESIDE_OTHER_USERS = f"""
+WITH held AS MATERIALIZED (SELECT jobs.id, gpu_uuid, owner_uid {_HELD}
+    AND jobs.id != :job AND gpu_uuid IN (SELECT value FROM json_each(:gpus)))
+SELECT DISTINCT id FROM held WHERE gpu_uuid NOT IN (SELECT gpu_uuid FROM held WHERE owner_uid = :owner)
+"""  # noqa: S608 - words of our own
+
 _WAYS = """
 SELECT id, json_extract(spec, '$.runtime') AS runtime, json_extract(spec, '$.user') AS user FROM jobs
 WHERE id IN (SELECT value FROM json_each(?))
@@ -204,8 +221,16 @@ class LedgerView:
         return [row["id"] for row in self._connection.execute(statement, (gpu_model,))]
 
     def paced(self) -> list[Entry]:
-        """Return those of `holding` with a share of compute or a priority: only beside these, launches are paced."""
-        return self._holding("compute_share IS NOT NULL OR priority != 0")
+        """Return those of `holding` with a share of compute or a priority, and those on GPUs of several users.
+
+        Only beside these, launches are paced.
+        """
+        return self._holding(f"compute_share IS NOT NULL OR priority != 0 OR jobs.id IN ({_ON_GPUS_OF_SEVERAL_USERS})")
+
+    def beside_other_users(self, job_id: str, owner_uid: int, gpu_uuids: Sequence[str]) -> list[str]:
+        """Return the ids of those of `holding` on these GPUs where no other job of this owner is."""
+        words = {"job": job_id, "owner": owner_uid, "gpus": json.dumps(gpu_uuids)}
+        return [row["id"] for row in self._connection.execute(_BESIDE_OTHER_USERS, words)]
 
     def off_their_gpus(self) -> list[Entry]:
         """Return those of `holding` that are suspended or parked, or were asked to leave."""

@@ -43,6 +43,9 @@ _LARGEST_FILE_BYTES = 64 * 1024
 USAGE_BYTES = 4096 + 1024 * (64 + 16 * 48)
 """Size of a usage file (native/include/meter_abi.h)."""
 
+OWNER_UID = 4_294_967_294
+"""`pgpu.model.DOCKER_UID`, whose import takes milliseconds."""
+
 GATE = "gate"
 ENVIRONMENT = "environment"
 RECORD = "container.json"
@@ -303,7 +306,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
         os.posix_fallocate(descriptor, 0, USAGE_BYTES)
     finally:
         os.close(descriptor)
-    tmpfs.join_board(prepared["runtime_directory"], f"{home}/meter")
+    tmpfs.join_board(prepared["runtime_directory"], f"{home}/meter", OWNER_UID)
     view = f"{home}/view"
     for directory in (
         view,

@@ -86,7 +86,7 @@ def answer_wishes(context: EngineContext, job_id: str, wishes: Sequence[Wish], *
             # An agent was killed between its transaction and the limit.
             context.enforcer.resize(before.job.lease, before.job.request.memory_bytes)
     if verdict is Verdict.GRANT and after.job.lease != before.job.lease:
-        give_or_undo(context, LimitChange(context.enforcer, before, after, holding))
+        give_or_undo(context, LimitChange(context.enforcer, before, after, holding, context.settings.divides_users))
     return verdict
 
 

@@ -28,46 +28,57 @@ from pgpu.scheduling.slice_growth import QUIET_SECONDS
 from pgpu.structs import Struct, replace
 from pgpu.units import format_memory, format_share
 
+LEAST_USER_SHARE = 0.001
+"""Of a GPU's time, for a user beside others."""
+
 GROWN = 1.01
 """A peak that grew by a smaller factor is stable."""
 
 
-def compute_words(job: Job, paced: Sequence[Entry]) -> tuple[ComputeWord, ...]:
+def compute_words(job: Job, paced: Sequence[Entry], *, by_user: bool) -> tuple[ComputeWord, ...]:
     """Return the compute word of each of a job's GPUs in the order of its lease; empty without a lease.
 
-    Launches are paced only in time slices, and only where this job or one beside it has a share or a priority: jobs without
-    either get what the hardware's own time slices give. Under MPS and alone on a GPU the hardware does it.
+    Launches are paced only in time slices, and only where this job or one beside it has a share or a priority, or while jobs of
+    several users have work: other jobs get what the hardware's own time slices give. Under MPS and alone on a GPU the hardware
+    does it.
 
     Args:
         job: Any.
-        paced: Every job that holds a lease and has a share or a priority; others change nothing. The words must be written
-            again whenever this changes.
+        paced: The jobs of `LedgerView.paced`; others change nothing. The words must be written again whenever this changes.
+        by_user: Whether time that no share guarantees is divided between users first; see decision 0085.
     """
     if job.lease is None:
         return ()
-    request = job.request
-    is_sliced = job.lease.sharing is SharingMode.TIME_SLICE
     others = [entry.job for entry in paced if entry.job.id != job.id]
     return tuple(
-        ComputeWord(
-            share=request.compute_share or 0.0,
-            weight=weight_of(request.priority),
-            is_measured=True,
-            is_shared=is_sliced
-            and any(_is_paced(each) for each in (job, *(other for other in others if _is_on(other, part.gpu_uuid)))),
-            is_strict=is_sliced and request.is_strict,
-        )
+        _compute_word(job, [job, *(other for other in others if _is_on(other, part.gpu_uuid))], by_user=by_user)
         for part in job.lease.slices
     )
 
 
-def follow_compute(enforcer: Enforcer, job: Job, paced: Sequence[Entry]) -> None:
+def _compute_word(job: Job, on_gpu: Sequence[Job], *, by_user: bool) -> ComputeWord:
+    request = job.request
+    is_sliced = job.lease is not None and job.lease.sharing is SharingMode.TIME_SLICE
+    users = {each.owner_uid for each in on_gpu} if is_sliced and by_user else set()
+    guaranteed = min(1.0, sum(each.request.compute_share or 0.0 for each in on_gpu))
+    return ComputeWord(
+        share=request.compute_share or 0.0,
+        weight=weight_of(request.priority),
+        is_measured=True,
+        is_shared=is_sliced and any(map(_is_paced, on_gpu)),
+        is_strict=is_sliced and request.is_strict,
+        # Not 0 if shares guarantee all of the time: what they leave idle is divided between users, too.
+        user_share=max(LEAST_USER_SHARE, (1 - guaranteed) / len(users)) if len(users) > 1 else 0.0,
+    )
+
+
+def follow_compute(enforcer: Enforcer, job: Job, paced: Sequence[Entry], *, by_user: bool) -> None:
     """Write a job's compute words again if they differ; read each time, since other processes write them as well.
 
     Raises:
         PgpuError: The limit cannot be written.
     """
-    words = compute_words(job, paced)
+    words = compute_words(job, paced, by_user=by_user)
     if job.lease is not None and _without_holds(words) != _without_holds(enforcer.words(job.lease)):
         enforcer.set_compute(job.lease, words)
 
@@ -85,9 +96,14 @@ def neighbours(job: Job, holding: Sequence[Entry]) -> list[str]:
 def concerned(job: Job, view: LedgerView) -> list[str]:
     """Return the ids of those neighbours of a job that act when it comes or goes.
 
-    All of them may be paced otherwise if it has a share or a priority. If not, it concerns those that are off the GPU alone.
+    All of them may be paced otherwise if it has a share or a priority, or is the only one of its user on the GPU. If not, it
+    concerns those that are off the GPU alone.
     """
-    return neighbours(job, view.holding() if _is_paced(job) else view.off_their_gpus())
+    if _is_paced(job):
+        return neighbours(job, view.holding())
+    uuids = [] if job.lease is None else [part.gpu_uuid for part in job.lease.slices]
+    beside = view.beside_other_users(job.id, job.owner_uid, uuids)
+    return list(dict.fromkeys([*beside, *neighbours(job, view.off_their_gpus())]))
 
 
 def _is_paced(job: Job) -> bool:
@@ -108,6 +124,9 @@ class LimitChange(Struct, frozen=True):
     after: Entry
     holding: Sequence[Entry]
     """Every job that holds a lease, this one as it is to be."""
+
+    by_user: bool
+    """See `compute_words`."""
 
     def take(self) -> None:
         """Bind the limits that become smaller, before the ledger is written.
@@ -145,7 +164,7 @@ class LimitChange(Struct, frozen=True):
         if job.lease is None or self.after.job.lease is None or self.after.job.state is not JobState.RUNNING:
             return
         for each in dimensions:
-            each.bind(self.enforcer, job, job.lease, self.holding)
+            each.bind(self, job, job.lease)
 
     def _restore(self, job: Job, *, is_larger: bool) -> None:
         for each in self._limits(is_larger=is_larger):
@@ -160,7 +179,7 @@ class _Dimension(Struct, frozen=True):
     amount: Callable[[Request], tuple[float, bool]]
     """The amount, and whether a strict limit makes it less."""
 
-    bind: Callable[[Enforcer, Job, Lease, Sequence[Entry]], None]
+    bind: Callable[[LimitChange, Job, Lease], None]
 
     def is_larger(self, before: Request, after: Request) -> bool | None:
         """Whether the limit becomes larger; None if it does not change."""
@@ -172,11 +191,13 @@ class _Dimension(Struct, frozen=True):
 _DIMENSIONS = (
     _Dimension(
         lambda request: (request.memory_bytes, False),
-        lambda enforcer, job, lease, _holding: enforcer.resize(lease, job.request.memory_bytes),
+        lambda change, job, lease: change.enforcer.resize(lease, job.request.memory_bytes),
     ),
     _Dimension(
         lambda request: (request.compute_share or 0.0, request.is_strict),
-        lambda enforcer, job, lease, holding: enforcer.set_compute(lease, compute_words(job, holding)),
+        lambda change, job, lease: change.enforcer.set_compute(
+            lease, compute_words(job, change.holding, by_user=change.by_user)
+        ),
     ),
 )
 
@@ -205,7 +226,7 @@ def resize(context: EngineContext, job_id: str, change: Resize, basis: str | Non
                 after = replace(after, job=replace(after.job, request=replace(after.job.request, basis=basis)))
             decision.put(after)
             holding, queues = decision.holding(), decision.queues()
-            limits = LimitChange(context.enforcer, before, after, holding)
+            limits = LimitChange(context.enforcer, before, after, holding, context.settings.divides_users)
             # Inside of the transaction: smaller limits bind before the ledger frees the difference for other jobs.
             limits.take()
     except BaseException:  # Ctrl-C too: the transaction is rolled back, so the job must have its old limits again.

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from pgpu.engine.admission.idle_leases import RECLAIMED
@@ -147,11 +147,14 @@ class Running:
             with self._engine.ledger.view() as view:
                 entry, paced = view.entry(self._id), view.paced()
             with self._errors_logged():
-                follow_compute(self._engine.enforcer, entry.job, paced)
+                self._follow_compute(entry.job, paced)
             self._follow_suspension(entry.job)
             if entry.stop_grace_seconds is not None:
                 self._stop(entry.stop_grace_seconds)
         self._answer_wishes()  # a process that is to end gets no memory any more, so that it can react
+
+    def _follow_compute(self, job: Job, paced: Sequence[Entry]) -> None:
+        follow_compute(self._engine.enforcer, job, paced, by_user=self._engine.settings.divides_users)
 
     def _wake_soon(self) -> None:
         """Have a thread follow the ledger: a tick may be called by `beats`, and a stop may block on a container engine."""
@@ -239,7 +242,7 @@ class Running:
                 self._watch_limit()
             if self._ticks % _TICKS_BETWEEN_SHARES == 0:
                 with self._errors_logged():
-                    follow_compute(self._engine.enforcer, job, self._engine.paced.get())
+                    self._follow_compute(job, self._engine.paced.get())
             if entry.stop_grace_seconds is None or self._is_stopping:
                 self._follow_suspension(job)
             else:

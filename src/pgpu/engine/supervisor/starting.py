@@ -107,7 +107,7 @@ def start(
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
     with engine.ledger.view() as view:
         paced, beside = view.paced(), concerned(bound, view)
-    engine.enforcer.set_compute(_lease(bound), compute_words(bound, paced))
+    engine.enforcer.set_compute(_lease(bound), compute_words(bound, paced, by_user=engine.settings.divides_users))
     submitter = engine.submitter_of(job.id)
     starter = None if submitter is None else submitter.starter
     stdio = carrier.open(None if starter is None else take_monitor(job.id, starter))
