@@ -58,11 +58,11 @@ def test_those_that_hold_memory_are_told_until_it_is_free(ledger: Ledger) -> Non
         assert decision.holding() == []
 
 
-def _hold(ledger: Ledger, letter: str, owner_uid: int, *gpus: str, **words: object) -> Entry:
+def _hold(ledger: Ledger, letter: str, owner_uid: int, *gpus: str, parked_at_seconds: float | None = None) -> Entry:
     entry = waiting(letter * 12)
     entry = add(ledger, replace(entry, job=replace(entry.job, owner_uid=owner_uid)))
     lease = Lease(entry.job.id, tuple(Slice(gpu, 5) for gpu in gpus), 1.0)
-    job = replace(entry.job, state=JobState.RUNNING, lease=lease, **words)
+    job = replace(entry.job, state=JobState.RUNNING, lease=lease, parked_at_seconds=parked_at_seconds)
     with ledger.decision() as decision:
         decision.put(replace(entry, job=job))
     return replace(entry, job=job)
