@@ -68,7 +68,7 @@ class Machine:
             machine.home.mkdir()
             command = directory / "bin" / "pgpu"
             command.parent.mkdir()
-            command.write_text(f"#!{PYTHON}\nfrom pgpu.cli.main import main\n\nmain()\n", "utf-8")
+            command.write_text(f"#!{PYTHON}\nfrom pgpu.cli.main import main\n\nraise SystemExit(main())\n", "utf-8")
             command.chmod(0o755)
             (directory / "bin" / "python").symlink_to(PYTHON)
             for entry in ENTRIES:
