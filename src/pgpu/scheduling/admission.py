@@ -210,6 +210,8 @@ class _Round:
                 hostable[key] = bool(possible_hosts(self._rooms, candidate))
             if hostable[key]:
                 found.add(candidate.owner_uid)
+                if len(found) == len(self._clocks.waiting):
+                    break
         return found
 
     def consider(self, candidate: Candidate) -> None:
@@ -447,14 +449,16 @@ class _Round:
         if self.planned:
             self.planned.note_wait(candidate)
         is_overdue = self.order.is_overdue(candidate)
-        if is_overdue or cause in _LIMITS:
+        # Compared by identity: members of an Enum are hashed in Python, and a queue may be ten thousand long.
+        is_limited = cause is Cause.QUOTA or cause is Cause.QUOTA_TURN
+        if is_overdue or is_limited:
             since_seconds = candidate.eligible_at_seconds + self._rules.patience_seconds
             self._keep_quota(candidate, since_seconds=since_seconds if is_overdue else None)
         before = self._reservation_before
-        if cause in {Cause.WAVE, Cause.BUSY}:
+        if cause is Cause.WAVE or cause is Cause.BUSY:
             # No memory is reserved for it, since it fits, and none for a job behind a wave, which would delay the next one.
             self._has_first = self._has_first or cause is Cause.WAVE
-        elif cause in _LIMITS:
+        elif is_limited:
             pass
         elif before is not None and before.job_id == candidate.job_id:
             self._reserve_until_start(candidate)

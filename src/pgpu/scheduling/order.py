@@ -103,6 +103,7 @@ class RoundOrder:
         self._planned = planned
         self._rules = rules
         self._now_seconds = now_seconds
+        self._overdue_before_seconds = now_seconds - rules.patience_seconds
 
     def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every candidate once.
@@ -127,9 +128,9 @@ class RoundOrder:
 
     def is_overdue(self, candidate: Candidate) -> bool:
         """Whether a job has waited longer than any should."""
-        rules, is_planned = self._rules, self._planned.contains(candidate)
-        patience_seconds = rules.planned_patience_seconds if is_planned else rules.patience_seconds
-        return candidate.eligible_at_seconds < self._now_seconds - patience_seconds
+        if self._planned and self._planned.contains(candidate):
+            return candidate.eligible_at_seconds < self._now_seconds - self._rules.planned_patience_seconds
+        return candidate.eligible_at_seconds < self._overdue_before_seconds
 
     def _by_priority(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield of each priority the jobs of the plan, then the others."""

@@ -72,7 +72,7 @@ class UserClocks:
         active = [before.clocks.get(uid, 0.0) for uid in before.active]
         self._floor = max(before.floor, min(active, default=0.0))
         least = self._floor - rules.credit_seconds
-        self._waiting = waiting
+        self.waiting = waiting
         self._clocks = {**before.clocks, **{uid: max(before.clocks.get(uid, 0.0), least) for uid in waiting}}
         self._late_ids = set(before.late_ids)
         # What running jobs will have had at their expected ends; of late jobs and of the others not by weight.
@@ -90,7 +90,7 @@ class UserClocks:
     @property
     def turns(self) -> dict[int, float]:
         """`turn` of every user with waiting jobs, by UID."""
-        return {uid: self.turn(uid) for uid in self._waiting}
+        return {uid: self.turn(uid) for uid in self.waiting}
 
     @property
     def is_late_first(self) -> bool:
