@@ -1,4 +1,7 @@
-"""What jobs ask for, and what GPUs and nodes have free: the values that placement compares."""
+"""What jobs ask for, and what GPUs and nodes have free: the values that placement compares.
+
+They are in no reference cycle and a cluster has a hundred thousand of them, so the garbage collector leaves them out (`gc=False`).
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +9,7 @@ from pgpu.model import SharingMode
 from pgpu.structs import Struct
 
 
-class JobShape(Struct, frozen=True):
+class JobShape(Struct, frozen=True, gc=False):
     """Resources that one job asks for. Integers, so that no fit depends on rounding; GPU amounts are per GPU."""
 
     gpu_count: int = 1
@@ -43,7 +46,7 @@ class GpuType(NamedTuple):
         )
 
 
-class GpuResources(Struct, frozen=True):
+class GpuResources(Struct, frozen=True, gc=False):
     """Size of one GPU, and what is free of it."""
 
     uuid: str
@@ -108,7 +111,7 @@ class GpuResources(Struct, frozen=True):
         return wanted is not None and self.sharing_mode is not wanted
 
 
-class NodeResources(Struct, frozen=True):
+class NodeResources(Struct, frozen=True, gc=False):
     """One node: its GPUs in NVML index order, and what is free of the rest."""
 
     name: str

@@ -94,7 +94,7 @@ def place(
     return best_of(nodes, [rate(shape, node, outlook, preference) for node in nodes])
 
 
-class _Gap(Struct):
+class _Gap(Struct, gc=False):
     """GPUs of one node that are alike: type, free part and sharing mode."""
 
     gpu: GpuResources

@@ -1,6 +1,7 @@
 """The cluster objects that scoring uses, as frozen values, and their decoding from the API server's.
 
 A DeviceClass counts as pgpu's if its CEL expressions name pgpu's driver. A wrong guess changes a score, never what a pod gets.
+The garbage collector leaves these values out (`gc=False`): they are in no reference cycle.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class ClaimKey(NamedTuple):
     name: str
 
 
-class GpuDemand(Struct, frozen=True):
+class GpuDemand(Struct, frozen=True, gc=False):
     """One request of a claim."""
 
     class_name: str
@@ -60,7 +61,7 @@ class GpuDemand(Struct, frozen=True):
     """CEL expressions; a GPU must satisfy all."""
 
 
-class ConsumedGpu(Struct, frozen=True):
+class ConsumedGpu(Struct, frozen=True, gc=False):
     """What a claim has of one GPU."""
 
     pool: str
@@ -73,7 +74,7 @@ class ConsumedGpu(Struct, frozen=True):
     """All of it, whatever the amounts are."""
 
 
-class ClaimState(Struct, frozen=True):
+class ClaimState(Struct, frozen=True, gc=False):
     """A claim's requests and its allocation."""
 
     key: ClaimKey
@@ -86,7 +87,7 @@ class ClaimState(Struct, frozen=True):
     """Pods that it is reserved for."""
 
 
-class PodClaim(Struct, frozen=True):
+class PodClaim(Struct, frozen=True, gc=False):
     """A pod's reference to a claim."""
 
     name: str | None
@@ -95,7 +96,7 @@ class PodClaim(Struct, frozen=True):
     template: str | None = None
 
 
-class PodState(Struct, frozen=True):
+class PodState(Struct, frozen=True, gc=False):
     """A pod's requests."""
 
     uid: str
@@ -113,7 +114,7 @@ class PodState(Struct, frozen=True):
     """Node selector and required node affinity, by labels."""
 
 
-class NodeCapacity(Struct, frozen=True):
+class NodeCapacity(Struct, frozen=True, gc=False):
     """What pods may have of a node."""
 
     name: str
@@ -125,7 +126,7 @@ class NodeCapacity(Struct, frozen=True):
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class SharedGpu(Struct, frozen=True):
+class SharedGpu(Struct, frozen=True, gc=False):
     """One GPU that many claims may share."""
 
     gpu: str

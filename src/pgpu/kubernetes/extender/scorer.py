@@ -57,7 +57,7 @@ _CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 _ALONE = PlacementPreference(SharingMode.EXCLUSIVE)
 
 
-class PodDemand(Struct, frozen=True):
+class PodDemand(Struct, frozen=True, gc=False):
     """What a pod requests."""
 
     shape: JobShape
@@ -146,7 +146,7 @@ class DemandMix:
         return True
 
 
-class _Assumption(Struct, frozen=True):
+class _Assumption(Struct, frozen=True, gc=False):
     until_seconds: float
     keys: tuple[ClaimKey, ...]
 
