@@ -9,7 +9,7 @@ from tests.ledger_entries import waiting
 from pgpu.engine.admission.queue_plan import SlowdownCurves
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.ledger import Entry, Ledger
-from pgpu.model import Gpu, Run
+from pgpu.model import Gpu, Request, Run, SharingWish
 from pgpu.scheduling import Headroom
 from pgpu.structs import replace
 
@@ -46,6 +46,20 @@ def test_demands_are_of_runs_that_ended_well_and_were_measured(ledger: Ledger) -
         learning = RunHistory(None, Headroom())
         learning.durations(view, {MINE}, (GPU,))
         assert learning.demands == {MINE: 0.375}
+
+
+def test_waiting_jobs_whose_slices_cannot_grow_get_estimates_of_their_own(ledger: Ledger) -> None:
+    chosen = Request(5, is_estimated=True, basis="unknown")
+    requests = [chosen, replace(chosen, sharing=SharingWish.MPS), replace(chosen, oversubscribes=True)]
+    with ledger.decision() as decision:
+        for number, request in enumerate(requests):
+            job = replace(waiting(f"{number:012x}").job, request=request, signature=CALL, owner_uid=1000)
+            decision.add(Entry(job), ())
+    with ledger.decision() as decision:
+        calls = decision.estimated_calls(None, "train.py@0a1b2c3d", 1000, 10)
+        assert calls == [(CALL, 1, False), (CALL, 1, True)]
+        decision.put_estimates(None, {(CALL, 1000, 1, False): (6, "history"), (CALL, 1000, 1, True): (7, "history")})
+        assert [each.request.memory_bytes for each in decision.waiting(None)] == [6, 7, 7]
 
 
 def test_a_family_is_new_until_six_runs_of_it_have_ended(ledger: Ledger) -> None:

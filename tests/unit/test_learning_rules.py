@@ -17,7 +17,7 @@ from pgpu.engine.job_submission import signature_of_job
 from pgpu.errors import NodeError
 from pgpu.ledger import Decision, Entry, Waiting
 from pgpu.ledger.ledger import migrate
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, SharingWish, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
 from pgpu.structs import replace
 from pgpu.units import GIB, MIB
@@ -128,6 +128,23 @@ def test_history_keeps_in_which_slice_a_job_was_refused() -> None:
     memory_bytes = estimate("train@1", [well, well, well, run]).memory_bytes
     assert memory_bytes is not None
     assert memory_bytes >= 1.1 * run.attempted_bytes
+
+
+def test_a_slice_that_cannot_grow_is_as_large_as_any_run_needed() -> None:
+    view = a_view()
+    for number, peak in enumerate([2, 2, 2, 2, 2, 2, 4]):
+        observed = MemoryObservation(20 * GIB, peak * GIB, 0, 0, attempted_bytes=0)
+        lease = Lease(FAILED.id, (Slice(GPU.uuid, 20 * GIB),), 0.0)
+        ended = replace(FAILED, signature="train@2", exit_code=0, lease=lease)
+        ended = replace(ended, started_at_seconds=1.0, finished_at_seconds=2.0 + number)
+        LEARNING.remember(view, ended, observed, (GPU,))
+
+    def size(**words: Any) -> int:
+        request = Request(0, is_estimated=True, **words)
+        return LEARNING.choose_size(view, request, "train@2", FAILED.owner_uid, (GPU,)).memory_bytes
+
+    assert size() < 3 * GIB, "it grows"
+    assert size(sharing=SharingWish.MPS) == size(sharing=SharingWish.AUTO) == size(oversubscribes=True) > 4 * GIB
 
 
 def test_no_try_asks_for_more_than_its_owner_s_quota_could_ever_grant() -> None:

@@ -172,16 +172,19 @@ class Decision(LedgerView):
         rows = self._connection.execute(_FORGET, (most_kept,))
         return [row["id"] for row in rows.fetchall()]
 
-    def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int, int], tuple[int, str]]) -> None:
+    def put_estimates(
+        self, gpu_model: str | None, estimates: Mapping[tuple[str, int, int, bool], tuple[int, str]]
+    ) -> None:
         """Update the estimates of waiting jobs with a size chosen by pgpu, except retries.
 
         Args:
             gpu_model: Of the jobs.
-            estimates: By signature, UID and number of GPUs: bytes, and their basis.
+            estimates: By signature, UID, number of GPUs and whether slices may not be able to grow: bytes, and their basis.
         """
         self._connection.executemany(
             "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND basis IS NOT NULL"
-            " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND gpu_count = ?6 AND (memory_bytes, basis) IS NOT (?1, ?2)",
+            " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND gpu_count = ?6"
+            " AND (oversubscribes OR sharing IN ('mps', 'auto')) = ?7 AND (memory_bytes, basis) IS NOT (?1, ?2)",
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 

@@ -127,10 +127,10 @@ WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS 
 """
 
 _ESTIMATED_CALLS = """
-SELECT signature, gpu_count FROM jobs
+SELECT signature, gpu_count, oversubscribes OR sharing IN ('mps', 'auto') AS is_fixed FROM jobs
 WHERE state = 'waiting' AND gpu_model IS ?1 AND basis IS NOT NULL AND attempt = 1 AND owner_uid = ?2
     AND (signature = ?3 OR signature >= ?3 || ' ' AND signature < ?3 || '!')
-GROUP BY signature, gpu_count ORDER BY min(sequence) LIMIT ?4
+GROUP BY signature, gpu_count, is_fixed ORDER BY min(sequence) LIMIT ?4
 """
 
 
@@ -308,10 +308,15 @@ class LedgerView:
         rows = self._connection.execute(_GRANTED_OF_ARRAYS)
         return {row["array_id"]: row["count"] for row in rows}
 
-    def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int, most: int) -> list[tuple[str, int]]:
-        """Return signature and GPU count of up to `most` waiting calls of a program with a size chosen by pgpu, oldest first."""
+    def estimated_calls(
+        self, gpu_model: str | None, program: str, owner_uid: int, most: int
+    ) -> list[tuple[str, int, bool]]:
+        """Return up to `most` waiting calls of a program with a size chosen by pgpu, oldest first.
+
+        Signature, number of GPUs, and whether their slices may not be able to grow.
+        """
         rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program, most))
-        return [(row["signature"], row["gpu_count"]) for row in rows]
+        return [(row["signature"], row["gpu_count"], bool(row["is_fixed"])) for row in rows]
 
     def quotas(self) -> dict[int, Quota]:
         """Return quotas by UID, with the GPU hours that are used in their periods; a user that is missing has none."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pgpu.advising.memory_demand import (
     UNKNOWN,
     Basis,
+    DemandRules,
     Estimate,
     count_ended,
     estimate,
@@ -19,7 +20,7 @@ from pgpu.advising.memory_demand import (
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import Sample, mean_demand
 from pgpu.ledger import Call, Decision, LedgerView, Waiting
-from pgpu.model import SIMULATED_PREFIX, Gpu, Job, Request, Run, SharingMode, Slice
+from pgpu.model import SIMULATED_PREFIX, Gpu, Job, Request, Run, SharingMode, SharingWish, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.admission_round import NO_QUOTA, Family, Quota
 from pgpu.scheduling.capacity import mode_of
@@ -38,6 +39,10 @@ DURATION_RUNS = 15
 
 MOST_REVIEWED = 200
 """How many waiting calls of a program get a new estimate when a run of it ends: the next ones."""
+
+
+FIXED_SLICES = DemandRules(quantile=1.0, margin=1.10)
+"""Rules of estimates for slices that may not be able to grow."""
 
 
 class MemoryObservation(Struct, frozen=True):
@@ -118,7 +123,10 @@ class RunHistory:
             return replace(request, basis=None)  # only pgpu itself sets a basis
         most = self.most(view, owner_uid, gpus, request).memory_bytes
         names = history_names([gpu for gpu in gpus if usable(gpu, request)]) if signature else ()
-        estimates = [self.estimate(view, signature, owner_uid, name) for name in names]
+        # Where slices cannot grow, under MPS and with oversubscription, all runs must have fitted.
+        is_fixed = request.oversubscribes or request.sharing in {SharingWish.MPS, SharingWish.AUTO}
+        rules = FIXED_SLICES if is_fixed else None
+        estimates = [self.estimate(view, signature, owner_uid, name, rules) for name in names]
         found = max(estimates, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
         # Of an unknown size it gets all that is free where it starts, and no less than half of a GPU where it could not grow.
         least_bytes = (
@@ -216,18 +224,23 @@ class RunHistory:
         decision.history.add(run)
         decision.history.keep_newest(KEPT_RUNS)
         # In the same transaction: no round sees the run without the new estimates.
-        estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
+        estimates: dict[tuple[str, int, int, bool], tuple[int, str]] = {}
         calls = decision.estimated_calls(self._gpu_model, program_of(run.signature), run.owner_uid, MOST_REVIEWED)
-        for signature, gpu_count in calls:
-            estimated = Request(0, gpu_count, is_estimated=True)
+        for signature, gpu_count, is_fixed in calls:
+            sharing = SharingWish.MPS if is_fixed else SharingWish.TIME_SLICE
+            estimated = Request(0, gpu_count, is_estimated=True, sharing=sharing)
             request = self.choose_size(decision, estimated, signature, run.owner_uid, gpus)
-            key = signature, run.owner_uid, gpu_count
-            estimates[key] = request.memory_bytes, request.basis or Basis.UNKNOWN.value
+            estimates[signature, run.owner_uid, gpu_count, is_fixed] = (
+                request.memory_bytes,
+                request.basis or Basis.UNKNOWN.value,
+            )
         decision.put_estimates(self._gpu_model, estimates)
 
-    def estimate(self, view: LedgerView, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
+    def estimate(
+        self, view: LedgerView, signature: str, owner_uid: int, gpu_name: str, rules: DemandRules | None = None
+    ) -> Estimate:
         """Estimate the memory of a call on one model of GPU."""
-        return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
+        return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)), rules)
 
     def most(self, view: LedgerView, owner_uid: int, gpus: Sequence[Gpu], request: Request) -> LargestSlice:
         """Return the largest slice that the GPUs on which a job may run, and the user's quota, could ever grant."""
