@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.compute_world import ComputeJob, ComputeWorld, a_compute_world, shared
+from tests.compute_world import LAUNCHING, ComputeJob, ComputeWorld, a_compute_world, shared
 from tests.native_clients import client_path, library
 from tests.waiting import until
 
@@ -38,11 +38,11 @@ class Counter:
         (job.driver.parent / "libcuda.so.9").write_bytes(simulated)
         shutil.copy(client_path("compute", "counting.so"), job.driver)
         self._path = job.directory / "count"
-        self._path.write_bytes(bytes(8))
+        self._path.write_bytes(bytes(16))
         job.environment = {"PGPU_TEST_COUNT": str(self._path)}
 
     def calls(self) -> int:
-        (found,) = struct.unpack("Q", self._path.read_bytes())
+        (found, _) = struct.unpack("QQ", self._path.read_bytes())
         return int(found)
 
 
@@ -111,3 +111,33 @@ def test_time_used_without_a_share_is_no_debt_under_one(world: ComputeWorld) -> 
         launches = [job.told().launches for job in jobs]
         until(lambda: all(job.told().launches > before + 100 for job, before in zip(jobs, launches, strict=True)))
         assert all(job.told().budget_ns > -500_000_000 for job in jobs)
+
+
+def test_a_launch_that_waits_for_another_thread_sleeps(world: ComputeWorld) -> None:
+    """Spinning would keep a holder of a lower real-time priority from running."""
+    job = world.job(MEASURED)
+    Counter(job)
+    job.environment["PGPU_TEST_SLOW_RECORD"] = "300"
+    done = job.run(
+        LAUNCHING
+        + """
+import resource, threading, time
+for _ in range(4):
+    launch(); cu.call("cuCtxSynchronize")
+context = c_void_p(); cu.call("cuCtxGetCurrent", byref(context))
+launch(); launch()
+def close():
+    cu.call("cuCtxSetCurrent", context)
+    while not is_held():
+        cu.call("cuCtxSynchronize")
+def is_held():
+    return open(os.environ["PGPU_TEST_COUNT"], "rb").read()[8] == 1
+closing = threading.Thread(target=close); closing.start()
+while not is_held(): pass
+before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+launch()
+print(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+closing.join()
+"""
+    )
+    assert int(done.stdout) > 100, done.stderr

@@ -1,8 +1,8 @@
 /* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
  * it, after it ends. A primary context is charged once for each device, however often it is retained. */
-#include <sched.h>
 #include <time.h>
 
+#include "brief_wait.h"
 #include "cancellation.h"
 #include "slice/charge.h"
 #include "memory/deferred_frees.h"
@@ -253,8 +253,9 @@ static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     CUresult result = charge_primary(ordinal, charge);
     charge->bytes = 0; /* from here on the charge belongs to the row, and its last release refunds it */
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    unsigned looks = 0;
     while (__atomic_load_n(&charging, __ATOMIC_SEQ_CST) != 0)
-        sched_yield();
+        pgpu_wait_briefly(&looks);
     return is_retained_already(ordinal) ? CUDA_SUCCESS : result;
 }
 

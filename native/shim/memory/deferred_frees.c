@@ -1,7 +1,6 @@
 #include "memory/deferred_frees.h"
 
-#include <sched.h>
-
+#include "brief_wait.h"
 #include "cancellation.h"
 #include "slice/charge.h"
 #include "functions.h"
@@ -148,8 +147,9 @@ static void resume_row(struct pgpu_holding *row, void *unused) {
 void pgpu_deferred_frees_pause(uint64_t context) {
     if (!__atomic_load_n(&has_rows, __ATOMIC_ACQUIRE)) return;
     pgpu_holdings_edit_owned(PGPU_KIND_DEFERRED_FREE, context, pause_row, NULL);
+    unsigned looks = 0;
     while (__atomic_load_n(&asking, __ATOMIC_SEQ_CST) != 0 && pgpu_meter_is_claimed(&pgpu_slice_meter))
-        sched_yield();
+        pgpu_wait_briefly(&looks);
 }
 
 void pgpu_deferred_frees_resume(uint64_t context) {

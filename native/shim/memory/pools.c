@@ -1,7 +1,6 @@
 #include "memory/pools.h"
 
-#include <sched.h>
-
+#include "brief_wait.h"
 #include "cancellation.h"
 #include "functions.h"
 #include "slice/slice.h"
@@ -252,8 +251,9 @@ static bool is_being_queried(uint64_t pool) {
  * query in progress ends soon; a forked child has no such thread and finds no row. */
 PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
+    unsigned looks = 0;
     while (is_known && is_being_queried((uint64_t)pool))
-        sched_yield();
+        pgpu_wait_briefly(&looks);
     CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
     if (is_known && result == CUDA_SUCCESS) settle((uint64_t)pool);
     if (is_known && result != CUDA_SUCCESS)

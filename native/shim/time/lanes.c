@@ -1,10 +1,10 @@
 #include "time/lanes.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stddef.h>
 #include <sys/mman.h>
 
+#include "brief_wait.h"
 #include "cancellation.h"
 #include "clock.h"
 #include "functions.h"
@@ -36,9 +36,10 @@ static struct block *first_block(void) {
 
 /* Visitors leave soon. A launch that was cancelled inside the driver leaves its lane held for good. */
 void pgpu_lanes_await(struct pgpu_lane *lane) {
+    unsigned looks = 0;
     while (!pgpu_lanes_try_hold(lane, PGPU_OWNER)) {
         if (__atomic_load_n(&lane->holder, __ATOMIC_RELAXED) == PGPU_OWNER) return;
-        sched_yield();
+        pgpu_wait_briefly(&looks);
     }
 }
 
@@ -143,9 +144,10 @@ static void make_lane(struct pgpu_lane *lane, const struct pgpu_trace_command *c
 
 /* False: its owner is within a launch, or was cancelled there. */
 static bool hold_to_visit(struct pgpu_lane *lane) {
+    unsigned looks = 0;
     while (!pgpu_lanes_try_hold(lane, PGPU_VISITOR)) {
         if (__atomic_load_n(&lane->holder, __ATOMIC_RELAXED) == PGPU_OWNER) return false;
-        sched_yield();
+        pgpu_wait_briefly(&looks);
     }
     return true;
 }
@@ -233,11 +235,12 @@ void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgp
 
 void pgpu_lanes_outlast_visits(void) {
     uint64_t until_ns = pgpu_now_ns() + MOST_OUTLAST_NS;
+    unsigned looks = 0;
     for (struct block *block = first_block(); block != NULL; block = block->next)
         for (unsigned at = 0; at < LANES; at++)
             while (__atomic_load_n(&block->lane[at].holder, __ATOMIC_SEQ_CST) == PGPU_VISITOR &&
                    pgpu_now_ns() < until_ns)
-                sched_yield();
+                pgpu_wait_briefly(&looks);
 }
 
 bool pgpu_lanes_is_own(const struct pgpu_lane *lane) {

@@ -3,9 +3,9 @@
  * part that the boards' figures leave to this process. */
 #include "time/measurement.h"
 
-#include <sched.h>
 #include <string.h>
 
+#include "brief_wait.h"
 #include "clock.h"
 #include "time/batches.h"
 #include "time/board.h"
@@ -316,9 +316,10 @@ static void end_context(int gpu, CUcontext context) {
 
 /* A reading thread uses events of the context, so it is waited for. */
 void pgpu_measurement_pause(void) {
+    unsigned looks = 0;
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         while (__atomic_exchange_n(&states[gpu].is_taken, true, __ATOMIC_ACQUIRE))
-            sched_yield();
+            pgpu_wait_briefly(&looks);
 }
 
 void pgpu_measurement_end_context(CUcontext context) {

@@ -1,5 +1,8 @@
 /* A driver whose calls around measured launches are counted: those of the simulated one, which lies beside it
- * as libcuda.so.9. The count is the first word of the file that PGPU_TEST_COUNT names. */
+ * as libcuda.so.9. The count is the first word of the file that PGPU_TEST_COUNT names. Where
+ * PGPU_TEST_SLOW_RECORD is set, an event that is not recorded by the first thread takes so many milliseconds,
+ * and the second word is 1 from its beginning on. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -32,7 +35,14 @@ static void *counted(const char *name) {
         return ((__typeof__(function) *)counted(#function))arguments;                                        \
     }
 
-COUNTED(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+__attribute__((visibility("default"))) CUresult cuEventRecord(CUevent event, CUstream stream) {
+    const char *slow = getenv("PGPU_TEST_SLOW_RECORD");
+    if (slow != NULL && gettid() != getpid()) {
+        __atomic_store_n(&count[1], 1, __ATOMIC_RELEASE);
+        usleep((useconds_t)atoi(slow) * 1000);
+    }
+    return ((__typeof__(cuEventRecord) *)counted("cuEventRecord"))(event, stream);
+}
 COUNTED(cuEventRecord_ptsz, (CUevent event, CUstream stream), (event, stream))
 COUNTED(cuEventQuery, (CUevent event), (event))
 COUNTED(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end), (milliseconds, start, end))
