@@ -279,11 +279,11 @@ def test_waiting_jobs_learn_from_runs_that_end_meanwhile(place: Place, eventuall
         run_p2(place)
     held = held_back(place)
     place.run("submit", "--name", "third", "--", "python", "p2.py")
-    eventually(lambda: is_shrunk(place, "third"))
+    eventually(lambda: place.job("third")["state"] == "running")
     place.run("submit", "--name", "blocker", "--memory", "20GiB", "--", "sleep", "600")
     eventually(lambda: place.job("blocker")["state"] == "running")
     place.run("submit", "--name", "fourth", "--", "python", "p2.py")
-    assert place.job("fourth")["request"]["basis"] == "unknown"
+    assert place.job("fourth")["request"]["basis"] == "family"
     held.close()
     eventually(lambda: place.job("fourth")["state"] == "exited")
     assert place.job("fourth")["request"]["basis"] == "history"
