@@ -92,6 +92,15 @@ def test_an_unknown_start_comes_at_the_latest_when_known_ends_make_room() -> Non
     assert bounds(gpus, waiting, NOW, held=[overdue, known], rules=rules) == {"first": (None, 90)}
 
 
+def test_an_unknown_start_behind_another_job_has_no_latest_time() -> None:
+    # If the job of unknown length ends first, `large` starts at 90 s and takes the whole GPU; else `small` starts then.
+    held = [holds(8, None), replace(holds(12, 90), job_id="known")]
+    waiting = [job("large", 24), job("small", 12)]
+    rooms = [room(granted_gib=20)]
+    rules = OrderRules(default_duration_seconds=50)
+    assert bounds(rooms, waiting, NOW, held=held, rules=rules) == {"large": (90, None), "small": (None, None)}
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 24), st.sampled_from((None, 20, 90))), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(1, 12), st.sampled_from((None, 5, 60))), max_size=2),

@@ -211,7 +211,10 @@ class ExpectedStart(Struct, frozen=True):
     """Where one does: when there is room for it even if every job of unknown end ended now; None if there is room then."""
 
     by_seconds: float | None = None
-    """Likewise: when it starts even if no job of unknown length ever ends; None if it does not."""
+    """Likewise, of the only job that waits: when it starts even if no job of unknown length ever ends; None if it does not.
+
+    Of several it is always None: by a job that ends early another one may start, and take the room that this one would get.
+    """
 
 
 # Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time.
@@ -284,7 +287,7 @@ def expected_starts(
     starts = simulate(is_patient=False)
     if all(start.assumed is None for start in starts.values()):
         return starts
-    sure = simulate(is_patient=True)
+    sure = simulate(is_patient=True) if len(today.waits) == 1 and not later else {}
     candidates = {candidate.job_id: candidate for candidate in (*known, *(each for each, _ in later))}
     earliest = _EarliestRoom(rooms, held, now_seconds)
     return {

@@ -287,4 +287,4 @@ class QueueReport(Struct, frozen=True):
     """Of an unknown start: even if every job of unknown end ended now, it would not start before. Seconds since the epoch."""
 
     by_seconds: float | None = None
-    """Likewise: even if no job of unknown length ever ended, it would have started by then."""
+    """Likewise, of the only job that waits: even if no job of unknown length ever ended, it would have started by then."""
