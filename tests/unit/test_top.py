@@ -132,7 +132,7 @@ def test_keys_that_come_in_one_piece_with_the_slash_are_all_the_filters() -> Non
             app.post_message(events.Key(key, character))
         await wait_for(pilot, lambda: "by GPU · /train " in lines_of(app)[0])
         app.post_message(events.Key("slash", "/"))
-        app.post_message(events.Paste("ing\nn"))
+        app.post_message(events.Paste("ing\rn\nn"))
         app.post_message(events.Key("enter", "\r"))
         await wait_for(pilot, lambda: "by GPU · /training " in lines_of(app)[0])
         for key in ("slash", "ctrl+u", "x", "escape"):

@@ -45,7 +45,8 @@ class TextEntry:
 
     def paste(self, text: str) -> None:
         """Take the first line of a text."""
-        self._text += text.partition("\n")[0].strip()
+        # Terminals send the ends of lines as \r.
+        self._text += next(iter(text.splitlines()), "").strip()
 
     def line(self, width: int) -> Line:
         """Lay it out; of a long text the end is shown."""
