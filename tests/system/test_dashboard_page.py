@@ -294,6 +294,32 @@ def test_a_connection_on_which_nothing_comes_is_not_called_live(world: World) ->
     page.context.close()
 
 
+def test_a_tab_that_is_hidden_while_its_stream_is_tried_again_opens_none(world: World) -> None:
+    page = world.signed_in()
+    opened = page.evaluate(
+        """async () => {
+            let answer, opened;
+            window.fetch = () => new Promise((resolve) => (answer = resolve));
+            window.EventSource = class { constructor() { opened += 1; } addEventListener() {} close() {} };
+            const { Stream } = await import("./page/stream.js"), found = [];
+            for (const isHidden of [true, false]) {
+                opened = 0;
+                const stream = new Stream(() => {});
+                stream.setWanted(true);
+                stream.source = null;
+                const retried = stream.retry();
+                if (isHidden) stream.setWanted(false);
+                answer(new Response('{"user": "root"}'));
+                await retried;
+                found.push(opened);
+            }
+            return found;
+        }"""
+    )
+    assert opened == [1, 2]
+    page.context.close()
+
+
 def test_the_next_user_of_a_browser_sees_nothing_of_the_one_before(world: World) -> None:
     page = world.signed_in()
     hidden = page.context.new_page()

@@ -14,12 +14,14 @@ export class Stream {
     this.publish = publish;
     this.state = new State();
     this.status = "connecting";
+    this.isWanted = false;
     this.source = null;
     this.timer = 0;
     this.watchdog = 0;
   }
 
   setWanted(isWanted) {
+    this.isWanted = isWanted;
     clearTimeout(this.timer);
     if (!isWanted) {
       clearTimeout(this.watchdog);
@@ -76,7 +78,7 @@ export class Stream {
     } catch {
       // it is not back yet
     }
-    if (this.source === null) this.open();
+    if (this.isWanted && this.source === null) this.open();
   }
 
   note(status) {
