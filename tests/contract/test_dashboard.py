@@ -766,6 +766,21 @@ def test_a_failed_reading_is_shown_until_one_succeeds_and_is_no_empty_picture(
     assert len(caplog.records) == 2
 
 
+def test_a_viewer_that_comes_while_nothing_could_be_read_yet_sees_why() -> None:
+    def read() -> Picture:
+        raise OSError(5, "secret")
+
+    async def watch() -> list[bytes]:
+        feed = Feed(read, 0.0)
+        first = feed.stream(7)
+        found = await first_of(first, 1)
+        return [*found, *await first_of(feed.stream(8), 1)]
+
+    one, other = asyncio.run(watch())
+    assert read_events(one) == read_events(other)
+    assert "problem" in read_events(other)[0][1]["head"]
+
+
 def test_an_error_in_sending_ends_the_streams_so_that_pages_connect_again() -> None:
     pictures = iter([picture(1), Picture({"x": (object(),)}, {}, {})])
     feed = Feed(lambda: next(pictures), 0.0)

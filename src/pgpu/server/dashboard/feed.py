@@ -105,6 +105,8 @@ class Feed:
             yield _GZIP_HEAD + _pack(b"retry: 1000\n\n")
             if self._read_at_seconds is not None:
                 self._welcome(viewer)
+            elif self._picture.problem:
+                viewer.put(self._public(_EMPTY, self._picture))
             while not self._is_closed and time.monotonic() < until_seconds:
                 message = None
                 with suppress(TimeoutError):
