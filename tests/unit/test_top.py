@@ -344,6 +344,12 @@ def test_only_cells_that_differ_are_sent_and_only_colours_that_do() -> None:
     assert shown_by(shown, [("ab", "bold"), ("c", "default")]) == "\x1b[1;1H\x1b[0;1;39;49mab\x1b[0;39;49mc"
 
 
+def test_a_character_that_combines_with_none_of_its_text_is_not_sent_at_each_draw() -> None:
+    shown = ShownCells()
+    assert "\u0301" not in shown_by(shown, [("a", "red"), ("\u0301b", "blue")])
+    assert shown_by(shown, [("a", "red"), ("\u0301b", "blue")]) == ""
+
+
 _LINES = st.lists(
     st.tuples(
         st.text("ab █가é\u0301", max_size=6).filter(lambda text: cell_width(text[:1]) > 0),

@@ -105,6 +105,8 @@ def _cells(pieces: _Pieces, system: ColorSystem) -> Iterator[tuple[int, _Cell]]:
             look = _look(style or _NO_STYLE, system)
             blank = (None, None, look[2]) if look[0] in {"", "1"} else look
             for cluster, width in _clusters(text):
+                if not width:  # sent alone, it would combine with the cell before once more at each draw
+                    continue
                 yield column, (cluster, blank if cluster == " " else look)
                 if width > 1:
                     yield column + 1, ("", look)
