@@ -92,7 +92,8 @@ def test_a_job_that_grows_after_its_slice_was_shrunk_gets_what_it_needs_on_every
         with locked(place, "go"):
             submit(place, name, "4096", "go", "3072")
             eventually(partial(has_printed, place, name, "4096 0"))
-            eventually(partial(is_small, place, name))
+            if name != "late3":  # three runs have shown what it needs later: it keeps that
+                eventually(partial(is_small, place, name))
         eventually(partial(has_ended, place, name))
         assert (place.job(name)["exit_code"], place.job(name)["attempt"]) == (0, 1)
     assert "\n4096 0\n3072 0\n" in place.run("logs", "late3").stdout
