@@ -123,6 +123,20 @@ def test_a_pause_of_any_length_earns_the_credit_and_keeps_nobody_waiting_for_lon
             assert found.time.clocks[A] - found.time.clocks[B] <= RULES.credit_seconds + lasts
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_user_that_ran_while_nobody_waited_is_behind_by_the_credit_at_most(slots: int) -> None:
+    """A starts a job whenever its last one has ended, for twelve hours; then B floods, and A has one more job."""
+    lasts, came = 30 * MINUTE, 12 * HOUR
+    of_a = [
+        Arrival(Candidate(f"a{i}", Request(CARD_BYTES // slots), None, A, i * lasts, lasts), lasts) for i in range(24)
+    ]
+    late = Arrival(Candidate("late", Request(CARD_BYTES // slots), None, A, came + 1, lasts), lasts)
+    arrivals = [*of_a, *jobs(B, 100, lasts, slots=slots, came=came), late]
+    fates = replay(cards(1, CARD_BYTES), arrivals, Recorder({}), headroom=NO_HEADROOM)
+    assert fates["a23"].started_seconds < came
+    assert fates["late"].started_seconds - came <= RULES.credit_seconds + 2 * lasts
+
+
 def order_of(queue: Sequence[Candidate], now: float) -> list[str]:
     rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]
     uids = {each.owner_uid for each in queue}

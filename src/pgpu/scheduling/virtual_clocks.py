@@ -3,8 +3,8 @@
 A user's clock runs while the user's jobs hold slices: machine time, times the larger of a job's shares of all memory and of all
 GPU time, divided by the user's weight. So 1.0 is the whole machine for a second. The user with the earliest clock is next; a
 running job counts up to its expected end at once, and by its real run time in the end, so wrong predictions gain nothing. The
-floor follows the earliest clock of the active users, those with a job that waits for others. A user that comes back after a pause
-is at most `credit_seconds` behind the floor, so a pause earns a bounded lead.
+floor follows the earliest clock of the active users, those with a job that waits for others, and while there are none the latest
+clock of all. A user that comes back after a pause is at most `credit_seconds` behind the floor, so a pause earns a bounded lead.
 
 Two further clocks divide the machine between *late* jobs, which are overdue behind a higher priority or a batch plan, and all
 others: while there are late jobs they go first until they have had `LATE_SHARE` of the machine time since.
@@ -70,7 +70,8 @@ class UserClocks:
         self._quotas = quotas
         self._rules = rules
         active = [before.clocks.get(uid, 0.0) for uid in before.active]
-        self._floor = max(before.floor, min(active, default=0.0))
+        # While nobody waits no lead grows: what a user had of an idle machine counts up to the credit afterwards.
+        self._floor = max(before.floor, min(active) if active else max(before.clocks.values(), default=0.0))
         least = self._floor - rules.credit_seconds
         self.waiting = waiting
         self._clocks = {**before.clocks, **{uid: max(before.clocks.get(uid, 0.0), least) for uid in waiting}}
