@@ -25,6 +25,10 @@ class Signalled:
 
     def __init__(self) -> None:
         self.signals: list[int] = []
+        self.has_ended = False
+
+    def is_alive(self) -> bool:
+        return not self.has_ended
 
     def owns(self, pid: int) -> bool:
         return pid == os.getpid()
@@ -80,3 +84,17 @@ def test_a_stop_that_the_thread_had_not_begun_when_the_job_ended_is_for_what_the
     world.running._report("uses more than its slice", is_end=True)
     world.running._final(0, 1.0)
     assert world.process.signals == [signal.SIGKILL]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_limit_that_has_passed_stops_only_a_job_that_still_runs(world: World, has_ended: bool) -> None:
+    """A job may have ended by itself while no agent lived, so that the next one finds its limit passed."""
+    request = replace(world.running.job.request, time_limit_seconds=0.001)
+    world.running.job = replace(world.running.job, request=request)
+    with world.engine.ledger.decision() as decision:
+        decision._connection.execute("UPDATE jobs SET time_limit = 0.001, runs_since = runs_since - 1000")
+    world.process.has_ended = has_ended
+    world.running._watch_limit()
+    entry = world.engine.ledger.entry(_ID)
+    assert entry.job.hit_time_limit is not has_ended
+    assert (entry.stop_grace_seconds is None) is has_ended

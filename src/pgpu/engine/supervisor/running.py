@@ -358,6 +358,8 @@ class Running:
             if left_seconds > 0:
                 self._limit_timer = self._loop.call_later(left_seconds, self._watch_limit)
                 return
+            if not self._running.is_alive():
+                return  # it ended by itself, perhaps while no agent lived: its own exit code stays
             is_end = self.job.request.on_time_limit is OnTimeLimit.STOP
             self._report(_limit_report(self.job), is_end=is_end, hit_time_limit=True)
 
