@@ -246,6 +246,7 @@ def test_bad_words_of_the_administrator_get_one_line_and_change_nothing(world: U
         ["quota", "no-such-user", "--jobs", "1"],
         ["quota", "nobody", "--jobs", "-1"],
         ["quota", "nobody", "--weight", "0"],
+        ["quota", "nobody", "--weight", "1e-9"],
         ["quota", "nobody", "--gpu-hours", "-1"],
         ["quota", "nobody", "--gpu-hours", "1", "--per", "year"],
         ["exclude", "GPU-of-nobody"],

@@ -10,8 +10,8 @@ from tests.system.test_paging_turns import start
 from tests.system.test_preempting import end, preempt, until_suspended
 from tests.waiting import until
 
-from pgpu.errors import AccessError, RequestError
-from pgpu.model import GpuHours, Job, JobSpec, JobState, OnTimeLimit, Request, Submission
+from pgpu.errors import AccessError, CapacityError, RequestError
+from pgpu.model import GpuHours, Job, JobSpec, JobState, OnTimeLimit, Request, Resize, Submission
 from pgpu.scheduling import Quota
 from pgpu.services.access import Caller, Identity
 from pgpu.services.engine_pool import EnginePool
@@ -237,3 +237,15 @@ def test_spent_gpu_hours_keep_new_jobs_waiting_and_running_ones_go_on(machine: W
     assert report.usage.gpu_seconds > 0
     assert report.quota is not None
     assert report.quota.most == 1000.0
+
+
+@pytest.mark.parametrize("change", [Resize(2 * GIB), Resize(None, 0.6)])
+def test_spent_gpu_hours_let_a_running_job_become_smaller_and_no_larger(machine: World, change: Resize) -> None:
+    spec = JobSpec(LONG, "process", working_directory="/")
+    job = machine.client.submit(spec, Request(GIB, 1, 0.5), wait_timeout_seconds=None)
+    machine.until_running(job)
+    with machine.engine.deciding() as decision:
+        decision.put_quota(machine.client.caller.uid, Quota(gpu_hours=GpuHours(0.0)))
+    with pytest.raises(CapacityError, match=r"GPU hours .* are used"):
+        machine.client.resize(job.id, change.memory_bytes, change.compute_share)
+    assert machine.client.resize(job.id, GIB // 2, 0.4).request.memory_bytes == GIB // 2

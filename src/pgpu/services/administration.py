@@ -22,6 +22,8 @@ _PREFIX = "pgpu"
 # 4294967295 is -1 in system calls such as setreuid(2), where it stands for no change.
 _LARGEST_UID = (1 << 32) - 2
 _LARGEST_WEIGHT = 1e6
+# Clocks are divided by weights: of much smaller ones they would lose seconds, and in the end be infinite.
+_SMALLEST_WEIGHT = 1 / _LARGEST_WEIGHT
 _MOST_GPU_HOURS = 1e9
 
 
@@ -55,8 +57,8 @@ class AdministrationService:
             RequestError: A value is out of range.
         """
         _check_uid(quota.uid)
-        if not 0 < quota.weight <= _LARGEST_WEIGHT:
-            raise RequestError("a weight is a number above 0", hint="2 gives twice the share of others")
+        if not _SMALLEST_WEIGHT <= quota.weight <= _LARGEST_WEIGHT:
+            raise RequestError("a weight is between 0.000001 and 1000000", hint="2 gives twice the share of others")
         if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
             raise RequestError("a quota is not below 0")
         if quota.gpu_hours is not None and not 0 <= quota.gpu_hours <= _MOST_GPU_HOURS:

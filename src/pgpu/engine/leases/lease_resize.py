@@ -281,7 +281,7 @@ def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: De
         refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)
     _refuse_fixed(entry.job, request)
-    _refuse_growth_past_quota(decision, entry, request.memory_bytes)
+    _refuse_growth_past_quota(decision, entry, request)
     hindered = judge(decision, time.time()).hindered
     queue = [each for each in decision.live() if each.job.gpu_model == job.gpu_model and each.job.id not in hindered]
     rooms = {room.gpu.uuid: room for room in snapshot.rooms(queue, headroom)}
@@ -312,18 +312,27 @@ def _resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: De
     return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
 
 
-def _refuse_growth_past_quota(view: LedgerView, entry: Entry, memory_bytes: int) -> None:
+def _refuse_growth_past_quota(view: LedgerView, entry: Entry, request: Request) -> None:
     """Raise CapacityError where a resize would take a job's user past their quota.
 
     Args:
         view: Of the ledger.
         entry: A job with a lease.
-        memory_bytes: New size of each of its slices.
+        request: With the new amounts.
     """
-    quota = view.quotas().get(entry.job.owner_uid)
-    if quota is None or quota.memory_bytes is None or entry.job.lease is None:
+    quota, lease = view.quotas().get(entry.job.owner_uid), entry.job.lease
+    if quota is None or lease is None:
         return
-    more_bytes = sum(max(0, memory_bytes - part.memory_bytes) for part in entry.job.lease.slices)
+    more_bytes = sum(max(0, request.memory_bytes - part.memory_bytes) for part in lease.slices)
+    wants_compute = any((request.compute_share or 0.0) > (part.compute_share or 0.0) for part in lease.slices)
+    hours = quota.gpu_hours
+    if (more_bytes or wants_compute) and hours is not None and hours.is_spent(time.time()):
+        raise CapacityError(
+            f"the GPU hours of user {entry.job.owner_uid} for this {hours.period} are used; nothing was changed",
+            hint=f"wait for the next {hours.period}, or ask the administrator",
+        )
+    if quota.memory_bytes is None:
+        return
     counted = [other.job for other in view.holding() if other.is_counted]
     own = [job.lease for job in counted if job.owner_uid == entry.job.owner_uid]
     held_bytes = sum(part.memory_bytes for lease in own if lease is not None for part in lease.slices)
