@@ -46,6 +46,18 @@ def test_the_wait_of_another_try_counts_from_its_beginning(ledger: Ledger) -> No
         assert [each.eligible_at_seconds for each in decision.waiting(None)] == [70.0]
 
 
+def test_another_try_at_the_old_place_does_not_count_the_time_in_which_the_job_was_held(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)
+    with ledger.decision() as decision:
+        decision.hold([entry.job.id], 7, takes_over=False)
+        decision.release_held([entry.job.id], 50.0)
+        decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
+        decision.requeue(entry.job.id, None, None)
+        decision.put(entry)
+        assert [each.eligible_at_seconds for each in decision.waiting(None)] == [50.0]
+
+
 def test_those_that_hold_memory_are_told_until_it_is_free(ledger: Ledger) -> None:
     entry = add(ledger, waiting())
     lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)

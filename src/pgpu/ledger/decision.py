@@ -188,19 +188,19 @@ class Decision(LedgerView):
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
-    def requeue(self, job_id: str, now_seconds: float, wait_deadline_seconds: float | None) -> None:
+    def requeue(self, job_id: str, since_seconds: float | None, wait_deadline_seconds: float | None) -> None:
         """Delete a lease as if it had never been granted; its memory must be free.
 
         Args:
             job_id: Its job, which waits again.
-            now_seconds: Start of its wait, in seconds since the epoch.
+            since_seconds: Start of its wait, in seconds since the epoch; None for that of its wait before.
             wait_deadline_seconds: End of its wait, in seconds since the epoch; None for no limit.
         """
         self.accounts.add_up(job_id)  # with the slices that are deleted here
         self.charges.charge("AND leases.job_id = ?3", job_id)
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
-        statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ? WHERE id = ?"
-        self._connection.execute(statement, (wait_deadline_seconds, now_seconds, job_id))
+        statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ifnull(?, eligible_at) WHERE id = ?"
+        self._connection.execute(statement, (wait_deadline_seconds, since_seconds, job_id))
 
     def put_precedence(
         self, gpu_model: str | None, admission: Admission, before: VirtualTime, machine: "Machine"

@@ -255,7 +255,7 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
             # The wait time is that of all tries together: what the tries before have left of it is left for this one.
             deadline_seconds = now_seconds + max(0.0, deadline_seconds - entry.job.lease.granted_at_seconds)
         # A size that pgpu chose, or promised and did not keep, is no reason to lose the place.
-        since_seconds = now_seconds if again.warning is None else entry.job.created_at_seconds
+        since_seconds = now_seconds if again.warning is None else None
         decision.requeue(entry.job.id, since_seconds, deadline_seconds)
         job = replace(
             entry.job,

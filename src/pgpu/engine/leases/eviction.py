@@ -132,6 +132,6 @@ def give_back(context: EngineContext, job_id: str, holder: Holder | None = None)
         entry = decision.entry(job_id)
         if entry.job.state not in {JobState.STARTING, JobState.RUNNING} or entry.job.holder != holder:
             return
-        decision.requeue(job_id, entry.job.created_at_seconds, entry.wait_deadline_seconds)
+        decision.requeue(job_id, None, entry.wait_deadline_seconds)
         job = replace(entry.job, state=JobState.WAITING, lease=None, holder=None, started_at_seconds=None)
         decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))
