@@ -154,6 +154,15 @@ def test_a_lease_of_an_earlier_boot_is_charged_no_further(charged: Ledger, clock
     assert used(charged) == pytest.approx(1.0)
 
 
+def test_a_lease_that_outlives_its_boot_is_charged_again_from_its_next_write_on(charged: Ledger, clock: Clock) -> None:
+    entry = grant(charged)
+    clock.seconds += 10
+    clock.seconds, clock.boot = 50.0, "second boot"
+    put(charged, entry)
+    clock.seconds += 10
+    assert used(charged) == pytest.approx(1.0)
+
+
 def test_floor_active_users_and_clocks_that_a_round_set_forward_are_kept(charged: Ledger, clock: Clock) -> None:
     after = VirtualTime({USER: 3.0, 8: 100.0}, 90.0, frozenset({8}))
     grant(charged, time=after)

@@ -279,8 +279,7 @@ class Decision(LedgerView):
             "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing, charged_since, charged_boot)"
             " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (job_id) DO UPDATE"
             " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5, sharing = ?6,"
-            " charged_since = iif(?7 IS NULL, NULL, ifnull(charged_since, ?7)),"
-            " charged_boot = iif(charged_since IS NULL, ?8, charged_boot)",
+            " charged_since = iif(charged_boot IS ?8, ifnull(charged_since, ?7), ?7), charged_boot = ?8",
             (
                 lease.job_id,
                 lease.granted_at_seconds,
