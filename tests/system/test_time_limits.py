@@ -185,6 +185,18 @@ def test_a_held_job_waits_until_it_is_released_while_others_start(machine: World
     machine.until_state(job, JobState.EXITED)
 
 
+def test_the_limit_of_a_wait_counts_from_the_release(machine: World) -> None:
+    held = submit(machine, gib=10, is_held=True, wait_timeout_seconds=600.0)
+    with machine.engine.deciding() as decision:  # it was submitted long ago
+        words = "created_at = created_at - 1000, wait_deadline = wait_deadline - 1000"
+        decision._connection.execute(f"UPDATE jobs SET {words} WHERE id = ?", (held.id,))
+    machine.until_state(submit(machine, ("true",)), JobState.EXITED)  # the agent has run a round since
+    released_seconds = time.time()
+    machine.client.release([held.id])
+    assert machine.until_running(held).wait_timed_out is False
+    assert (machine.entry(held).wait_deadline_seconds or 0.0) >= released_seconds + 599
+
+
 def test_a_waiting_job_is_held_and_one_that_runs_is_not(machine: World) -> None:
     first, second = submit(machine, gib=10), submit(machine, gib=10)
     machine.until_running(first)

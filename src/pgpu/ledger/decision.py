@@ -140,10 +140,11 @@ class Decision(LedgerView):
         )
 
     def release_held(self, job_ids: Collection[str], now_seconds: float) -> None:
-        """Release those of these jobs that are held; their wait counts from now on."""
+        """Release those of these jobs that are held; their wait, and its limit, count from now on or from their begin."""
         self._connection.execute(
-            "UPDATE jobs SET held_by = NULL, reason = NULL, eligible_at = ?"
-            " WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting' AND held_by IS NOT NULL",
+            "UPDATE jobs SET held_by = NULL, reason = NULL, eligible_at = ?1, wait_deadline = max(?1, ifnull(begin_at, ?1))"
+            " + max(0.0, wait_deadline - max(ifnull(eligible_at, created_at), ifnull(begin_at, 0.0)))"
+            " WHERE id IN (SELECT value FROM json_each(?2)) AND state = 'waiting' AND held_by IS NOT NULL",
             (now_seconds, json.dumps(list(job_ids))),
         )
 

@@ -30,6 +30,10 @@ class DependencyVerdicts(Struct, frozen=True):
     dormant: Mapping[str, str] = field(default_factory=dict)
     """Those of `hindered` that only a release or their begin lets start: `HELD` or `BEGIN` by id."""
 
+    def may_expire(self, job_id: str) -> bool:
+        """Whether the wait of a job of `hindered` may run out: not while a user holds it."""
+        return job_id in self.hindered and self.dormant.get(job_id) != HELD
+
 
 def judge(view: LedgerView, now_seconds: float, waiting: Sequence[JobPeer] | None = None) -> DependencyVerdicts:
     """Judge every waiting job that may have to wait so; `waiting` if `LedgerView.conditional` was read already."""

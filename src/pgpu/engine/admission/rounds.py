@@ -462,7 +462,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
     found = judge(decision, now_seconds, waiting)
     for job_id, why in found.doomed.items():
         decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
-    if given_up := [late_id for late_id in gives_up if late_id in found.hindered]:
+    if given_up := [late_id for late_id in gives_up if found.may_expire(late_id)]:
         for late_id in given_up:
             decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
         # The successors of those given up can never start either.
@@ -481,7 +481,7 @@ def has_unsettled_jobs(view: LedgerView, gives_up: Collection[str] = ()) -> bool
     is_stale = any(reasons[job_id] != why for job_id, why in found.hindered.items()) or bool(
         _released_ids(waiting, found)
     )
-    return bool(found.doomed) or is_stale or any(job_id in found.hindered for job_id in gives_up)
+    return bool(found.doomed) or is_stale or any(map(found.may_expire, gives_up))
 
 
 def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:

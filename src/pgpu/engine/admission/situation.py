@@ -233,7 +233,9 @@ class SituationReader(Struct):
             predict=self.predictor.slowdowns,
             victims=self._victims(holding, snapshot) if has_preempting else (),
             deadlines_seconds={
-                each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
+                each.job_id: each.wait_deadline_seconds
+                for each in waiting
+                if each.wait_deadline_seconds is not None and verdicts.dormant.get(each.job_id) != HELD
             },
             dormant={each.job_id: verdicts.dormant[each.job_id] for each in dormant},
             wakes_at_seconds=min([*begins, *renewed], default=math.inf),
