@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pgpu.advising.memory_law import Point, fit_law
 from pgpu.units import GIB, MIB
 
-numbers = st.sampled_from([1.0, 2.0, 8.0, 16.0, 32.0, 64.0, 0.001, 1024.0])
+numbers = st.sampled_from([0.0, 1.0, 2.0, 8.0, 16.0, 32.0, 64.0, 0.001, 1024.0])
 points = st.lists(st.tuples(st.tuples(numbers, numbers), st.integers(64 * MIB, 80 * GIB)), min_size=1, max_size=12).map(
     tuple
 )
@@ -31,6 +31,11 @@ def test_a_law_of_several_numbers_is_found_and_holds_where_nothing_ran() -> None
     assert {term for term, _ in law.terms} == {(0, 1), (0, 0)}
     peak = GIB + 1024 * 2048**2 + 64 * 1024 * 2048 * 128
     assert law.at((2048.0, 128.0, 0.1, 7.0)) == pytest.approx(peak, rel=1e-3)
+
+
+def test_of_two_numbers_one_may_be_zero_in_each_run() -> None:
+    runs = (((0.0, 1.0), 5 * GIB), ((1.0, 0.0), 6 * GIB)) * 3
+    assert fit_law(runs).at((1.0, 0.0)) == pytest.approx(6 * GIB)
 
 
 def test_numbers_without_effect_get_no_term() -> None:

@@ -60,8 +60,9 @@ def fit_law(points: tuple[Point, ...]) -> MemoryLaw:
     columns: dict[Term, list[float]] = {(): weights}
     for term in _candidates(numbers):
         products = [prod(each[place] for place in term) for each in numbers]
-        largest = max(products)
-        columns[term] = [value / largest * weight for value, weight in zip(products, weights, strict=True)]
+        # Of two numbers of which one is 0 in each run, the product shows nothing.
+        if (largest := max(products)) > 0:
+            columns[term] = [value / largest * weight for value, weight in zip(products, weights, strict=True)]
     chosen: tuple[Term, ...] = ((),)
     solved = _solve(columns, chosen)
     while solved is not None and solved[1] > EXACT * len(points) and _may_add(len(chosen), len(points)):
