@@ -249,6 +249,13 @@ def test_a_job_that_crashed_on_a_full_gpu_is_started_again(exit_code: int) -> No
     assert isinstance(of_full_gpu(replace(DECLARED, exit_code=exit_code)), NextTry)
 
 
+@pytest.mark.parametrize("attempted_bytes", [0, 3 * GIB])
+def test_no_attempt_is_smaller_than_the_slice_that_was_too_small(attempted_bytes: int) -> None:
+    job = replace(FAILED, request=replace(FAILED.request, is_estimated=True, basis="family"))
+    request = follows(job, replace(OBSERVED, attempted_bytes=attempted_bytes))
+    assert request.memory_bytes == pytest.approx(1.1 * 4 * GIB)
+
+
 class Blind:
     """An engine whose GPUs cannot be read."""
 

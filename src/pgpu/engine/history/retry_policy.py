@@ -147,7 +147,9 @@ class EndedRun(Struct, frozen=True):
         return f"{_OWN_LIMIT}, {format_memory(slice_bytes)}, and was not tried again: {why}"
 
     def _with_attempted(self, view: LedgerView, job: Job, most: LargestSlice) -> NextTry | None:
-        attempted_bytes, name = self.observed.attempted_bytes, name_of_gpu(job, self.gpus)
+        # Not known where memory that had to stay on the device was refused, and of a file that its job has changed.
+        attempted_bytes = max(self.observed.attempted_bytes, self.observed.refused_at_bytes)
+        name = name_of_gpu(job, self.gpus)
         known = None if name is None else self.history.estimate(view, job.signature, job.owner_uid, name).memory_bytes
         found = next_attempt_bytes(job.attempt, attempted_bytes, known, most.memory_bytes)
         if found is None:
