@@ -205,6 +205,16 @@ def test_a_spoilt_usage_file_is_an_error_and_no_more(tmp_path: Path, data: bytes
         meter.read_use(limit_file.read_limit(tmp_path / "limit"), tmp_path / "usage")
 
 
+def test_a_ledger_can_store_any_number_that_a_job_writes(tmp_path: Path) -> None:
+    limit_file.write_limit(tmp_path / "limit", LIMIT)
+    data = bytearray(_usage(total_bytes=300, slots=[300]))
+    struct.pack_into("<8Q", data, meter.USAGE_HEADER.size, *[(1 << 64) - 1] * 8)
+    (tmp_path / "usage").write_bytes(data)
+    use = meter.read_use(limit_file.read_limit(tmp_path / "limit"), tmp_path / "usage")[0]
+    numbers = [use.used_bytes, use.peak_bytes, use.refusals, use.attempted_bytes, use.device_refusals]
+    assert max(numbers) < 1 << 63
+
+
 def test_more_slots_than_there_are_bytes_are_not_believed(tmp_path: Path) -> None:
     limit_file.write_limit(tmp_path / "limit", LIMIT)
     data = bytearray(_usage(total_bytes=300, slots=[300]))

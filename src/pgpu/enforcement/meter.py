@@ -35,6 +35,9 @@ USAGE_BYTES = USAGE_HEADER_BYTES + MAX_SLOTS * USAGE_SLOT_BYTES
 _FLOCK = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux."""
 
+_MOST = (1 << 62) - 1
+"""A job may write any number; a larger one, with the overhead, would not be one that the ledger can store."""
+
 _Totals = tuple[int, int, int, int, int]
 
 _UNUSED: Sequence[_Totals] = ((0, 0, 0, 0, 0),) * MAX_GPUS
@@ -170,7 +173,8 @@ def _totals(descriptor: int, path: Path) -> Sequence[_Totals]:
     if magic != USAGE_MAGIC or not OLDEST_ABI <= abi <= ABI:
         raise EnforcementError(f"{path} is no usage file of this version")
     entries = USAGE_GPU.iter_unpack(data[USAGE_HEADER.size : USAGE_HEADER.size + MAX_GPUS * USAGE_GPU.size])
-    return [(total, peak, refusals, *rest) for total, _, peak, refusals, _, *rest, _ in entries]
+    words = ([min(word, _MOST) for word in entry] for entry in entries)
+    return [(total, peak, refusals, *rest) for total, _, peak, refusals, _, *rest, _ in words]
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:
