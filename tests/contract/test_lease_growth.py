@@ -14,7 +14,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import NOTHING
 from pgpu.engine.leases.lease_growth import answer_wishes
 from pgpu.engine.leases.lease_resize import Autoshrink, resize
-from pgpu.errors import EnforcementError
+from pgpu.errors import CapacityError, EnforcementError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, Slice
 from pgpu.scheduling import Quota
@@ -242,6 +242,15 @@ def test_a_slice_shrinks_each_time_that_its_job_has_not_grown_for_half_a_minute(
     assert shrinking.size(3 * GIB, 1030.0) > 8 * GIB
     assert 3 * GIB < shrinking.size(3 * GIB, 1031.0) < 3.6 * GIB
     assert world.entry(job).job.request.basis == "unknown", "it goes on"
+
+
+def test_a_slice_does_not_shrink_below_what_its_job_has_reserved_meanwhile(world: World) -> None:
+    job = world.start("a", 8 * GIB)
+    (world.root / "slices" / job / "used").write_text(str(6 * GIB))
+    with pytest.raises(CapacityError, match="has grown"):
+        resize(world.engine, job, Resize(5 * GIB), basis="history")
+    assert world.size(job) == 8 * GIB
+    assert resize(world.engine, job, Resize(6 * GIB), basis="history").request.memory_bytes == 6 * GIB
 
 
 def test_what_sizes_itself_by_what_it_sees_keeps_its_slice(world: World) -> None:

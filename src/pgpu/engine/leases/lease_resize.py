@@ -229,6 +229,9 @@ def resize(context: EngineContext, job_id: str, change: Resize, basis: str | Non
             limits = LimitChange(context.enforcer, before, after, holding, context.settings.divides_users)
             # Inside of the transaction: smaller limits bind before the ledger frees the difference for other jobs.
             limits.take()
+            # Nothing more is reserved above the new limit. What was, since the size was chosen, stays the job's.
+            if basis is not None:
+                _refuse_less_than_held(context.enforcer, after.job)
     except BaseException:  # Ctrl-C too: the transaction is rolled back, so the job must have its old limits again.
         if limits is not None:
             limits.give_back()
@@ -239,6 +242,12 @@ def resize(context: EngineContext, job_id: str, change: Resize, basis: str | Non
     with suppress(NodeError):
         context.call_agents(queues)
     return context.ledger.job(job_id)
+
+
+def _refuse_less_than_held(enforcer: Enforcer, job: Job) -> None:
+    uses = () if job.lease is None else enforcer.use(job.lease)
+    if any(use.used_bytes > job.request.memory_bytes for use in uses):
+        raise CapacityError(f"job {job.id} has grown since its new size was chosen; nothing was changed")
 
 
 def give_or_undo(context: EngineContext, limits: LimitChange) -> None:
