@@ -5,12 +5,14 @@ import os
 import selectors
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.engine.beats import Beats, JobLoop
 from pgpu.engine.event_loop import READABLE, EventLoop
+from pgpu.engine.write_watch import WriteWatch
 
 
 class Worker:
@@ -163,6 +165,22 @@ def test_a_calm_loop_is_struck_without_a_thread_and_goes_on_in_another(
     second.start()
     second.join(DEADLINE_SECONDS)
     assert done == [threading.main_thread(), second]
+    loop.close()
+
+
+def test_a_watched_file_that_is_removed_leaves_nothing(tmp_path: Path) -> None:
+    loop, calls = EventLoop(), list[int]()
+    watch, file = WriteWatch(loop), tmp_path / "usage"
+    file.touch()
+    watch.add(file, lambda: calls.append(1))
+    file.write_bytes(b"1")
+    loop.run_until(lambda: len(calls) == 2)  # the second one is made when the file is watched again
+    watch.remove(file)
+    file.unlink()
+    loop.turn()  # inotify reports the end of a watch in the call that ends it
+    assert watch._paths == {}
+    assert calls == [1, 1]
+    watch.close()
     loop.close()
 
 

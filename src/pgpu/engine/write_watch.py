@@ -75,8 +75,8 @@ class WriteWatch:
         with suppress(BlockingIOError):
             for number, mask, _, _ in _EVENT.iter_unpack(os.read(self._descriptor, _MOST_EVENT_BYTES)):
                 with self._guard:
-                    path = None if mask & _IN_IGNORED else self._paths.pop(number, None)
-                if path is not None:
+                    path = self._paths.pop(number, None)
+                if path is not None and not mask & _IN_IGNORED:  # else the file is gone
                     self._call(path)
                     self._loop.call_later(PAUSE_SECONDS, partial(self._watch_again, path))
 
