@@ -8,10 +8,11 @@ from tests.fakes.enforcers import Binding
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.enforcer_selector import EnforcerCandidate, EnforcerSelector
-from pgpu.enforcement.self_test import SelfTest
+from pgpu.enforcement.self_test import SelfTest, throwaway
 from pgpu.enforcement.shim import shims_id
 from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE
-from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, SharingMode, Slice
+from pgpu.scheduling.slice_growth import grows
 from pgpu.structs import replace
 
 GPU = Gpu("GPU-1", "One", 0, 100, "1.0", is_simulated=False)
@@ -63,6 +64,12 @@ def test_another_delivery_driver_gpu_or_enforcer_is_proved_anew(job: Job, gpu: G
     proofs = Proofs()
     proofs.count_after(Binding())
     assert proofs.count_after(enforcer, job, gpu) == 2
+
+
+def test_the_slice_of_a_self_test_does_not_grow_since_no_agent_would_answer() -> None:
+    job = replace(JOB, request=Request(50, is_estimated=True, basis="unknown"))
+    assert grows(job.request, SharingMode.TIME_SLICE)
+    assert not grows(throwaway(job, GPU).request, SharingMode.TIME_SLICE)
 
 
 def test_another_image_or_user_is_proved_anew() -> None:

@@ -109,8 +109,10 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
     # It must be refused: to a shim, a slice that the driver keeps looks like a device that is full for a while.
     spec = replace(spec, wait_for_memory_seconds=0.0)
+    # Nor does its slice grow: no agent would answer a wish of it, and the shim waits half a minute for each answer.
+    request = replace(job.request, is_estimated=False, basis=None)
     slices = (part,)
-    return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
+    return replace(job, id=job_id, spec=spec, request=request, lease=replace(lease, job_id=job_id, slices=slices))
 
 
 def _id_of_test(job_id: str) -> str:
