@@ -213,6 +213,8 @@ def test_nothing_is_recorded_of_a_monitor(make: Make) -> None:
     monitor = f"{library_path(MONITOR)} guard 3 $1/spool -- /bin/sleep"
     guarded = make(f"{ONCE}; {monitor} 600 & echo $! > $1/monitor; wait")
     pid = guarded.number_in("monitor")
+    # The shell has forked it, and may not have executed it yet.
+    until(lambda: Path(f"/proc/{pid}/exe").samefile(library_path(MONITOR)))
     os.kill(guarded.await_agent(1), signal.SIGKILL)
     guarded.await_agent(2)
     os.kill(pid, signal.SIGKILL)
