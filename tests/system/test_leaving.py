@@ -44,8 +44,8 @@ for turn in range(1, 1 << 30):
 
 
 def submit(place: Place, name: str, *options: str, managed: str = "nothing") -> str:
-    command = (sys.executable, "-c", WORKS, managed, "16384", str(place.path / name))
-    done = place.run("submit", "--name", name, "--memory", "20GiB", *options, "--", *command)
+    command = (sys.executable, "-c", WORKS, managed, "10240", str(place.path / name))
+    done = place.run("submit", "--name", name, "--memory", "13GiB", *options, "--", *command)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -100,7 +100,7 @@ def test_a_job_whose_memory_cannot_page_leaves_the_gpu_and_comes_back_with_what_
     before = turns(place, "low")
     until_it_works(place, "high")
     assert turns(place, "low") == before
-    assert place.job("low")["lease"]["slices"][0]["used_bytes"] > 16 << 30
+    assert place.job("low")["lease"]["slices"][0]["used_bytes"] > 10 << 30
     assert place.run("stop", "--time", "0", "high").returncode == 0
     until_it_works(place, "low")
     until(lambda: not parking(place, low))
@@ -164,8 +164,8 @@ def test_who_has_not_begun_to_use_the_gpu_when_it_is_suspended_does_so_afterward
 
 def with_a_child(place: Place) -> str:
     """A job whose work is done by a child of its main process."""
-    words = (sys.executable, "-c", WORKS, "nothing", "16384", str(place.path / "low"))
-    done = place.run("submit", "--name", "low", "--memory", "20GiB", "--", "sh", "-c", '"$@" & wait', "sh", *words)
+    words = (sys.executable, "-c", WORKS, "nothing", "10240", str(place.path / "low"))
+    done = place.run("submit", "--name", "low", "--memory", "13GiB", "--", "sh", "-c", '"$@" & wait', "sh", *words)
     until_it_works(place, "low")
     return done.stdout.strip()
 
