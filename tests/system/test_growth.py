@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import IO, Any
 
@@ -114,7 +114,9 @@ def test_a_job_grows_into_the_part_of_a_gpu_that_starts_leave_free(place: Place,
     assert (place.job("grows")["exit_code"], place.job("grows")["attempt"]) == (0, 1)
 
 
-def test_a_job_waits_for_memory_and_gets_it_when_another_one_ends(place: Place, eventually: Eventually) -> None:
+@contextmanager
+def waiting_to_grow(place: Place, eventually: Eventually) -> Iterator[None]:
+    """Have the job `grows` wait for memory of the job `blocks`, which ends after the block."""
     with locked(place, "end"):
         with locked(place, "go"):
             submit(place, "grows", "3000", "go", "8000")
@@ -123,6 +125,11 @@ def test_a_job_waits_for_memory_and_gets_it_when_another_one_ends(place: Place, 
             eventually(lambda: has_printed(place, "blocks", "100 0"))
             age_by_clock(place, "grows")
         eventually(lambda: (place.job("grows")["reason"] or "").startswith("waits for "))
+        yield
+
+
+def test_a_job_waits_for_memory_and_gets_it_when_another_one_ends(place: Place, eventually: Eventually) -> None:
+    with waiting_to_grow(place, eventually):
         assert place.job("grows")["state"] == "running"
         assert "waiting for" in place.run("logs", "grows").stderr
     eventually(lambda: place.job("grows")["state"] == "exited")
@@ -134,14 +141,7 @@ def test_a_job_waits_for_memory_and_gets_it_when_another_one_ends(place: Place, 
 
 
 def test_while_a_job_waits_to_grow_the_agent_may_be_replaced(place: Place, eventually: Eventually) -> None:
-    with locked(place, "end"):
-        with locked(place, "go"):
-            submit(place, "grows", "3000", "go", "8000")
-            eventually(lambda: is_small(place, "grows"))
-            place.detach("blocks", "14GiB", ("python", "steps.py", "100", "end"))
-            eventually(lambda: has_printed(place, "blocks", "100 0"))
-            age_by_clock(place, "grows")
-        eventually(lambda: (place.job("grows")["reason"] or "").startswith("waits for "))
+    with waiting_to_grow(place, eventually):
         os.kill(agent_of(place, "grows"), signal.SIGKILL)
     eventually(lambda: place.job("grows")["state"] == "exited")
     assert (place.job("grows")["exit_code"], place.job("grows")["attempt"]) == (0, 1)

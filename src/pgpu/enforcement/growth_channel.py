@@ -61,7 +61,7 @@ class GrowthChannel(Struct, frozen=True):
         Raises:
             EnforcementError: The limit file cannot be written.
         """
-        # A wait is confirmed by another word each second, whoever writes it: the shim gives up after a silence.
+        # A wait is confirmed by another word each second, from any agent: the shim gives up after a silence.
         beat = int(time.monotonic()) & _BEAT_MASK
         for wish in wishes:
             word = wish.sequence << SEQUENCE_SHIFT | beat << _BEAT_SHIFT | VERDICTS[verdict]

@@ -3,7 +3,7 @@
 A lease is charged from the transaction that grants it until the one that releases, parks or suspends it, with its size, its
 share of compute, the weight of its user and the GPUs of the machine as they are in between: whatever changes one of them charges
 the time before first.
-Nothing is written while a lease is held. Time is that of the monotonic clock, which nobody can set, together with the id of the
+Nothing is written while a lease is held. Time is that of the monotonic clock, which cannot be set, together with the id of the
 boot: a lease of an earlier boot, whose end nothing measured, is charged no further, or again from its next write on if it lasts.
 """
 

@@ -70,7 +70,7 @@ class UserClocks:
         self._quotas = quotas
         self._rules = rules
         active = [before.clocks.get(uid, 0.0) for uid in before.active]
-        # While nobody waits no lead grows: what a user had of an idle machine counts up to the credit afterwards.
+        # While no user waits no lead grows: what a user had of an idle machine counts up to the credit afterwards.
         self._floor = max(before.floor, min(active) if active else max(before.clocks.values(), default=0.0))
         least = self._floor - rules.credit_seconds
         self.waiting = waiting

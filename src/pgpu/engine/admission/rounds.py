@@ -329,7 +329,7 @@ class Admissions:
         return [*line, *rest]
 
     def shares(self) -> list[UserShare]:
-        """Return what each user of the queue holds, and who is next; changes nothing.
+        """Return what each user of the queue holds, and which user is next; changes nothing.
 
         Raises:
             NodeError: A GPU or the ledger cannot be read.
