@@ -64,7 +64,13 @@ class FakeControlPlane:
     # Called by tests.
 
     def put(self, *functions: Function) -> None:
+        """Replace the functions. Replicas of one that is gone, or was made again, go with it, as in the ledger."""
+        kept = {function.name: function.created_at_seconds for function in functions}
+        gone = {each.name for each in self.functions() if kept.get(each.name) != each.created_at_seconds}
         self._books.write("functions", list(functions))
+        for job_id, record in self.records().items():
+            if record["function"] in gone:
+                self.stop(job_id)
 
     def allow(self, token: str, bearer: Bearer) -> None:
         self._books.write("tokens", {**self._books.read("tokens", {}), token: to_builtins(bearer)})

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ import pytest
 from tests.forked_commands import PGPU
 from tests.system.conftest import Place, opened_place
 from tests.waiting import DEADLINE_SECONDS, until
+
+_FIRST_UID = 61100 + 100 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Worlds of other test processes have other users: a test finds and kills processes by their owner."""
 
 SUBMITTERS = next(each for each in grp.getgrall() if each.gr_name in {"users", "nogroup", "nobody"})
 """Some group that every machine has."""
@@ -147,7 +150,7 @@ class UserWorld:
     place: Place
     socket: Path
     server: subprocess.Popen[str]
-    _next_uid: int = field(default=61001)
+    _next_uid: int = _FIRST_UID
 
     def user(self, *, groups: tuple[int, ...] = (SUBMITTERS.gr_gid,)) -> User:
         """A user whom nobody met before."""
