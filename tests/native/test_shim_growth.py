@@ -148,6 +148,27 @@ def test_pytorch_frees_its_cache_before_it_waits(world: SliceWorld, tmp_path: Pa
     assert world.use().refusals == 0, "it lost nothing"
 
 
+def test_pytorch_waits_with_its_second_allocation_however_long_it_took_to_free(
+    world: SliceWorld, tmp_path: Path
+) -> None:
+    torch = tmp_path / "libc10_cuda.so"
+    subprocess.run(["gcc", "-shared", "-Wl,-soname,libc10_cuda.so", "-o", torch, "-x", "c", "/dev/null"], check=True)
+    slow = (
+        "import time; ctypes.CDLL(sys.argv[1]); cu.begin(); found = [outcome(lambda: cu.alloc(2048 * MIB))];"
+        " time.sleep(1.1); found.append(outcome(lambda: cu.alloc(2048 * MIB)));"  # what it freed took so long
+        " found += [outcome(lambda: cu.alloc(n * 1024 * MIB)) for n in (4, 5, 5)]; print(json.dumps(found))"
+    )
+    rounds: dict[int, int] = {}
+
+    def later(wishes: Sequence[Wish]) -> Verdict:
+        rounds[wishes[0].sequence] = rounds.get(wishes[0].sequence, 0) + 1
+        is_second = list(rounds).index(wishes[0].sequence) in {1, 4}
+        return granting(world)(wishes) if is_second and rounds[wishes[0].sequence] > 50 else Verdict.WAIT
+
+    with host(world, later):
+        assert world.answer(slow, str(torch)) == [2, 0, 2, 2, 0], "each size once, until an allocation succeeds"
+
+
 def test_who_takes_half_of_what_it_was_shown_sizes_itself_by_it() -> None:
     def sizes_itself(snippet: str) -> bool:
         with a_slice(8 * GIB) as made:

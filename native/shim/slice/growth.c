@@ -17,13 +17,14 @@
 /* An agent that died is replaced within a second or two; a guard that died, within ten. */
 #define MOST_SILENCE_NS 30000000000ull
 
-/* PyTorch frees what it caches and allocates once more right after a refusal. */
-#define RETRY_NS 1000000000ull
-
 /* A process that holds less than a tenth of what it is shown holds none yet; half of it or more is what it
  * sees. */
 #define HOLDS_NONE_PART 10u
 #define TAKES_IT_PART   2u
+
+/* What this thread's last allocation wished for, if it was refused so that the program frees what it caches. PyTorch
+ * allocates as much again in the same thread, however long the freeing took. 0 once an allocation has succeeded. */
+static _Thread_local uint64_t freed_first_bytes;
 
 /* By GPU: the free memory that the process was shown while it held none; 0 from when it has taken it. */
 static uint64_t shown_bytes[PGPU_MAX_GPUS];
@@ -112,17 +113,13 @@ static void pause_for(uint64_t *pause_ns) {
     *pause_ns = pgpu_least_ns(*pause_ns * 2, LONGEST_PAUSE_NS);
 }
 
-static bool was_refused_lately(void) {
-    static uint64_t refused_ns;
-    uint64_t now_ns = pgpu_now_ns();
-    return now_ns - __atomic_exchange_n(&refused_ns, now_ns, __ATOMIC_SEQ_CST) < RETRY_NS;
-}
-
-/* PyTorch's allocator is loaded, and has not been refused just now. */
-static bool may_free_first(void) {
+/* PyTorch's allocator is loaded, and this is not what it asks for after it has freed. */
+static bool may_free_first(uint64_t bytes) {
+    if (freed_first_bytes == bytes) return false;
     void *allocator = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (allocator != NULL) dlclose(allocator);
-    return allocator != NULL && !was_refused_lately();
+    freed_first_bytes = allocator != NULL ? bytes : 0;
+    return allocator != NULL;
 }
 
 static enum pgpu_growth await(unsigned gpu, uint64_t bytes, uint64_t wish, bool may_wait) {
@@ -140,7 +137,7 @@ static enum pgpu_growth await(unsigned gpu, uint64_t bytes, uint64_t wish, bool 
         }
         if (answers(answer, wish) && !has_begun_to_wait) {
             has_begun_to_wait = true;
-            bool frees_first = may_wait && may_free_first();
+            bool frees_first = may_wait && may_free_first(bytes);
             if (!may_wait || frees_first) {
                 withdraw(gpu, wish);
                 return frees_first ? PGPU_GROWTH_AFTER_FREEING : PGPU_GROWTH_IS_NOT;
@@ -181,6 +178,7 @@ void pgpu_growth_note_shown(unsigned gpu, uint64_t free_bytes) {
 }
 
 void pgpu_growth_note_taken(unsigned gpu) {
+    freed_first_bytes = 0;
     uint64_t free_bytes = __atomic_load_n(&shown_bytes[gpu], __ATOMIC_RELAXED);
     if (free_bytes == 0 || own_bytes(gpu) < free_bytes / TAKES_IT_PART) return;
     __atomic_store_n(&shown_bytes[gpu], 0, __ATOMIC_RELAXED);
