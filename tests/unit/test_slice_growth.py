@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, SharingMode, Slice
-from pgpu.scheduling import Candidate, GpuRoom, Held, admit
+from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules, admit
 from pgpu.scheduling.capacity import IDLE
+from pgpu.scheduling.reservations import left_for_growth
 from pgpu.scheduling.slice_growth import (
     GROWN_BYTES,
     LEAST_SHRINKING_BYTES,
@@ -110,6 +111,44 @@ def test_any_set_of_jobs_that_grow_on_one_gpu_ends(jobs: Sequence[tuple[int, flo
         if data.draw(ends) and running:
             del held[running[0]]
         assert now < 1000.0 + 10.0 * 200 * len(jobs), "somebody waits for ever"
+
+
+def test_what_is_kept_for_the_queue_is_awaited_and_not_taken() -> None:
+    assert answer_growth(grower(6 * GIB), 4 * GIB, (), 1000.0, kept_bytes=2 * GIB).slice_bytes == 6 * GIB
+    assert answer_growth(grower(7 * GIB), 4 * GIB, (), 1000.0, kept_bytes=2 * GIB).verdict is Verdict.WAIT
+    young = grower(7 * GIB, began=1000.0)
+    assert answer_growth(young, 4 * GIB, (), 1000.0, kept_bytes=2 * GIB).verdict is Verdict.REFUSE
+
+
+def test_a_slice_that_has_what_is_needed_already_is_granted_behind_an_older_one_that_waits() -> None:
+    old = Neighbour("old", -1.0, waits=True)
+    answer = answer_growth(grower(4 * GIB), 0, [old], 1000.0)
+    assert (answer.verdict, answer.slice_bytes) == (Verdict.GRANT, 4 * GIB)
+
+
+def left_beside(waiting: Candidate, seconds: float = 9000.0, uid: int = 1) -> int | None:
+    """Return by how much a slice of 4 GiB may grow beside one of 12 GiB that ends in a minute, on a GPU of 20 GiB."""
+    own = Held("own", uid, (Slice("GPU-0", 4 * GIB),), NOW, duration_seconds=seconds, grows=True)
+    other = Held("other", 9, (Slice("GPU-0", 12 * GIB),), NOW, duration_seconds=60.0)
+    where = room(16 * GIB, growing=1, jobs=2, growers=(uid,), holds_others=True)
+    found = admit([where], [waiting], NOW, held=[own, other])
+    return left_for_growth(found, own, [where], NOW, OrderRules())
+
+
+def test_growth_leaves_what_is_reserved_for_another_user_s_job() -> None:
+    def large(gib: float, uid: int = 2) -> Candidate:
+        return Candidate("large", Request(int(gib * GIB)), None, uid, NOW)
+
+    assert left_beside(large(14)) == GIB, "it fits once the other one has ended, with the part that is kept for growth"
+    assert left_beside(large(14, uid=1)) == 4 * GIB, "its own user's job would lose less by waiting than it by ending"
+    assert left_beside(large(14), seconds=30.0) == 4 * GIB, "it has ended by then"
+    assert left_beside(large(18)) == 4 * GIB, "it must have ended anyway"
+
+
+def test_growth_takes_nothing_that_an_explicit_size_starts_with_now() -> None:
+    for uid in (1, 2):
+        assert left_beside(Candidate("fits", Request(3 * GIB), None, uid, NOW)) == GIB
+        assert left_beside(Candidate("chosen", CHOSEN, None, uid, NOW)) == 4 * GIB, "it holds such back"
 
 
 # Shrinking.

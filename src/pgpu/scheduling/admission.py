@@ -18,6 +18,7 @@ from pgpu.scheduling.admission_round import (
     Cause,
     Grant,
     Held,
+    KeptMemory,
     OrderRules,
     OverdueReservation,
     Precedence,
@@ -122,6 +123,7 @@ def admit(
         clocks.turns,
         round_.order.late_ids,
         holds_back=round_.start_rule.has_held_back or bool(of_new_families),
+        kept=round_.kept,
     )
 
 
@@ -197,6 +199,19 @@ class _Round:
         for candidate in chain((first,), order):
             if candidate is not reserved:
                 self.consider(candidate)
+
+    @property
+    def kept(self) -> tuple[KeptMemory, ...]:
+        """What is reserved."""
+        return tuple(
+            KeptMemory(
+                each.candidate.owner_uid,
+                each.candidate.request.memory_bytes,
+                each.reservation.start_seconds,
+                each.reservation.spare_bytes,
+            )
+            for each in self._reservations
+        )
 
     def active_users(self) -> set[int]:
         """Return the UIDs of the users of which a job waits for other jobs, and not for its owner's quota or own family."""

@@ -358,6 +358,20 @@ class Waits(Sequence[Wait]):
         return Wait(candidate.job_id, cause, ahead, self._explain, candidate)
 
 
+class KeptMemory(Struct, frozen=True):
+    """What a round has reserved for a job that waits."""
+
+    owner_uid: int
+    memory_bytes: int
+    """Of each of its GPUs."""
+
+    start_seconds: float
+    """Expected start of the job, in seconds since the epoch."""
+
+    spare_bytes: Mapping[str, int]
+    """What jobs that are still there then may take, by UUID of each of its GPUs."""
+
+
 class Admission(Struct, frozen=True):
     """Result of one round: exactly one outcome for each candidate."""
 
@@ -391,3 +405,6 @@ class Admission(Struct, frozen=True):
 
     elsewhere: tuple[str, ...] = ()
     """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""
+
+    kept: tuple[KeptMemory, ...] = ()
+    """Of jobs that wait on."""

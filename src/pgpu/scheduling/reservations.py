@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from pgpu.model import Gpu
-from pgpu.scheduling.admission_round import Candidate, Held, OrderRules, OverdueReservation
+from pgpu.scheduling.admission_round import Admission, Candidate, Held, OrderRules, OverdueReservation
 from pgpu.scheduling.capacity import IDLE, GpuRoom, Tenancy, has_compute, supports_mode, taken_bytes
 from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.scheduling.slice_growth import kept_for_growth
 from pgpu.structs import Struct, replace
 
 # End of a job of unknown length.
@@ -240,3 +241,40 @@ def _outlasts_promise(kept: OverdueReservation, held: Held, gpu_uuid: str, now_s
         return True
     end_seconds = held.granted_at_seconds + held.duration_seconds
     return not now_seconds <= end_seconds <= kept.start_seconds
+
+
+def left_for_growth(
+    admission: Admission, grower: Held, rooms: Sequence[GpuRoom], now_seconds: float, rules: OrderRules
+) -> int | None:
+    """Return by how much each slice of a running job may grow without delay for a job of the queue; None if none can start there.
+
+    Jobs that start in the round have their memory. So has one of another user that memory is reserved for, unless it cannot start
+    before this one has ended: the growth then delays nothing.
+
+    Args:
+        admission: Of a round in which the job waited to grow.
+        grower: The job.
+        rooms: GPUs of that round.
+        now_seconds: Seconds since the epoch.
+        rules: Of that round.
+    """
+    end_seconds = expected_end_seconds(grower, rules.default_duration_seconds, now_seconds)
+    own_bytes = {part.gpu_uuid: part.memory_bytes for part in grower.slices}
+    others = [
+        each for each in admission.kept if each.owner_uid != grower.owner_uid and each.start_seconds < end_seconds
+    ]
+    left = []
+    for room in rooms:
+        uuid = room.gpu.uuid
+        if uuid in own_bytes and not room.gpu.is_instance:
+            parts = [part for grant in admission.grants for part in grant.slices if part.gpu_uuid == uuid]
+            left.append(room.free_bytes - sum(taken_bytes(room.gpu, part.memory_bytes) for part in parts))
+            # A start beside it must leave as much free for growth, too.
+            pool_bytes = kept_for_growth(room.gpu.memory_bytes, is_idle=False, has_chosen_sizes=True)
+            beside_bytes = room.capacity_bytes - own_bytes[uuid] - pool_bytes
+            left += [
+                each.spare_bytes[uuid] - pool_bytes
+                for each in others
+                if uuid in each.spare_bytes and each.memory_bytes <= beside_bytes
+            ]
+    return max(0, min(left)) if left else None

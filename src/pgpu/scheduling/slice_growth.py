@@ -3,7 +3,10 @@
 Only such slices do (`--memory auto`). A job that needs more than its slice asks. It is granted what it needs where that is free. Else it
 waits as long as another job of its GPUs runs that does not wait itself, but no longer than it has run: a longer wait would cost more
 than the run that it saves (ski rental). Where all jobs of a GPU are one user's and wait, the youngest is refused. So some job always
-continues, and the oldest is never the one that loses.
+continues, and the oldest is never the one that loses. A job that is refused is parked where its driver can move it to the host.
+
+Growth takes nothing that the queue needs now: jobs that start at once go first, and what is reserved for another user's job stays
+reserved (`reservations.left_for_growth`).
 
 Part of a GPU is kept for growth where jobs of chosen sizes run (`GpuRoom`, `FreeCapacity`). A job that waits to grow holds back starts
 of jobs of chosen sizes only, of other users' jobs for a minute of each attempt (`holds_others`).
@@ -111,6 +114,8 @@ def answer_growth(
     neighbours: Sequence[Neighbour],
     now_seconds: float,
     most_bytes: int | None = None,
+    *,
+    kept_bytes: int = 0,
 ) -> Answer:
     """Decide whether a job's slices grow now, or it waits, or it is refused.
 
@@ -120,15 +125,18 @@ def answer_growth(
         neighbours: Every other job with a slice on one of its GPUs.
         now_seconds: On the clock of the grower and the neighbours.
         most_bytes: The largest that each of its slices could become; more is refused at once. None for no limit.
+        kept_bytes: Of what is free, kept for jobs of the queue.
     """
     if most_bytes is not None and grower.need_bytes > most_bytes:
         return Answer(Verdict.REFUSE, grower.slice_bytes)
     order = (grower.began_seconds, grower.job_id)
     waiting = [(each.began_seconds, each.job_id) for each in neighbours if each.waits]
-    if order <= min(waiting, default=order) and grower.slice_bytes + free_bytes >= grower.need_bytes:
-        return Answer(Verdict.GRANT, grown_bytes(grower.slice_bytes, grower.need_bytes, free_bytes))
+    is_first = order <= min(waiting, default=order)
+    left_bytes = max(0, free_bytes - kept_bytes) if is_first else 0
+    if grower.slice_bytes + left_bytes >= grower.need_bytes:
+        return Answer(Verdict.GRANT, grown_bytes(grower.slice_bytes, grower.need_bytes, left_bytes))
     has_time = now_seconds < grower.waits_since_seconds + most_wait_seconds(grower)
-    is_awaited = len(waiting) < len(neighbours) or any(each > order for each in waiting)
+    is_awaited = kept_bytes > 0 or len(waiting) < len(neighbours) or any(each > order for each in waiting)
     return Answer(Verdict.WAIT if has_time and is_awaited else Verdict.REFUSE, grower.slice_bytes)
 
 
@@ -140,7 +148,7 @@ def most_wait_seconds(grower: Grower) -> float:
 
 def grown_bytes(slice_bytes: int, need_bytes: int, free_bytes: int) -> int:
     """Return the size of a slice that grows to `need_bytes` or a little more, where `free_bytes` suffice."""
-    return min(slice_bytes + free_bytes, math.ceil(GROWN_FACTOR * need_bytes) + GROWN_BYTES)
+    return max(slice_bytes, min(slice_bytes + free_bytes, math.ceil(GROWN_FACTOR * need_bytes) + GROWN_BYTES))
 
 
 def shrunk_bytes(slice_bytes: int, held_bytes: int, estimate_bytes: int | None, runs: int) -> int | None:
