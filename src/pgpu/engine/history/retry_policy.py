@@ -236,11 +236,6 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
         PgpuError: The ledger cannot be written. If it never is, recovery ends the job with the exit code of this try.
     """
     lease = again.job.lease
-    if again.warning is not None:
-        # Behind the output of this try, whose monitor has ended; that of the next one continues the file.
-        with suppress(OSError), context.places(again.job.id).log.open("r+b") as log:
-            log.seek(0, os.SEEK_END)
-            log.write(encode(Record(STDERR, f"pgpu: {again.warning}\n".encode(), time.time_ns())))
     if lease is not None:
         # Before the transaction: from its commit on the job waits, and its memory may be granted to another one.
         context.enforcer.release(lease)
@@ -284,3 +279,9 @@ def queue_again(context: EngineContext, again: NextTry) -> None:
                 lease_released_at_seconds=None,
             )
         )
+    # Once it is queued, since this is repeated until it is. Behind the output of this try, whose monitor has ended; that of the next one,
+    # which no thread starts before this one has ended, continues the file.
+    if again.warning is not None:
+        with suppress(OSError), context.places(again.job.id).log.open("r+b") as log:
+            log.seek(0, os.SEEK_END)
+            log.write(encode(Record(STDERR, f"pgpu: {again.warning}\n".encode(), time.time_ns())))
