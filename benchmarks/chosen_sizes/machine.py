@@ -43,9 +43,6 @@ GPU_NAME = "replayed"
 PARKING_BYTES_PER_SECOND = 12e9
 """Of a park: PCIe 4.0 with pinned memory, one way."""
 
-PARKED_FACTOR = 1.02
-"""Of what a parked job needs when it comes back."""
-
 DURATION_RUNS = 15
 SOON_SECONDS = 1e-6
 
@@ -330,7 +327,7 @@ class Machine:
             takes_free=memory_bytes is None,
             gpu_uuid=job.gpu if job.held_bytes else None,
             family=job.family,
-            most_of_family=self._most.get(job.family, most_at_once(0)),
+            most_of_family=None if job.held_bytes else self._most.get(job.family, most_at_once(0)),
         )
 
     def _held(self, job: Job) -> Held:
@@ -364,7 +361,7 @@ class Machine:
         elif answer.verdict is Verdict.WAIT:
             job.gives_up_seconds = since_seconds + most_wait_seconds(grower)
         elif self.can_park:
-            self.park(job, int(PARKED_FACTOR * job.wanted_bytes))
+            self.park(job, job.wanted_bytes)
         else:
             self.lose(job)
 

@@ -2,20 +2,27 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.fakes.enforcers import Stuck
 from tests.fakes.machine import make_machine
 
-from pgpu.enforcement.growth_channel import Wish
+from pgpu.enforcement.checkpoints import Checkpoints
+from pgpu.enforcement.growth_channel import GrowthChannel, Wish
+from pgpu.engine.agent.agents import Agents
 from pgpu.engine.engine import Engine
+from pgpu.engine.history.retry_policy import NextTry, observe_end, queue_again
 from pgpu.engine.history.run_history import NOTHING
-from pgpu.engine.leases.lease_growth import answer_wishes
+from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.lease_growth import Growth, answer_wishes
 from pgpu.engine.leases.lease_resize import Autoshrink, resize
-from pgpu.errors import CapacityError, EnforcementError
-from pgpu.ledger import Entry
+from pgpu.engine.leases.parking_state import Parking, Stage, save_parking
+from pgpu.engine.supervisor.suspension import Suspension
+from pgpu.errors import CapacityError, EnforcementError, LedgerError
+from pgpu.ledger import Entry, Ledger
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, Slice
 from pgpu.scheduling import Quota
 from pgpu.scheduling.slice_growth import Verdict
@@ -26,12 +33,20 @@ GPU = "GPU-0"
 CAPACITY = 20 * GIB
 
 
+class NoAgents:
+    """Starts no agent: a test runs each round."""
+
+    def call(self, _model: str | None, *, must_exist: bool = False) -> None:
+        pass
+
+
 class World:
     """Jobs that run on one machine of two GPUs, without agents."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.engine: Engine = make_machine(root, [CAPACITY, CAPACITY])
+        self.engine.agents = cast("Agents", NoAgents())
 
     def start(
         self,
@@ -41,11 +56,12 @@ class World:
         age: float = 3600.0,
         uid: int = 0,
         gpus: tuple[str, ...] = (GPU,),
+        granted: float = 0.0,
         **request: object,
     ) -> str:
         words: dict[str, object] = {"is_estimated": True, "basis": "history", **request}
         job_id = name.ljust(12, "0")
-        lease = Lease(job_id, tuple(Slice(gpu, size) for gpu in gpus), 0.0, enforcer="fake")
+        lease = Lease(job_id, tuple(Slice(gpu, size) for gpu in gpus), granted, enforcer="fake")
         job = Job(
             job_id,
             JobSpec(("true",), "process"),
@@ -62,6 +78,21 @@ class World:
         (self.root / "slices" / job_id).mkdir()
         (self.root / "slices" / job_id / "limit").write_text(str(size))
         return job_id
+
+    def queue(self, name: str, size: int, uid: int, **request: object) -> str:
+        """Have a job of an explicit size wait."""
+        job = Job(
+            name.ljust(12, "0"),
+            JobSpec(("true",), "process"),
+            Request(size, **request),  # type: ignore[arg-type]
+            JobState.WAITING,
+            time.time(),
+            owner_uid=uid,
+            gpu_model="fake",
+        )
+        with self.engine.ledger.decision() as decision:
+            decision.add(Entry(job), ())
+        return job.id
 
     def wish(self, job_id: str, need: int, gpu: str = GPU, *, is_stopping: bool = False) -> Verdict:
         return answer_wishes(self.engine, job_id, [Wish(gpu, 1, need)], is_stopping=is_stopping)
@@ -202,6 +233,222 @@ def test_a_job_that_lies_keeps_nothing_from_another_user(world: World) -> None:
     assert world.wish(mine, 3 * GIB) is Verdict.WAIT, "the older one of a user goes first"
     assert world.wish(honest, 6 * GIB) is Verdict.GRANT
     assert world.wish(honest, CAPACITY) is Verdict.WAIT, "it waits, and is not refused because the other two do"
+
+
+def test_a_job_that_another_user_waits_to_start_is_not_starved_by_growth(world: World) -> None:
+    job = world.start("a", 2 * GIB, uid=1)
+    ending = world.start("b", 12 * GIB, uid=1, granted=time.time() - 100.0)
+    world.start("c", CAPACITY, uid=9, gpus=("GPU-1",), is_estimated=False, basis=None)
+    large = world.queue("large", 14 * GIB, uid=2)
+    assert world.wish(job, 7 * GIB) is Verdict.WAIT, "6 GiB are free, and 3 more than the large job needs will be"
+    assert world.wish(job, 5 * GIB) is Verdict.GRANT
+    world.end(ending)
+    assert world.wish(job, 8 * GIB) is Verdict.WAIT, "15 GiB are free, and the large job starts in the next round"
+    world.engine.admissions.step()
+    assert world.entry(large).job.state is JobState.STARTING
+    assert world.size(job) == 5 * GIB
+
+
+def test_a_job_of_its_own_user_that_waits_keeps_no_running_one_from_growing(world: World) -> None:
+    job = world.start("a", 2 * GIB, uid=1)
+    world.start("b", 12 * GIB, uid=1, granted=time.time() - 100.0)
+    world.start("c", CAPACITY, uid=9, gpus=("GPU-1",), is_estimated=False, basis=None)
+    world.queue("large", 14 * GIB, uid=1)
+    assert world.wish(job, 7 * GIB) is Verdict.GRANT
+
+
+# Parking.
+
+
+class Movable:
+    """A driver that can move processes."""
+
+    def are_offered(self) -> bool:
+        return True
+
+
+class Moving:
+    """The move of a job's processes, which takes no time."""
+
+    def __init__(self, stage: Stage = Stage.AWAY) -> None:
+        self.stage = stage
+        self.is_under_way = False
+
+    def leave(self, _job: Job, _by: str) -> Stage:
+        self.is_under_way = self.stage is Stage.AWAY
+        return self.stage
+
+    def come_back(self, _job: Job) -> bool:
+        self.is_under_way = False
+        return True
+
+
+@pytest.fixture
+def movable(world: World) -> World:
+    world.engine.make_checkpoints = lambda: cast("Checkpoints", Movable())
+    return world
+
+
+def follow(world: World, job_id: str, moving: Moving) -> None:
+    suspension = Suspension(world.engine, cast("Departure", moving))
+    suspension.follow(world.entry(job_id).job, ())
+
+
+def parked(world: World, moving: Moving) -> tuple[str, str]:
+    """Return a job that has left its GPU since it could not grow, and the one that keeps it from coming back."""
+    job, other = world.start("a", 4 * GIB, age=-60.0), world.start("b", 14 * GIB)
+    assert world.wish(job, 12 * GIB) is Verdict.WAIT
+    entry = world.entry(job)
+    assert (entry.job.is_aside, entry.is_counted) == (True, True), "it has its place until it has left"
+    follow(world, job, moving)
+    return job, other
+
+
+def test_a_job_that_would_be_refused_is_parked_until_its_gpu_has_what_it_needs(movable: World) -> None:
+    moving = Moving()
+    job, other = parked(movable, moving)
+    entry = movable.entry(job)
+    assert (entry.is_counted, entry.waits_to_grow, entry.job.request.memory_bytes) == (False, True, 12 * GIB)
+    assert movable.wish(job, 12 * GIB) is Verdict.WAIT
+    movable.engine.admissions.step()
+    entry = movable.entry(job)
+    assert (entry.job.parked_at_seconds is None, entry.stop_grace_seconds) == (False, None), (
+        "not to begin anew elsewhere"
+    )
+    movable.end(other)
+    movable.engine.admissions.step()
+    entry = movable.entry(job)
+    assert (entry.job.is_aside, entry.is_counted, entry.job.lease.slices[0].memory_bytes) == (False, True, 12 * GIB)  # type: ignore[union-attr]
+    follow(movable, job, moving)
+    assert not moving.is_under_way
+    assert movable.wish(job, 12 * GIB) is Verdict.GRANT
+    assert movable.size(job) >= 12 * GIB
+    assert (movable.entry(job).waits_to_grow, movable.entry(job).job.reason) == (False, None)
+
+
+def test_a_job_that_cannot_be_moved_is_refused_as_without_parking(movable: World) -> None:
+    job, _ = parked(movable, Moving(Stage.REFUSED))
+    places = movable.engine.places(job)
+    places.make()
+    save_parking(places.parking, Parking(job, Stage.REFUSED, reason="it has managed memory"))
+    assert not movable.entry(job).job.is_aside
+    assert movable.wish(job, 12 * GIB) is Verdict.REFUSE
+    assert not movable.entry(job).waits_to_grow
+
+
+def test_what_comes_back_to_its_gpu_while_it_is_parked_and_does_not_leave_is_stopped(movable: World) -> None:
+    moving = Moving()
+    job, _ = parked(movable, moving)
+    follow(movable, job, moving)
+    assert movable.entry(job).stop_grace_seconds is None
+    follow(movable, job, Moving(Stage.REFUSED))
+    assert movable.entry(job).stop_grace_seconds is not None
+
+
+@pytest.mark.parametrize("words", [{"preempts": True}, {"gpus": ("GPU-0", "GPU-1")}])
+def test_what_others_wait_for_or_what_no_driver_moves_is_not_parked(movable: World, words: dict[str, Any]) -> None:
+    job = movable.start("a", 4 * GIB, age=-60.0, **words)
+    movable.start("b", 14 * GIB)
+    assert movable.wish(job, 12 * GIB) is Verdict.REFUSE
+
+
+def test_more_than_the_gpu_has_is_refused_and_not_waited_for_on_the_host(movable: World) -> None:
+    job = movable.start("a", 4 * GIB, age=-60.0)
+    assert movable.wish(job, CAPACITY + 1) is Verdict.REFUSE
+
+
+def test_host_memory_that_becomes_free_lets_a_job_be_suspended_in_the_next_second(movable: World) -> None:
+    """No event tells it; only the round every ten seconds would find it."""
+    movable.start("victim", 14 * GIB, is_estimated=False, basis=None)
+    movable.start("c", CAPACITY, gpus=("GPU-1",), is_estimated=False, basis=None)
+    urgent = movable.queue("urgent", 15 * GIB, uid=2, priority=50, preempts=True)
+    movable.engine.rounds.host_memory = lambda: 13 * GIB
+    found = movable.engine.admissions.step()
+    assert movable.entry(urgent).job.state is JobState.WAITING
+    assert not found.may_suspend_more(lambda: 13 * GIB)
+    assert found.may_suspend_more(lambda: 14 * GIB)
+    movable.engine.rounds.host_memory = lambda: 14 * GIB
+    found = movable.engine.admissions.step()
+    assert movable.entry(urgent).job.state is JobState.STARTING
+    assert not found.may_suspend_more(lambda: 0)
+
+
+def test_no_host_memory_is_read_where_no_job_preempts(movable: World) -> None:
+    movable.start("a", 14 * GIB)
+    movable.queue("b", 15 * GIB, uid=2)
+    found = movable.engine.admissions.step()
+    assert not found.may_suspend_more(lambda: pytest.fail("it was read"))
+
+
+# How often.
+
+
+class Wishing:
+    """A channel whose job wishes, and withdraws, each time that it is read."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def wishes(self) -> list[Wish]:
+        self.number += 1
+        return [Wish(GPU, self.number, 6 * GIB)] if self.number % 3 else []
+
+    def answer(self, wishes: Sequence[Wish], verdict: Verdict) -> None:
+        pass
+
+
+def test_a_job_that_wishes_and_withdraws_all_the_time_causes_few_writes(world: World) -> None:
+    """Each of its writes may cause a decision: 40 a second."""
+    job = world.start("a", 4 * GIB)
+    world.start("b", 15 * GIB)
+    now = [0.0]
+    growth = Growth(world.engine, world.entry(job).job, lambda: now[0])
+    growth.channel = cast("GrowthChannel", Wishing())
+    versions = set()
+    for _ in range(40 * 100):
+        now[0] += 1 / 40
+        if growth.may_look():
+            growth.look(world.entry(job), is_away=False, is_stopping=False)
+            with world.engine.ledger.view() as view:
+                versions.add(view.version())
+    assert 10 <= len(versions) <= 60 + 100
+
+
+# Attempts.
+
+
+class Failing:
+    """A ledger whose first transaction fails."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._has_failed = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def decision(self) -> object:
+        if not self._has_failed:
+            self._has_failed = True
+            raise LedgerError("the disk is full")
+        return self._ledger.decision()
+
+
+def test_the_log_has_one_line_of_an_attempt_that_was_queued_again_after_an_error_of_the_ledger(world: World) -> None:
+    job = world.entry(world.start("a", 4 * GIB)).job
+    places = world.engine.places(job.id)
+    places.make()
+    places.log.touch()
+    run = observe_end(world.engine, NOTHING)
+    again = NextTry(replace(job, exit_code=1, finished_at_seconds=1.0), job.request, run, "asked for 6 GiB")
+    ledger = world.engine.ledger
+    world.engine.ledger = cast("Ledger", Failing(ledger))
+    with pytest.raises(LedgerError):
+        queue_again(world.engine, again)
+    queue_again(world.engine, again)
+    world.engine.ledger = ledger
+    assert world.entry(job.id).job.state is JobState.WAITING
+    assert places.log.read_bytes().count(b"pgpu: asked for 6 GiB") == 1
 
 
 def test_a_job_on_several_gpus_grows_on_all_of_them_or_none(world: World) -> None:

@@ -150,6 +150,7 @@ def test_while_a_job_waits_to_grow_the_agent_may_be_replaced(place: Place, event
 def test_a_submitted_job_that_cannot_grow_is_queued_again_with_what_it_attempted(
     place: Place, eventually: Eventually
 ) -> None:
+    place.environment["PGPU_CHECKPOINTS"] = "off"
     with locked(place, "go"):
         submit(place, "grows", "3000", "go", "9000")
         eventually(lambda: is_small(place, "grows"))
@@ -169,10 +170,29 @@ def test_a_submitted_job_that_cannot_grow_is_queued_again_with_what_it_attempted
     assert f"pgpu: {job['warning']}\n" in place.run("logs", "grows").stderr
 
 
+def test_a_job_that_cannot_grow_leaves_its_gpu_until_it_can(place: Place, eventually: Eventually) -> None:
+    with locked(place, "go"):
+        submit(place, "grows", "3000", "go", "9000")
+        eventually(lambda: is_small(place, "grows"))
+        place.detach("blocks", "14GiB", ("sleep", "600"))
+        eventually(lambda: place.job("blocks")["state"] == "running")
+    eventually(lambda: place.job("grows")["parked_at_seconds"] is not None)
+    granted_bytes = place.json("gpus")["gpus"][0]["granted_bytes"]
+    assert granted_bytes == 14 * GIB
+    place.detach("beside", "8GiB", ("python", "steps.py", "7000"))
+    eventually(lambda: has_ended(place, "beside"))
+    os.kill(agent_of(place, "grows"), signal.SIGKILL)
+    place.run("stop", "--time", "0", "blocks")
+    eventually(lambda: has_ended(place, "grows"))
+    assert (place.job("grows")["exit_code"], place.job("grows")["attempt"]) == (0, 1)
+    assert "attempt 1\n3000 0\n9000 0\n" in place.run("logs", "grows").stdout
+
+
 @pytest.mark.parametrize("verb", ["run", "submit"])
 def test_an_attempt_is_not_repeated_unless_it_was_submitted_and_may_be(
     place: Place, eventually: Eventually, verb: str
 ) -> None:
+    place.environment["PGPU_CHECKPOINTS"] = "off"
     place.detach("blocks", "14GiB", ("sleep", "600"))
     eventually(lambda: place.job("blocks")["state"] == "running")
     options = ("--no-retry",) if verb == "submit" else ("--memory", "auto")

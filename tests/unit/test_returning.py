@@ -20,12 +20,15 @@ def parked(job_id: str = "parked", gib: int = 4) -> Candidate:
 
 
 def found(
-    rooms: Sequence[GpuRoom], queue: Sequence[Candidate], quotas: dict[int, Quota] | None = None
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    quotas: dict[int, Quota] | None = None,
+    staying: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     def play(line: Sequence[Candidate]) -> Admission:
         return admit(rooms, line, NOW, quotas=quotas)
 
-    return jobs_to_restart_elsewhere(play(queue), queue, play)
+    return jobs_to_restart_elsewhere(play(queue), queue, play, staying)
 
 
 def test_who_has_its_place_again_stays() -> None:
@@ -34,6 +37,10 @@ def test_who_has_its_place_again_stays() -> None:
 
 def test_where_another_gpu_has_room_it_begins_anew() -> None:
     assert found([room(0, 3), room(1, 4)], [parked()]) == ("parked",)
+
+
+def test_what_would_lose_its_work_waits_for_its_own_gpu() -> None:
+    assert found([room(0, 3), room(1, 4)], [parked()], staying=("parked",)) == ()
 
 
 def test_where_none_has_room_it_waits() -> None:

@@ -2,18 +2,20 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 from tests.fakes.machine import make_machine
 
+from pgpu.enforcement.growth_channel import GrowthChannel, Wish
 from pgpu.engine.event_loop import EventLoop
 from pgpu.engine.supervisor.running import Running
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Slice
 from pgpu.runtimes import RunningJob
+from pgpu.scheduling.slice_growth import Verdict
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -84,6 +86,33 @@ def test_a_stop_that_the_thread_had_not_begun_when_the_job_ended_is_for_what_the
     world.running._report("uses more than its slice", is_end=True)
     world.running._final(0, 1.0)
     assert world.process.signals == [signal.SIGKILL]
+
+
+class Wishing:
+    """A channel with at most one wish."""
+
+    def __init__(self) -> None:
+        self.open: list[Wish] = []
+        self.answers: list[Verdict] = []
+
+    def wishes(self) -> list[Wish]:
+        return self.open
+
+    def answer(self, _wishes: Sequence[Wish], verdict: Verdict) -> None:
+        self.answers.append(verdict)
+
+
+def test_a_wish_that_comes_between_the_check_and_the_tick_is_left_to_the_thread(world: World) -> None:
+    """The main thread of the agent decides nothing: a decision reads the GPUs, and may order a long queue."""
+    channel = Wishing()
+    world.running._growth.channel = cast("GrowthChannel", channel)
+    assert world.running._is_calm()
+    channel.open = [Wish("GPU-0", 1, 3 * GIB)]
+    world.running._tick()
+    assert channel.answers == []
+    assert not world.running._is_calm()
+    world.running._tick()
+    assert channel.answers == [Verdict.REFUSE], "an explicit size does not grow"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

@@ -164,7 +164,11 @@ class EngineContext:
             with self.ledger.view() as view:
                 holding = view.holding()
         holding = self.queue_of(holding)
-        leaving = [entry.job for entry in holding if entry.job.suspended_by is not None or entry.job.can_park]
+        leaving = [
+            entry.job
+            for entry in holding
+            if entry.job.suspended_by is not None or entry.job.can_park or entry.waits_to_grow
+        ]
         # The meter of a job still counts memory that was moved to the host; the driver does not count it any more.
         away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
         found = take_snapshot(self.gpus, self.enforcer, holding, away)

@@ -285,7 +285,8 @@ class Job(Struct, frozen=True):
     """Since when it is parked: it runs without its lease, whose slices do not count. None otherwise."""
 
     wanted_at_seconds: float | None = None
-    """Since when it waits for a lease again; None unless it is parked, or about to be, and needs one."""
+    """Since when it waits for a lease again; None unless it is parked, or about to be, and needs one. Of a job that is parked since it
+    could not grow: when it was granted its last one, so that its place in the queue is an old one."""
 
     gpu_model: str | None = None
     """Simulated model and count (`RTX 3090x4`); None on real GPUs."""
@@ -316,12 +317,12 @@ class Job(Struct, frozen=True):
     @property
     def is_aside(self) -> bool:
         """Whether it is parked, or about to be."""
-        is_leaving = self.can_park and self.reclaimed_at_seconds is not None
+        is_leaving = self.wanted_at_seconds is not None or (self.can_park and self.reclaimed_at_seconds is not None)
         return not self.state.is_final and (self.parked_at_seconds is not None or is_leaving)
 
     @property
     def can_park(self) -> bool:
-        """Whether it can be parked: on one GPU in time slices only, since a client cannot leave MPS and return."""
+        """Whether it parks on request: on one GPU in time slices only, since a client cannot leave MPS and return."""
         lease = self.lease
         is_alone = lease is not None and len(lease.slices) == 1 and lease.sharing is SharingMode.TIME_SLICE
         return self.spec.parks and is_alone

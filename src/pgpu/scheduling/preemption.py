@@ -342,7 +342,10 @@ def _drop_unneeded(cheapest: Sequence[str], is_enough: Callable[[Sequence[str]],
 
 
 def jobs_to_restart_elsewhere(
-    admission: Admission, queue: Sequence[Candidate], decide: Callable[[Sequence[Candidate]], Admission]
+    admission: Admission,
+    queue: Sequence[Candidate],
+    decide: Callable[[Sequence[Candidate]], Admission],
+    staying: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the ids of parked jobs that wait for their own GPU, and would start now if they could use any.
 
@@ -352,9 +355,10 @@ def jobs_to_restart_elsewhere(
         admission: Result of the round.
         queue: Its candidates.
         decide: Decides the same round for another queue.
+        staying: Ids of parked jobs that do not start again: their work would be lost.
     """
-    started = _started_ids(admission)
-    bound = {each.job_id for each in queue if each.gpu_uuid is not None and each.job_id not in started}
+    kept = _started_ids(admission).union(staying)
+    bound = {each.job_id for each in queue if each.gpu_uuid is not None and each.job_id not in kept}
     if not bound:
         return ()
     found = decide([replace(each, gpu_uuid=None) if each.job_id in bound else each for each in queue])

@@ -152,7 +152,7 @@ def _state(job: Job) -> tuple[str, float]:
         # The last one that holds is shown: a parked job may have been idle and reclaimed before.
         word = "running" if job.suspended_by is None else "suspended"
         word = "idle" if job.is_offered else word
-        word = "leaving" if job.reclaimed_at_seconds is not None else word
+        word = "leaving" if job.reclaimed_at_seconds is not None or job.is_aside else word
         word = "parked" if job.parked_at_seconds is not None else word
         return word, job.started_at_seconds or job.created_at_seconds
     return "held" if job.held_by_uid is not None else job.state.value, job.created_at_seconds

@@ -62,10 +62,14 @@ def mark_parked(entry: Entry, now_seconds: float) -> Entry:
 
 
 def regrant(entry: Entry, lease: Lease) -> Entry:
-    """Return a parked job that was granted its GPU again, with the slice that it had: its files name that one."""
+    """Return a parked job that was granted its GPU again; its slice is larger if it was parked since it could not grow."""
     if entry.job.lease is None:
         raise PgpuBug(f"job {entry.job.id} is parked and has no lease")
-    lease = replace(entry.job.lease, granted_at_seconds=lease.granted_at_seconds)
+    slices = tuple(
+        replace(part, memory_bytes=max(part.memory_bytes, granted.memory_bytes))
+        for part, granted in zip(entry.job.lease.slices, lease.slices, strict=True)
+    )
+    lease = replace(entry.job.lease, slices=slices, granted_at_seconds=lease.granted_at_seconds)
     return replace(entry, job=replace(entry.job, lease=lease, parked_at_seconds=None, wanted_at_seconds=None))
 
 

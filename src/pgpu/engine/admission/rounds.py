@@ -17,6 +17,7 @@ from pgpu.engine.admission.situation import Situation, SituationReader
 from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import BLIND, Snapshot
 from pgpu.engine.context import EngineContext
+from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.history.usage_records import UserShare
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
@@ -92,6 +93,15 @@ class RoundOutcome(Struct, frozen=True, dict=True):
         """Whether a job that fits waits for a less busy GPU, and may start as soon as the jobs there are measured."""
         return self.admission is not None and self.admission.holds_back
 
+    def may_suspend_more(self, host_memory: Callable[[], int]) -> bool:
+        """Whether another job could leave its GPU for a waiting one by now, since host memory has become free.
+
+        Args:
+            host_memory: Returns what is free of it, in bytes; called only where some is awaited.
+        """
+        awaited_bytes = self.situation.awaited_host_bytes
+        return awaited_bytes is not None and host_memory() >= awaited_bytes
+
     @property
     def moved_ids(self) -> tuple[str, ...]:
         """Ids of jobs that lose their place to a granted one or get theirs back; their threads are woken."""
@@ -145,7 +155,13 @@ class RoundOutcome(Struct, frozen=True, dict=True):
 class Admissions:
     """Runs the rounds of one engine; each process has its own, on the same ledger."""
 
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, learning: RunHistory | None = None) -> None:
+        """Read and run rounds.
+
+        Args:
+            context: Of the engine.
+            learning: A history with caches of its own, for a thread beside that of the engine's rounds; None for the engine's.
+        """
         settings = context.settings
         plan_path = agent_paths(settings, settings.gpu_model).plan
         self._context = context
@@ -158,7 +174,7 @@ class Admissions:
         self.reader = SituationReader(
             settings,
             context.headroom,
-            context.learning,
+            learning or context.learning,
             self._auto_sharing,
             SlowdownPredictor(self._auto_sharing.readings),
             planned=lambda: read_plan(plan_path),

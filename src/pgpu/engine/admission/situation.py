@@ -17,7 +17,7 @@ from pgpu.engine.admission.slowdown_predictor import SlowdownPredictor
 from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
 from pgpu.engine.history.run_history import RunHistory, family_of_job
 from pgpu.engine.settings import EngineSettings
-from pgpu.ledger import ALL_GPUS, Call, Entry, LedgerView, Waiting
+from pgpu.ledger import ALL_GPUS, Call, Entry, GrowthWait, LedgerView, Waiting
 from pgpu.model import Job, JobState, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import (
     NO_PRECEDENCE,
@@ -26,6 +26,7 @@ from pgpu.scheduling import (
     GpuRoom,
     Headroom,
     Held,
+    OrderRules,
     Precedence,
     Quota,
     admit,
@@ -37,6 +38,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 from pgpu.scheduling.quota_usage import MOST_AT_ONCE
+from pgpu.scheduling.reservations import left_for_growth
 from pgpu.scheduling.slice_growth import grows, holds_others
 from pgpu.scheduling.start_rule import may_be_held
 from pgpu.scheduling.yielding_headroom import has_declared_size
@@ -74,12 +76,18 @@ class Situation(Struct, frozen=True):
     victims: tuple[Victim, ...] = ()
     """Running jobs that could be suspended for one of a higher priority."""
 
+    awaited_host_bytes: int | None = None
+    """Host memory from which on another running job could be suspended for a waiting one; None where none of it is awaited."""
+
     offers: tuple[EvictableLease, ...] = ()
 
     most_without_gpu: int = MOST_AT_ONCE
     """How many jobs without a GPU of this queue may run at a time."""
 
     predict: PredictSlowdowns = predict_nothing
+
+    staying: frozenset[str] = frozenset()
+    """Ids of the parked jobs that wait for their own GPU alone: they were parked since they could not grow."""
 
     dormant: Mapping[str, str] = field(default_factory=dict)
     """Those of `hindered` that only a release or their begin lets start: the rule by id."""
@@ -95,6 +103,16 @@ class Situation(Struct, frozen=True):
             replace(each, deadline_seconds=now_seconds) if each.job_id in job_ids else each for each in self.queue
         )
         return replace(self, queue=queue)
+
+    def left_for_growth(self, grower: Entry, now_seconds: float) -> int | None:
+        """Return by how much each slice of a running job may grow without delay for a waiting one; None for no limit."""
+        own = next((each for each in self.held if each.job_id == grower.job.id), None)
+        if own is None or not self.queue:
+            return None
+        growth = grower.growth or GrowthWait(now_seconds, now_seconds, None)
+        rooms = tuple(_with_growers(room, [replace(grower, growth=growth)], now_seconds) for room in self.rooms)
+        admission = replace(self, rooms=rooms).admission(now_seconds)
+        return left_for_growth(admission, own, rooms, now_seconds, OrderRules())
 
     def decide(self, now_seconds: float) -> Admission | None:
         """Decide the round; None where obviously nothing changes, which saves ordering the queue."""
@@ -137,7 +155,7 @@ class Situation(Struct, frozen=True):
         victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
         admission = preempt(found.admission, self.queue, found.rooms, victims, now_seconds)
         others = jobs_to_restart_elsewhere(
-            admission, self.queue, lambda queue: admit_with(self.rooms, queue, self.held)
+            admission, self.queue, lambda queue: admit_with(self.rooms, queue, self.held), self.staying
         )
         return replace(admission, elsewhere=others)
 
@@ -180,7 +198,8 @@ class SituationReader(Struct):
             snapshot: Of the GPUs.
         """
         now_seconds, gpu_model = time.time(), self.settings.gpu_model
-        counted = [entry for entry in view.holding() if counts_in_round(entry.job, now_seconds)]
+        leased = view.holding()
+        counted = [entry for entry in leased if counts_in_round(entry.job, now_seconds)]
         holding = [entry for entry in counted if entry.job.gpu_model == gpu_model]
         without_gpu_elsewhere = sum(
             entry.job.request.is_without_gpu for entry in counted if entry.job.gpu_model != gpu_model
@@ -210,6 +229,7 @@ class SituationReader(Struct):
         families = {family for family in chosen if family is not None}
         most = self.learning.most_of_families(view, families, snapshot.gpus)
         queue = self._queue(waiting, hindered, lasting, most)
+        victims, awaited_host_bytes = self._victims(holding, snapshot) if has_preempting else ((), None)
         dormant = [each for each in waiting if each.job_id in verdicts.dormant] if verdicts.dormant else []
         begins = [each.eligible_at_seconds for each in dormant if verdicts.dormant[each.job_id] == BEGIN]
         hours = [each.gpu_hours for each in quotas.values() if each.gpu_hours is not None]
@@ -231,13 +251,15 @@ class SituationReader(Struct):
             offers=evictable_leases(holding),
             most_without_gpu=max(0, self.settings.jobs_without_gpu - without_gpu_elsewhere),
             predict=self.predictor.slowdowns,
-            victims=self._victims(holding, snapshot) if has_preempting else (),
+            victims=victims,
+            awaited_host_bytes=awaited_host_bytes,
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds
                 for each in waiting
                 if each.wait_deadline_seconds is not None and verdicts.dormant.get(each.job_id) != HELD
             },
             dormant={each.job_id: verdicts.dormant[each.job_id] for each in dormant},
+            staying=frozenset(entry.job.id for entry in leased if entry.job.is_aside and not entry.job.can_park),
             wakes_at_seconds=min([*begins, *renewed], default=math.inf),
         )
 
@@ -312,7 +334,8 @@ class SituationReader(Struct):
             usual_demand=demand,
             profiled=None if is_limited else self.predictor.call_of(waiting, mode_of(waiting.request.sharing)),
             family=family,
-            most_of_family=None if family is None else most.get(family),
+            # A parked job has begun already.
+            most_of_family=None if family is None or waiting.gpu_uuid is not None else most.get(family),
         )
 
     def _make_held(self, entry: Entry, lasting: Mapping[Call, float], demand: float | None) -> Held:
@@ -346,12 +369,19 @@ class SituationReader(Struct):
 
     # Suspended jobs: they keep their lease, and only the job that they were suspended for is granted what they left.
 
-    def _victims(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[Victim, ...]:
-        def fits_in_host(job: Job) -> bool:
-            parts = () if job.lease is None else job.lease.slices
-            return self.can_leave(job) and sum(part.memory_bytes for part in parts) <= self.host_memory()
+    def _victims(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[tuple[Victim, ...], int | None]:
+        """Return the jobs that might be suspended, and the least host memory with which one more could leave."""
+        host_bytes, awaited_bytes = self.host_memory(), set[int]()
 
-        return tuple(
+        def fits_in_host(job: Job) -> bool:
+            size_bytes = 0 if job.lease is None else sum(part.memory_bytes for part in job.lease.slices)
+            if not self.can_leave(job):
+                return False
+            if size_bytes > host_bytes:
+                awaited_bytes.add(size_bytes)
+            return size_bytes <= host_bytes
+
+        victims = tuple(
             Victim(
                 entry.job.id,
                 part.gpu_uuid,
@@ -370,6 +400,7 @@ class SituationReader(Struct):
             and not entry.job.is_aside
             for part in entry.job.lease.slices
         )
+        return victims, min(awaited_bytes, default=None)
 
     def _rooms(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[GpuRoom, ...]:
         """Return the free room of each GPU; a place that a suspended job lends to another one is taken once."""
@@ -413,8 +444,8 @@ def _with_growers(room: GpuRoom, growers: Sequence[Entry], now_seconds: float) -
     firsts = [entry.growth.first_seconds for entry in there if entry.growth is not None]
     return replace(
         room,
-        growers=tuple(entry.job.owner_uid for entry in there),
-        holds_others=any(holds_others(first_seconds, now_seconds) for first_seconds in firsts),
+        growers=(*room.growers, *(entry.job.owner_uid for entry in there)),
+        holds_others=room.holds_others or any(holds_others(first_seconds, now_seconds) for first_seconds in firsts),
     )
 
 

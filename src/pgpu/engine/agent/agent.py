@@ -307,6 +307,7 @@ class _Agent:
             or now_seconds() >= self._wakes_at_seconds
             or (self._outcome.holds_back and now_seconds() - self._round_at_seconds >= HELD_BACK_SECONDS)
             or (self._outcome.polled_ids and self._engine.capacities() != self._outcome.capacities)
+            or self._outcome.may_suspend_more(self._engine.rounds.host_memory)
         ):
             self._admit()
         else:

@@ -93,7 +93,7 @@ class Aside(Struct):
             OSError: The state of the move cannot be written.
         """
         parking = load_parking(self.engine.places(job.id).parking)
-        if parking is not None and parking.by == job.id and not self._is_back(job):
+        if parking is not None and parking.by == job.id and not has_returned(self.engine, self.leaving, job):
             self.schedule_check()
             return True
         if not self._is_resume_sent:
@@ -176,21 +176,24 @@ class Aside(Struct):
             if entry.job.is_aside and entry.job.parked_at_seconds is None:
                 decision.put(mark_parked(entry, time.time()))
 
-    def _is_back(self, job: Job) -> bool:
-        """Whether the jobs in its place have left, and all of its own processes are back."""
-        try:
-            stays = occupants(self.engine, job)
-        except PlaceRefusedError:
-            self._wait_again(job.id)
-            return False
-        self.engine.wake(stays)
-        return not stays and self.leaving.come_back(job)
 
-    def _wait_again(self, job_id: str) -> None:
+def has_returned(engine: Engine, leaving: Departure, job: Job) -> bool:
+    """Continue to bring a job back that was granted a place; return whether the jobs there have left and all its processes are back.
+
+    Raises:
+        PgpuError: The ledger cannot be used.
+        OSError: The state of the move cannot be written.
+    """
+    try:
+        stays = occupants(engine, job)
+    except PlaceRefusedError:
         # The job that was to make room cannot leave: this one is parked again, and waits for another place.
-        with self.engine.deciding() as decision:
-            entry = decision.entry(job_id)
+        with engine.deciding() as decision:
+            entry = decision.entry(job.id)
             if not entry.job.is_aside:
                 now_seconds = time.time()
-                job = replace(mark_parked(entry, now_seconds).job, wanted_at_seconds=now_seconds)
-                decision.put(replace(entry, job=job))
+                parked = replace(mark_parked(entry, now_seconds).job, wanted_at_seconds=now_seconds)
+                decision.put(replace(entry, job=parked))
+        return False
+    engine.wake(stays)
+    return not stays and leaving.come_back(job)

@@ -95,6 +95,9 @@ class Running:
         """Set while the job runs on and has not reached its time limit."""
 
         self._ticks = 0
+        self._was_calm = False
+        """What `_is_calm` found for the next tick."""
+
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
         self._wake_timer: Timer | None = None
@@ -112,7 +115,7 @@ class Running:
         if self._signals:
             self._loop.call_later(0.0, self.on_wake)
         if self._growth.channel is not None:
-            self._loop.call_on_write(self._growth.channel.usage, self._answer_wishes)
+            self._loop.call_on_write(self._growth.channel.usage, self._answer_written)
         self._loop.call_later(0.0, self._answer_wishes)
         self._loop.call_later(0.0, self._take_turns)
         self._loop.call_later(0.0, self._watch_limit)
@@ -231,12 +234,17 @@ class Running:
         self._tick_timer = self._loop.call_on_beat(self._tick, is_light=self._is_calm)
         self._ticks += 1
         had_violation = self.watch.violation
-        self._answer_wishes()
+        # What has become due since `_is_calm` is left to the thread, which a write calls, or to the next tick.
+        is_calm, self._was_calm = self._was_calm, False
+        if not is_calm:
+            self._answer_wishes()
         with self._errors_logged():
             entry = self._entry.get()
             job = entry.job
-            for check in (self._check_memory, self._sample_time, self._check_idleness, self._check_clients):
-                with self._errors_logged():  # A driver that fails for a moment must not end a job.
+            with self._errors_logged():  # A driver that fails for a moment must not end a job.
+                self._check_memory(job, may_shrink=not is_calm)
+            for check in (self._sample_time, self._check_idleness, self._check_clients):
+                with self._errors_logged():
                     check(job)
             if self._limit_timer is None:  # it was suspended until now, or the ledger could not be used
                 self._watch_limit()
@@ -252,25 +260,37 @@ class Running:
         self._take_turns()
 
     def _is_calm(self) -> bool:
-        """Whether a tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
+        """Whether the next tick only measures: it resizes, moves and stops nothing, takes no turns and asks no MPS daemon."""
+        self._was_calm = False
         try:
             entry, is_growing = self._entry.get(), self._growth.is_wished()
         except PgpuError:
             return False  # logged by the tick
         job = entry.job
-        is_moved = job.spec.parks or job.suspended_by is not None or self._leaving.is_under_way
+        is_moved = job.spec.parks or job.is_aside or job.suspended_by is not None or self._leaving.is_under_way
         is_resized = is_growing or entry.waits_to_grow or self._may_shrink(job)
         is_shared = job.lease is not None and job.lease.sharing is SharingMode.MPS
         is_at_rest = not (is_moved or is_resized or is_shared or job.request.oversubscribes)
-        return entry.stop_grace_seconds is None and is_at_rest
+        self._was_calm = entry.stop_grace_seconds is None and is_at_rest
+        return self._was_calm
 
     def _may_shrink(self, job: Job) -> bool:
         return self._shrinking.is_due(job, self.watch.observed, time.monotonic())
 
+    def _answer_written(self) -> None:
+        with self._errors_logged():
+            if self._growth.may_look():
+                self._answer_wishes()
+
     def _answer_wishes(self) -> None:
         with self._errors_logged():
             if self._growth.channel is not None:
-                self._growth.look(self._entry.get(), is_stopping=self._is_stopping or self.was_interrupted)
+                entry = self._entry.get()
+                is_away = entry.waits_to_grow and (
+                    entry.job.parked_at_seconds is not None or self._leaving.is_under_way
+                )
+                is_stopping = self._is_stopping or self.was_interrupted
+                self._growth.look(entry, is_away=is_away, is_stopping=is_stopping)
 
     @contextmanager
     def _errors_logged(self) -> Iterator[None]:
@@ -317,11 +337,11 @@ class Running:
             self._arbiter.tick()
             self._verifier.tick()
 
-    def _check_memory(self, job: Job) -> None:
+    def _check_memory(self, job: Job, *, may_shrink: bool) -> None:
         if self._leaving.is_under_way or job.is_aside:
             # Moved memory is in the meter and not in the driver's report; `Aside` checks that the job stays off its GPU.
             return
-        may_shrink = self._may_shrink(job)
+        may_shrink = may_shrink and self._may_shrink(job)
         self.watch.look(job, self._running)
         self._shrinking.follow(job, self.watch.observed, time.monotonic())
         if may_shrink and self._may_shrink(job):

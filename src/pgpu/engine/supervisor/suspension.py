@@ -2,16 +2,21 @@
 
 The ledger has which job is suspended for which one; a file has how far its processes have left the GPU. So after a crash at
 any point the next agent continues from there.
+
+A job that could not grow is parked in the same way: it leaves its GPU for no job in particular, its lease counts no more once it has
+left, and it comes back when a round has granted it a larger one (`leases.lease_growth`).
 """
 
 import time
 from collections.abc import Sequence
 
 from pgpu.enforcement.compute_word import Hold
+from pgpu.engine.admission.idle_leases import RECLAIM_GRACE_SECONDS
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.departure import Departure
+from pgpu.engine.leases.lease_growth import mark_left
 from pgpu.engine.leases.parking_state import Stage
-from pgpu.engine.supervisor.aside import Aside
+from pgpu.engine.supervisor.aside import CAME_BACK, Aside, has_returned
 from pgpu.errors import NodeError
 from pgpu.ledger import Entry
 from pgpu.model import Job, Lease
@@ -47,13 +52,8 @@ class Suspension(Struct):
 
     def _is_suspended(self, job: Job, lease: Lease, holding: Sequence[Entry]) -> bool:
         by = job.suspended_by
-        if self.aside is not None and not job.state.is_final:
-            if job.is_aside:
-                self._hold(lease, is_held=True)
-                self.aside.leave(job)
-                return True
-            if by is None and self.aside.is_coming_back(job):
-                return True
+        if self._is_parked(job, lease):
+            return True
         if by is not None and any(entry.job.id == by and entry.is_lease_held for entry in holding):
             self._hold(lease, is_held=True)
             if self.leaving.leave(job, by) is not Stage.REFUSED:
@@ -63,6 +63,40 @@ class Suspension(Struct):
         if by is not None:
             self._resume(job)
         return False
+
+    def _is_parked(self, job: Job, lease: Lease) -> bool:
+        """Continue to park a job, or to bring it back; return False if it may run."""
+        # Without `aside` also of a job that ended while it was parked: what it left behind has no place on the GPU.
+        if job.is_aside or (self.aside is None and job.parked_at_seconds is not None):
+            self._hold(lease, is_held=True)
+            if self.aside is None:
+                self._park(job)
+            else:
+                self.aside.leave(job)
+            return True
+        if job.state.is_final or job.suspended_by is not None:
+            return False
+        if self.aside is not None:
+            return self.aside.is_coming_back(job)
+        return self.leaving.is_under_way and not has_returned(self.engine, self.leaving, job)
+
+    def _park(self, job: Job) -> None:
+        """Continue to move a job that could not grow to the host, or what it has begun on its GPU since."""
+        stage, is_parked = self.leaving.leave(job, job.id), job.parked_at_seconds is not None
+        if stage is Stage.LEAVING or (stage is Stage.AWAY and is_parked):
+            return
+        with self.engine.deciding() as decision:
+            entry = decision.entry(job.id)
+            if not entry.job.is_aside:
+                return
+            if stage is Stage.AWAY:
+                decision.put(mark_left(entry, time.time()))
+            elif not is_parked:  # it waits on its GPU, and is refused with its next wish
+                decision.put(replace(entry, job=replace(entry.job, wanted_at_seconds=None)))
+            elif entry.stop_grace_seconds is None:
+                stopped = replace(entry.job, warning=CAME_BACK)
+                decision.put(replace(entry, job=stopped, stop_grace_seconds=RECLAIM_GRACE_SECONDS))
+        self.engine.wake([job.id])
 
     def _hold(self, lease: Lease, *, is_held: bool) -> None:
         # Only the bit of suspensions changes; turns and trials set other bits of the same word.
