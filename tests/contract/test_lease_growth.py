@@ -1,5 +1,7 @@
 """Wishes of running jobs for larger slices, decided in the ledger: what is granted, who waits, and what no wish can do."""
 
+import json
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -334,6 +336,15 @@ def test_a_job_that_cannot_be_moved_is_refused_as_without_parking(movable: World
     assert not movable.entry(job).job.is_aside
     assert movable.wish(job, 12 * GIB) is Verdict.REFUSE
     assert not movable.entry(job).waits_to_grow
+
+
+def test_a_job_whose_control_group_has_no_room_for_its_memory_is_not_moved(movable: World) -> None:
+    job = movable.entry(movable.start("a", 4 * GIB)).job
+    movable.engine.places(job.id).make()
+    (movable.root / "processes-GPU-0.json").write_text(json.dumps([[os.getpid(), 3 * GIB]]))
+    cramped = Departure(movable.engine, job.id, lambda _: True, lambda _: 2 * GIB)
+    assert cramped.leave(job, job.id) is Stage.REFUSED
+    assert not movable.engine.can_leave(job)
 
 
 def test_what_comes_back_to_its_gpu_while_it_is_parked_and_does_not_leave_is_stopped(movable: World) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, SharingMode, Slice
-from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules, admit
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, OrderRules, admit
 from pgpu.scheduling.capacity import IDLE
 from pgpu.scheduling.reservations import left_for_growth
 from pgpu.scheduling.slice_growth import (
@@ -145,9 +145,35 @@ def test_growth_leaves_what_is_reserved_for_another_user_s_job() -> None:
     assert left_beside(large(18)) == 4 * GIB, "it must have ended anyway"
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(1, 9000), st.booleans()), min_size=1, max_size=5),
+    st.integers(1, 20),
+)
+def test_no_growth_delays_what_is_reserved_for_another_user_s_job(
+    jobs: Sequence[tuple[int, float, bool]], wanted: int
+) -> None:
+    held = [
+        Held(f"job{n}", 1, (Slice("GPU-0", size * GIB),), NOW, duration_seconds=seconds, grows=grows)
+        for n, (size, seconds, grows) in enumerate([(jobs[0][0], jobs[0][1], True), *jobs[1:]])
+    ]
+
+    def decide(jobs: Sequence[Held]) -> tuple[GpuRoom, Admission]:
+        granted_bytes, growing = sum(each.slices[0].memory_bytes for each in jobs), sum(each.grows for each in jobs)
+        where = room(min(GPU_BYTES, granted_bytes), growing, len(jobs), growers=(1,))
+        return where, admit([where], [Candidate("large", Request(wanted * GIB), None, 2, NOW)], NOW, held=jobs)
+
+    where, before = decide(held)
+    left_bytes = left_for_growth(before, held[0], [where], NOW, OrderRules())
+    assert left_bytes is not None
+    grown = replace(held[0].slices[0], memory_bytes=held[0].slices[0].memory_bytes + left_bytes)
+    _, after = decide([replace(held[0], slices=(grown,)), *held[1:]])
+    assert len(after.grants) == len(before.grants)
+    assert [each.start_seconds for each in after.kept] == [each.start_seconds for each in before.kept]
+
+
 def test_growth_takes_nothing_that_an_explicit_size_starts_with_now() -> None:
     for uid in (1, 2):
-        assert left_beside(Candidate("fits", Request(3 * GIB), None, uid, NOW)) == GIB
+        assert left_beside(Candidate("fits", Request(2 * GIB), None, uid, NOW)) == GIB
         assert left_beside(Candidate("chosen", CHOSEN, None, uid, NOW)) == 4 * GIB, "it holds such back"
 
 

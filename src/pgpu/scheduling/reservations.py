@@ -267,10 +267,11 @@ def left_for_growth(
     for room in rooms:
         uuid = room.gpu.uuid
         if uuid in own_bytes and not room.gpu.is_instance:
-            parts = [part for grant in admission.grants for part in grant.slices if part.gpu_uuid == uuid]
-            left.append(room.free_bytes - sum(taken_bytes(room.gpu, part.memory_bytes) for part in parts))
             # A start beside it must leave as much free for growth, too.
             pool_bytes = kept_for_growth(room.gpu.memory_bytes, is_idle=False, has_chosen_sizes=True)
+            parts = [part for grant in admission.grants for part in grant.slices if part.gpu_uuid == uuid]
+            starting_bytes = sum(taken_bytes(room.gpu, part.memory_bytes) for part in parts)
+            left.append(room.free_bytes - starting_bytes - (pool_bytes if parts else 0))
             beside_bytes = room.capacity_bytes - own_bytes[uuid] - pool_bytes
             left += [
                 each.spare_bytes[uuid] - pool_bytes

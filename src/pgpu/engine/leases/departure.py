@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
+from pgpu.engine.admission.snapshot import available_bytes
 from pgpu.engine.context import EngineContext
 from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, is_travelling, load_parking, save_parking
 from pgpu.engine.unix_sockets import send_datagram
@@ -23,6 +24,8 @@ QUIET_SECONDS = 10.0
 """How long to wait at most for work in flight of a job that keeps its memory; then the other job starts beside it."""
 
 STAYS = "it has managed memory, or shares memory with another process, which drivers cannot move"
+
+CRAMPED = "the host, or the limit of its control group, has no room for its memory"
 
 TRY_SECONDS = 2.0
 """Longest single attempt to lock a process: the lock stops its other threads."""
@@ -39,6 +42,10 @@ _OVER_SECONDS = 1.0
 _NANOSECONDS = 1e9
 
 
+def _bytes_beside(pid: int) -> int:
+    return available_bytes(own_cgroup=Path(f"/proc/{pid}/cgroup"))
+
+
 class Departure(Struct):
     """The move of one supervised job."""
 
@@ -46,6 +53,9 @@ class Departure(Struct):
     job_id: str
     owns: Callable[[int], bool]
     """Whether a process is the job's, by host PID."""
+
+    host_bytes: Callable[[int], int] = _bytes_beside
+    """Returns how much more host memory a process may hold, by its PID."""
 
     _mover: "Mover | None" = None
     _held_at_seconds: float | None = field(default=None)
@@ -78,11 +88,11 @@ class Departure(Struct):
             return Stage.REFUSED
         if not self.context.can_leave(job):
             return self._wait_until_quiet(job, parking, by)
-        # Checked each time: a running job may have allocated managed memory since.
-        if self._has_unmovable_memory(job):
-            return self._refuse(by)
         known = () if parking is None else parking.travellers
         there = self.find_travellers(job, known)
+        # Checked each time: a running job may have allocated managed memory since.
+        if why := self._obstacle(job, () if known else there):
+            return self._refuse(by, why)
         if not there and not self._is_context_expected(job, known):
             return self._mark_away(parking, Parking(by, Stage.AWAY, known))
         if there:
@@ -114,7 +124,7 @@ class Departure(Struct):
             return False
         if parking is None:
             if self._has_unmovable_memory(job):
-                self._refuse("")
+                self._refuse("", STAYS)
             return True
         if parking.travellers:
             self._get_mover(job).begin_coming_back(parking)
@@ -135,8 +145,16 @@ class Departure(Struct):
         # Some drivers corrupt managed memory and memory shared with another process when they move it, so it is never moved.
         return job.lease is not None and any(use.stays for use in self.context.enforcer.use(job.lease))
 
-    def _refuse(self, by: str) -> Stage:
-        save_parking(self._path, Parking(by, Stage.REFUSED, reason=STAYS))
+    def _obstacle(self, job: Job, travellers: Sequence[Traveller]) -> str:
+        """Return why a job cannot leave; empty if it may."""
+        if self._has_unmovable_memory(job):
+            return STAYS
+        # The memory of a process that is moved to the host counts in its control group, which may limit it.
+        wanted_bytes = sum(each.held_bytes for each in travellers)
+        return CRAMPED if any(wanted_bytes > self.host_bytes(each.process.pid) for each in travellers) else ""
+
+    def _refuse(self, by: str, reason: str) -> Stage:
+        save_parking(self._path, Parking(by, Stage.REFUSED, reason=reason))
         return Stage.REFUSED
 
     def _mark_away(self, before: Parking | None, now: Parking) -> Stage:

@@ -241,7 +241,8 @@ def _neighbours(job: Job, lease: Lease, holding: Sequence[Entry]) -> list[Neighb
         other = entry.job.lease
         is_there = other is not None and entry.is_counted and any(part.gpu_uuid in uuids for part in other.slices)
         if other is not None and is_there and entry.job.id != job.id:
-            waits = entry.waits_to_grow and entry.job.owner_uid == job.owner_uid
+            # One that is about to leave is awaited as one that runs.
+            waits = entry.waits_to_grow and not entry.job.is_aside and entry.job.owner_uid == job.owner_uid
             found.append(Neighbour(entry.job.id, _began_seconds(entry.job, other), waits))
     return found
 
