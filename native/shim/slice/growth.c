@@ -22,8 +22,9 @@
 #define HOLDS_NONE_PART 10u
 #define TAKES_IT_PART   2u
 
-/* What this thread's last allocation wished for, if it was refused so that the program frees what it caches. PyTorch
- * allocates as much again in the same thread, however long the freeing took. 0 once an allocation has succeeded. */
+/* What this thread's last allocation wished for, if it was refused so that the program frees what it caches.
+ * PyTorch allocates as much again in the same thread, however long the freeing took. 0 once an allocation has
+ * succeeded. */
 static _Thread_local uint64_t freed_first_bytes;
 
 /* By GPU: the free memory that the process was shown while it held none; 0 from when it has taken it. */

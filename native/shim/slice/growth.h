@@ -18,8 +18,8 @@ enum pgpu_growth {
 /* Wish for a slice with `bytes` more than is held, and await the answer; may take minutes if `may_wait`. */
 enum pgpu_growth pgpu_growth_wish(unsigned gpu, uint64_t bytes, bool may_wait);
 
-/* Free memory was shown; memory was reserved by this thread. A process that holds none, and then takes half or more of what
- * it was shown, takes what it sees (`sizes_itself`). */
+/* Free memory was shown; memory was reserved by this thread. A process that holds none, and then takes half
+ * or more of what it was shown, takes what it sees (`sizes_itself`). */
 void pgpu_growth_note_shown(unsigned gpu, uint64_t free_bytes);
 void pgpu_growth_note_taken(unsigned gpu);
 
