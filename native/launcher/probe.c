@@ -4,7 +4,8 @@
  *         make a context, allocate BYTES, print the driver's result of each step
  *     pgpu-probe hold [LIBRARY]
  *         make a context on the first visible GPU, print the `multiprocessors` that this process may use,
- * whether it is a client of `mps`, and "ready"; wait for end of input
+ * whether it is a client of `mps`, whether the GPU is `integrated` (its memory is the machine's), and
+ * "ready"; wait for end of input
  *
  * Prints one line for each step: NAME RESULT. Exit code 0: every call was made; 1: no library or no such
  * symbol; 2: wrong usage. The few declarations are written here: the driver's ABI for these calls is fixed.
@@ -65,6 +66,7 @@ static void hold(void) {
     char byte;
     report("multiprocessors", attribute(16));
     report("mps", attribute(133));
+    report("integrated", attribute(18));
     puts("ready");
     fflush(stdout);
     while (read(STDIN_FILENO, &byte, 1) > 0) {

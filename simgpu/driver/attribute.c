@@ -87,6 +87,8 @@ static bool of_model(const struct sim_gpu *gpu, CUdevice_attribute name, int *va
     switch ((int)name) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         return *value = (int)sim_mps_sm_count(gpu), true;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+        return *value = (int)gpu->integrated, true;
     case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
         return *value = sim_mps.server != 0, true;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:

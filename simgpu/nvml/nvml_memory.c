@@ -63,6 +63,7 @@ static unsigned long long at_most(unsigned long long bytes, unsigned long long m
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(memory != NULL);
+    NVML_REQUIRE_OWN_MEMORY(gpu);
     unsigned long long used_bytes = 0;
     nvmlReturn_t result = read_used_bytes(gpu, &used_bytes);
     const struct sim_gpu *found = sim_nvml_gpu(gpu);
@@ -77,6 +78,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     NVML_REQUIRE(memory != NULL);
     if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    NVML_REQUIRE_OWN_MEMORY(gpu);
     unsigned long long used_bytes = 0;
     nvmlReturn_t result = read_used_bytes(gpu, &used_bytes);
     const struct sim_gpu *found = sim_nvml_gpu(gpu);

@@ -159,6 +159,7 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwat
 nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(milliwatts != NULL);
+    NVML_REQUIRE_OWN_MEMORY(gpu);
     *milliwatts = (unsigned)sim_nvml_gpu(gpu)->power_milliwatts;
     return NVML_SUCCESS;
 }

@@ -60,6 +60,12 @@ static inline bool sim_nvml_is_mig(unsigned gpu) {
         if (sim_nvml_is_mig(gpu)) return NVML_ERROR_NOT_SUPPORTED;                                           \
     } while (0)
 
+/* What NVML does not report of a GPU whose memory is the machine's. */
+#define NVML_REQUIRE_OWN_MEMORY(gpu)                                                                         \
+    do {                                                                                                     \
+        if (sim_nvml_gpu(gpu)->integrated != 0) return NVML_ERROR_NOT_SUPPORTED;                             \
+    } while (0)
+
 static inline nvmlDevice_t sim_nvml_handle(unsigned gpu) {
     return (nvmlDevice_t)(uintptr_t)sim_nvml_gpu(gpu);
 }

@@ -59,6 +59,7 @@ static const struct key gpu_keys[] = {
     GPU_NUMBER(parent, 0),
     GPU_NUMBER(gpu_instance, 0),
     GPU_NUMBER(compute_instance, 0),
+    GPU_NUMBER(integrated, 0),
 };
 
 static const struct key driver_keys[] = {

@@ -32,6 +32,7 @@ struct sim_gpu {
     uint64_t mig;                            /* 1: MIG is on, so that programs use its instances alone */
     uint64_t parent;                         /* index of the GPU that an instance is part of; a GPU's own */
     uint64_t gpu_instance, compute_instance; /* NVML's ids of an instance */
+    uint64_t integrated;                     /* 1: its memory is the machine's, so that NVML reports none */
 };
 
 struct sim_config {

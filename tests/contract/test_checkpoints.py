@@ -184,6 +184,11 @@ def test_an_older_driver_offers_nothing(tmp_path: Path) -> None:
     assert not Checkpoints(lambda: library(SIMULATED_CUDA), tmp_path).are_offered()
 
 
+def test_checkpoints_that_would_free_no_memory_are_not_offered(simulated: Driver) -> None:
+    directory = Path(simulated.variables["PGPU_SIMGPU_DIR"])
+    assert not Checkpoints(lambda: library(SIMULATED_CUDA), directory, share_host_memory=lambda: True).are_offered()
+
+
 def test_a_library_without_these_calls_offers_nothing(tmp_path: Path) -> None:
     assert not Checkpoints(lambda: Path("libc.so.6")).are_offered()
     assert not Checkpoints(lambda: tmp_path / "nothing").are_offered()

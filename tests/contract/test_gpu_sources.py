@@ -18,6 +18,7 @@ from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import CUDA_VERSION
 from pgpu.model import GpuSensors
 from pgpu.structs import asdict
+from pgpu.units import GIB
 
 
 class World(Protocol):
@@ -120,6 +121,29 @@ def test_a_simulated_gpu_reports_all_sensors_and_its_instances_none(tmp_path: Pa
     SimulatedGpus(tmp_path / "mig", "H100 mig 1g.10gb")
     source = NvmlSource(tmp_path / "mig")
     assert source.sensors(source.gpus()[0].uuid) == GpuSensors()
+
+
+@pytest.fixture
+def shared() -> Iterator[SimulatedGpus]:
+    """A machine with 100 GiB of memory, of which 90 are available, and a GPU that shares it."""
+    directory = Path(tempfile.mkdtemp(prefix="pgpu-test-gpus-", dir="/dev/shm"))
+    gpus = SimulatedGpus(directory, "GB10")
+    (directory / "meminfo").write_text(f"MemTotal: {100 << 20} kB\nMemAvailable: {90 << 20} kB\nHugePages_Total: 7\n")
+    yield gpus
+    shutil.rmtree(directory)
+
+
+def test_a_gpu_whose_memory_nvml_does_not_report_has_the_machines(shared: SimulatedGpus) -> None:
+    source = NvmlSource(shared.directory)
+    (gpu,) = source.gpus()
+    assert (gpu.memory_bytes, gpu.shares_host_memory, gpu.link_bytes_per_second) == (100 * GIB, True, None)
+    assert source.sensors(gpu.uuid).power_limit_watts is None
+    assert source.memory(gpu.uuid).used_bytes == 10 * GIB
+    with shared.held(0, 11 * GIB):
+        assert source.memory(gpu.uuid).used_bytes == 11 * GIB
+    shared.directory.joinpath("meminfo").write_text("MemTotal: much\n")
+    with pytest.raises(NodeError, match="does not report the machine's memory, which its GPU shares"):
+        source.gpus()
 
 
 def test_nvml_says_clearly_that_a_gpu_is_not_there(tmp_path: Path) -> None:

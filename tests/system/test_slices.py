@@ -221,6 +221,11 @@ def test_a_context_that_cannot_be_measured_is_an_error_and_not_a_guess(stage: St
         sizes(stage.gpus[0])
 
 
+def test_no_slice_is_made_of_the_machines_memory_for_a_gpu_that_has_its_own(stage: Stage, ledger: Ledger) -> None:
+    with pytest.raises(EnforcementError, match="though it has some of its own"):
+        _context_sizes(stage, ledger)(replace(stage.gpus[0], shares_host_memory=True))
+
+
 @pytest.mark.parametrize("is_advisory", [False, True], ids=["view", "preload"])
 def test_a_limit_that_binds_is_proved_once_for_each_way_of_delivery(
     stage: Stage, ledger: Ledger, *, is_advisory: bool

@@ -29,6 +29,14 @@ from pgpu.units import MIB
         ("NVIDIA H100 80GB HBM3", "h100", 1),
         ("h200x8", "h200", 8),
         ("B200", "b200", 1),
+        ("RTX 4090 x2", "rtx-4090", 2),
+        ("GeForce RTX 5090", "rtx-5090", 1),
+        ("A6000", "a6000", 1),
+        ("NVIDIA RTX A6000", "a6000", 1),
+        ("A10x4", "a10", 4),
+        ("Tesla T4", "t4", 1),
+        ("GB200x4", "gb200", 4),
+        ("NVIDIA GB10", "gb10", 1),
     ],
 )
 def test_a_model_is_found_however_users_write_it(text: str, slug: str, count: int) -> None:
@@ -73,7 +81,8 @@ def test_a_container_of_p3_holds_110_mib_of_the_gtx_980_ti() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=known_models())
 def test_a_models_figures_agree_with_each_other(model: GpuModel) -> None:
-    assert model.total_bytes > model.memory_bytes > 0.93 * model.total_bytes
+    assert (model.reserved_bytes == 0) == model.shares_host_memory
+    assert model.total_bytes >= model.memory_bytes > 0.93 * model.total_bytes
     assert MIB < model.context_bytes < model.memory_bytes / 10
     by_clock = model.memory_clock_mhz * 10**6 * 2 * model.memory_bus_bits // 8
     assert model.bandwidth_bytes_per_second == pytest.approx(by_clock, rel=0.07)

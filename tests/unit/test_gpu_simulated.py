@@ -9,6 +9,7 @@ from pgpu.errors import NodeError
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.products import MODELS
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
+from pgpu.host.meminfo import read_meminfo
 
 
 def configuration(directory: Path) -> list[dict[str, str]]:
@@ -23,6 +24,12 @@ def test_simulated_gpus_stand_in_gpus_conf_with_the_catalogs_figures(tmp_path: P
     assert [gpu["name"] for gpu in found] == ["NVIDIA GeForce RTX 3090"] * 3
     assert {gpu["memory_bytes"] for gpu in found} == {str(24_265 * 2**20)}
     assert len({gpu["uuid"] for gpu in found}) == len({gpu["pci_bus_id"] for gpu in found}) == 3
+
+
+def test_the_machine_of_gpus_without_memory_of_their_own_reports_all_of_theirs_as_available(tmp_path: Path) -> None:
+    model, _ = parse_model("GB10")
+    start_simulated(tmp_path, model, 1)
+    assert read_meminfo(tmp_path / "meminfo") == dict.fromkeys(("MemTotal", "MemAvailable"), model.memory_bytes)
 
 
 def test_starting_twice_changes_nothing(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def make_engine(settings: Settings, environment: Mapping[str, str] = os.environ)
     )
     engine.make_mps = make_mps
     if settings.checkpoints == "on":
-        engine.make_checkpoints = lambda: _make_checkpoints(simulated)
+        engine.make_checkpoints = lambda: _make_checkpoints(simulated, source)
     return engine
 
 
@@ -364,10 +364,14 @@ def _mps_maker(
     return make
 
 
-def _make_checkpoints(simulated: SimulatedGpus | None) -> "Checkpoints":
+def _make_checkpoints(simulated: SimulatedGpus | None, source: "NvmlSource") -> "Checkpoints":
     from pgpu.enforcement.checkpoints import Checkpoints
 
-    return Checkpoints(lambda: _find_cuda_library(simulated), simulated.directory if simulated else None)
+    return Checkpoints(
+        lambda: _find_cuda_library(simulated),
+        simulated.directory if simulated else None,
+        share_host_memory=lambda: any(gpu.shares_host_memory for gpu in source.gpus()),
+    )
 
 
 def _make_self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":

@@ -70,7 +70,7 @@ def driver(settings: Settings) -> Iterator[Finding]:
     listing = _list_gpus()
     found = _parse_gpus(listing)
     for gpu in found:
-        memory = format_memory(gpu.memory_bytes)
+        memory = format_memory(gpu.memory_bytes) + (" of the machine" if gpu.shares_host_memory else "")
         yield fine("driver", f"GPU {gpu.place}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
     if not found:
         remedy = (

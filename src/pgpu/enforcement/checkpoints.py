@@ -99,6 +99,7 @@ class Checkpoints:
         cuda_library: Callable[[], Path],
         simulated_state_directory: Path | None = None,
         helper: Callable[[], Path] = lambda: library_path(CHECKPOINT),
+        share_host_memory: Callable[[], bool] = lambda: False,
     ) -> None:
         """Call nothing yet.
 
@@ -106,16 +107,18 @@ class Checkpoints:
             cuda_library: Returns the path of the driver's own library, not of a shim.
             simulated_state_directory: Of the simulated GPUs; None on real ones.
             helper: Returns the path of the program that calls the driver.
+            share_host_memory: Whether the GPUs have no memory of their own: what leaves them stays in the same memory.
         """
         self._helper = helper
         self._cuda_library = cuda_library
         self._simulated = simulated_state_directory
+        self._share_host_memory = share_host_memory
         self._are_offered: bool | None = None
 
     def are_offered(self) -> bool:
-        """True if this driver supports checkpoints and uses the PIDs of this process's namespace; the result is cached."""
+        """True if checkpoints free memory, and the driver supports them and uses this process's PIDs; the result is cached."""
         if self._are_offered is None:
-            self._are_offered = self._has_our_pids() and self._is_new_enough()
+            self._are_offered = self._has_our_pids() and not self._share_host_memory() and self._is_new_enough()
         return self._are_offered
 
     def state(self, pid: int) -> ProcessState | None:

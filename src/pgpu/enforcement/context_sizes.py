@@ -92,6 +92,12 @@ class ContextSizes:
                         f"no context can be made on {gpu.name}: the driver answers {' '.join(lines) or 'nothing'}",
                         hint="see whether another program can use this GPU, with `nvidia-smi`",
                     )
+                # NVML's silence about memory may have other causes than that there is none, so the driver is asked too.
+                if gpu.shares_host_memory and "integrated 1" not in lines:
+                    raise EnforcementError(
+                        f"NVML does not report the memory of {gpu.name}, though it has some of its own",
+                        hint="update the NVIDIA driver",
+                    )
                 yield probe.pid
             finally:
                 # The probe keeps its context until its stdin closes; SIGKILL also ends one that hangs in the driver.

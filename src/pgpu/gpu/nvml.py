@@ -6,6 +6,9 @@ libnvidia-ml.so.1 by its path; pynvml then finds it by its SONAME. A process can
 A GPU with MIG on is reported as its instances. Instances that share memory (several compute instances of one GPU instance) are
 left out, since nothing isolates them. MIG is never switched, and no instance is created. Source: NVML API reference, Multi
 Instance GPU Management.
+
+A GPU without memory of its own (GB10, Jetson) allocates the machine's. NVML does not report it, so Linux does: its total equals
+that of `cuDeviceTotalMem`, and it counts CUDA's allocations, like those of all programs, as used.
 """
 
 import ctypes
@@ -24,6 +27,7 @@ from pgpu.errors import NodeError, PgpuBug
 from pgpu.gpu import nvml_watch
 from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.gpu.nvml_watch import XidWatch
+from pgpu.host.meminfo import MEMINFO, read_meminfo
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess, GpuSensors
 from pgpu.structs import replace
@@ -114,7 +118,13 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._open_gpu(gpu_uuid, "memory") as handle:
-            return GpuMemory(uuid=gpu_uuid, used_bytes=_memory(handle).used)
+            memory = _own_memory(handle)
+        if memory is not None:
+            return GpuMemory(uuid=gpu_uuid, used_bytes=memory.used)
+        total_bytes, available_bytes = self._host_memory()
+        # The simulated driver takes none of the machine's memory, so its processes count apart.
+        held_bytes = sum(process.used_bytes or 0 for process in self.processes(gpu_uuid))
+        return GpuMemory(uuid=gpu_uuid, used_bytes=max(held_bytes, total_bytes - available_bytes))
 
     def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
         """Return the processes that hold memory of one GPU, by host PID, each once.
@@ -253,18 +263,37 @@ class NvmlSource:
         ]
 
     def _gpu(self, handle: Any, index: int, driver_version: str) -> Gpu:
-        memory = _memory(handle)
-        # The total includes the driver's reserve, which no program can allocate.
+        memory = _own_memory(handle)
+        if memory is None:
+            total_bytes, _ = self._host_memory()
+        else:  # NVML's total includes the driver's reserve, which no program can allocate.
+            total_bytes = memory.total - int(getattr(memory, "reserved", 0))
         return Gpu(
             uuid=pynvml.nvmlDeviceGetUUID(handle),
             name=pynvml.nvmlDeviceGetName(handle),
             index=index,
-            memory_bytes=memory.total - int(getattr(memory, "reserved", 0)),
+            memory_bytes=total_bytes,
             driver_version=driver_version,
             is_simulated=self._directory is not None,
             compute_capability=_if_supported(_compute_capability, handle),
-            link_bytes_per_second=_if_supported(_link_bytes_per_second, handle),
+            link_bytes_per_second=None if memory is None else _if_supported(_link_bytes_per_second, handle),
+            shares_host_memory=memory is None,
         )
+
+    def _host_memory(self) -> tuple[int, int]:
+        """Return total and available bytes of the machine, or of the simulated one.
+
+        Raises:
+            NodeError: Linux does not report them.
+        """
+        path = MEMINFO if self._directory is None else self._directory / MEMINFO.name
+        try:
+            amounts = read_meminfo(path)
+            return amounts["MemTotal"], amounts["MemAvailable"]
+        except (OSError, ValueError, KeyError) as error:
+            raise NodeError(
+                f"{path} does not report the machine's memory, which its GPU shares: {error}", hint="mount /proc"
+            ) from error
 
     @contextmanager
     def _open_gpu(self, gpu_uuid: str, what: str) -> Iterator[Any]:
@@ -340,12 +369,16 @@ def _environment(directory: Path | None) -> Iterator[None]:
             os.environ[_DIRECTORY_VARIABLE] = before
 
 
-def _memory(handle: Any) -> Any:
-    """Return memory with the driver's reserve apart; drivers before r510 do not separate it from programs' memory."""
+def _own_memory(handle: Any) -> Any | None:
+    """Return memory with the driver's reserve apart, as drivers since r510 do; None if the GPU has none of its own."""
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except CANNOT_TELL:
+        pass
+    try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError_NotSupported:
+        return None
 
 
 def _compute_capability(handle: Any) -> tuple[int, int]:

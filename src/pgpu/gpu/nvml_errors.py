@@ -14,9 +14,10 @@ _REINSTALL = "reinstall the NVIDIA driver, or load the module that fits it (`mod
 _INSPECT = "look at `nvidia-smi` and at the kernel's log (`dmesg | grep NVRM`)"
 _PERMIT = "let this user read and write /dev/nvidia*"
 _UPDATE = "update the NVIDIA driver"
+_UNSUPPORTED = "this kind of GPU may not have it at all; if others of its kind do, update the NVIDIA driver"
 
 _HINTS: dict[int, str] = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: _UPDATE,
+    pynvml.NVML_ERROR_NOT_SUPPORTED: _UNSUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION: _PERMIT,
     pynvml.NVML_ERROR_NOT_FOUND: _INSPECT,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: "connect the GPU's power cables",

@@ -5,6 +5,7 @@ Sources named below:
 * data sheet: NVIDIA's product data sheet or architecture white paper of that product: SMs, L2, bus, bandwidth, clocks,
   power.
 * pci.ids: the PCI ID Repository (https://pci-ids.ucw.cz/) gives the device id.
+* deviceQuery: output of NVIDIA's sample of that name on the product, published by its users: SMs, clocks, bus, L2, memory.
 * NVML total and usable memory: what nvidia-smi and cuDeviceTotalMem print on such a card; the difference is what the
   driver reserves for itself, so usable = total - reserved. P1 and P3 give the usable memory of theirs.
 * L2 bandwidth: 5,120 bytes a clock on A100, 2,048 on V100 (A100 white paper); where nothing is published, as many bytes
@@ -24,7 +25,7 @@ class ComputeCapability(Struct, frozen=True):
     major: int
     minor: int
     architecture: int
-    """NVML's nvmlDeviceArchitecture_t: 3 Maxwell, 5 Volta, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
+    """NVML's nvmlDeviceArchitecture_t: 3 Maxwell, 5 Volta, 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
 
     threads_per_sm: int
     shared_bytes_per_sm: int
@@ -69,6 +70,18 @@ CC_7_0 = ComputeCapability(
     l2_latency_cycles=193,
     memory_latency_cycles=375,
 )
+CC_7_5 = replace(
+    CC_7_0,
+    minor=5,
+    architecture=6,
+    threads_per_sm=1024,
+    shared_bytes_per_sm=64 * KIB,
+    unified_l1_bytes_per_sm=96 * KIB,
+    fp64_lanes_per_sm=2,
+    l1_latency_cycles=32,
+    l2_latency_cycles=188,
+    memory_latency_cycles=296,
+)
 CC_8_0 = ComputeCapability(
     8,
     0,
@@ -112,6 +125,8 @@ CC_9_0 = ComputeCapability(
     memory_latency_cycles=479,
 )
 CC_10_0 = replace(CC_9_0, major=10, architecture=10)
+CC_12_0 = replace(CC_8_9, major=12, minor=0, architecture=10)  # latencies as Ada's, an assumption
+CC_12_1 = replace(CC_12_0, minor=1)
 
 
 _GB_PER_SECOND = 10**9
@@ -130,7 +145,7 @@ class GpuModel(Struct, frozen=True):
     """As NVML reports it, the driver's own reserve included."""
 
     reserved_bytes: int
-    """Never available to programs."""
+    """Never available to programs; 0 where NVML reports no memory."""
 
     context_bytes: int
     """Held by each CUDA context."""
@@ -158,9 +173,17 @@ class GpuModel(Struct, frozen=True):
     limits_cgroups: bool = False
     """Whether pgpu may have its simulated driver limit control groups, as NVIDIA's does since r615."""
 
+    shares_host_memory: bool = False
+    """Whether it has no memory of its own, so that NVML reports none."""
+
     @property
     def pcie_bytes_per_second(self) -> int:
-        """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane."""
+        """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane.
+
+        Within one memory half of its bandwidth, since a copy reads and writes.
+        """
+        if self.shares_host_memory:
+            return self.bandwidth_bytes_per_second // 2
         return (12 * _GB_PER_SECOND) << (self.pcie_generation - 3)
 
     @property
@@ -358,6 +381,135 @@ _B200 = GpuModel(
     pci_device_id=0x2901,  # pci.ids
 )
 
+_RTX_4090 = GpuModel(
+    slug="rtx-4090",
+    name="NVIDIA GeForce RTX 4090",
+    total_bytes=24_564 * MIB,
+    reserved_bytes=483 * MIB,  # cuDeviceTotalMem 24,081 MiB under CUDA 13.0
+    context_bytes=382 * MIB,  # typical
+    sm_count=128,  # deviceQuery and Ada white paper, AD102, as the rest
+    l2_bytes=72 * MIB,
+    l2_bytes_per_clock=128 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=1008 * _GB_PER_SECOND,
+    memory_bus_bits=384,
+    sm_clock_mhz=2520,
+    memory_clock_mhz=10_501,
+    capability=CC_8_9,
+    power_limit_watts=450,
+    pcie_generation=4,
+    pci_device_id=0x2684,  # pci.ids
+)
+
+_RTX_5090 = GpuModel(
+    slug="rtx-5090",
+    name="NVIDIA GeForce RTX 5090",
+    total_bytes=32_607 * MIB,
+    reserved_bytes=498 * MIB,  # cuDeviceTotalMem 32,109 MiB under CUDA 13.0
+    context_bytes=510 * MIB,  # typical
+    sm_count=170,  # deviceQuery and RTX Blackwell white paper, GB202, as the rest
+    l2_bytes=96 * MIB,
+    l2_bytes_per_clock=170 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=1792 * _GB_PER_SECOND,
+    memory_bus_bits=512,
+    sm_clock_mhz=2407,
+    memory_clock_mhz=14_001,
+    capability=CC_12_0,
+    power_limit_watts=575,
+    pcie_generation=5,
+    pci_device_id=0x2B85,  # pci.ids
+)
+
+_RTX_A6000 = GpuModel(
+    slug="a6000",
+    name="NVIDIA RTX A6000",
+    total_bytes=49_140 * MIB,
+    reserved_bytes=350 * MIB,  # cuDeviceTotalMem 48,790 MiB under CUDA 12.7
+    context_bytes=262 * MIB,  # typical
+    sm_count=84,  # deviceQuery and RTX A6000 data sheet, GA102, as the rest
+    l2_bytes=6 * MIB,
+    l2_bytes_per_clock=84 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=768 * _GB_PER_SECOND,
+    memory_bus_bits=384,
+    sm_clock_mhz=1800,
+    memory_clock_mhz=8001,
+    capability=CC_8_6,
+    power_limit_watts=300,
+    pcie_generation=4,
+    pci_device_id=0x2230,  # pci.ids
+)
+
+_A10 = GpuModel(
+    slug="a10",
+    name="NVIDIA A10",
+    total_bytes=23_028 * MIB,  # ECC takes a sixteenth of GDDR6
+    reserved_bytes=429 * MIB,  # cuDeviceTotalMem 22,599 MiB under CUDA 12.8
+    context_bytes=258 * MIB,  # typical
+    sm_count=72,  # deviceQuery and A10 data sheet, GA102, as the rest
+    l2_bytes=6 * MIB,
+    l2_bytes_per_clock=72 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=600 * _GB_PER_SECOND,
+    memory_bus_bits=384,
+    sm_clock_mhz=1695,
+    memory_clock_mhz=6251,
+    capability=CC_8_6,
+    power_limit_watts=150,
+    pcie_generation=4,
+    pci_device_id=0x2236,  # pci.ids
+)
+
+_T4 = GpuModel(
+    slug="t4",
+    name="Tesla T4",
+    total_bytes=15 * GIB,  # ECC takes a sixteenth of GDDR6
+    reserved_bytes=265 * MIB,  # cuDeviceTotalMem 15,095 MiB
+    context_bytes=102 * MIB,  # typical
+    sm_count=40,  # deviceQuery and T4 data sheet, TU104, as the rest
+    l2_bytes=4 * MIB,
+    l2_bytes_per_clock=40 * 2048 // 80,  # as V100's for each SM
+    bandwidth_bytes_per_second=320 * _GB_PER_SECOND,
+    memory_bus_bits=256,
+    sm_clock_mhz=1590,
+    memory_clock_mhz=5001,
+    capability=CC_7_5,
+    power_limit_watts=70,
+    pcie_generation=3,
+    pci_device_id=0x1EB8,  # pci.ids
+)
+
+_GB200 = replace(
+    _B200,
+    slug="gb200",
+    name="NVIDIA GB200",
+    total_bytes=189_471 * MIB,
+    reserved_bytes=738 * MIB,  # cuDeviceTotalMem 184.31 GiB
+    sm_count=152,  # as its users' programs print
+    l2_bytes_per_clock=152 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=8000 * _GB_PER_SECOND,  # GB200 NVL72 data sheet: 576 TB/s of 72
+    sm_clock_mhz=2062,  # NVML's maximum
+    power_limit_watts=1200,
+    pci_device_id=0x2941,  # pci.ids
+)  # copies cross NVLink-C2C, which is faster than its bus; the bus is what is simulated
+
+_GB10 = GpuModel(
+    slug="gb10",
+    name="NVIDIA GB10",
+    total_bytes=130_602_405_888,  # cuDeviceTotalMem of a DGX Spark, about MemTotal of its 128 GB
+    reserved_bytes=0,
+    context_bytes=200 * MIB,  # typical
+    sm_count=48,  # deviceQuery and DGX Spark data sheet, as the rest
+    l2_bytes=24 * MIB,
+    l2_bytes_per_clock=48 * 5120 // 108,  # as A100's for each SM
+    bandwidth_bytes_per_second=273 * _GB_PER_SECOND,
+    memory_bus_bits=256,
+    sm_clock_mhz=2418,
+    memory_clock_mhz=4266,  # LPDDR5X at 8,533 MT/s
+    capability=CC_12_1,
+    power_limit_watts=140,  # of the whole chip
+    pcie_generation=1,  # lspci: 2.5 GT/s
+    pci_device_id=0x2E12,  # pci.ids
+    shares_host_memory=True,
+)
+
 # Every model that can be simulated.
 MODELS: tuple[GpuModel, ...] = (
     _RTX_3090,
@@ -370,4 +522,11 @@ MODELS: tuple[GpuModel, ...] = (
     _H100,
     _H200,
     _B200,
+    _RTX_4090,
+    _RTX_5090,
+    _RTX_A6000,
+    _A10,
+    _T4,
+    _GB200,
+    _GB10,
 )

@@ -1,5 +1,8 @@
 """Creation of simulated GPUs: writes `gpus.conf`, which the simulated driver reads, into a state directory.
 
+For GPUs that share the machine's memory it also writes `meminfo`, the memory of the simulated machine as Linux reports it: idle,
+since the simulated driver takes none of it.
+
 The driver creates everything else in that directory. Simulated GPUs exist as long as their directory does; there is no process.
 """
 
@@ -13,7 +16,8 @@ from pgpu.digests import named_uuid
 from pgpu.errors import NodeError
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 from pgpu.gpu.products import GpuModel
-from pgpu.units import escape_undecodable
+from pgpu.host.meminfo import MEMINFO
+from pgpu.units import KIB, escape_undecodable
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -52,6 +56,9 @@ def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
             state_directory.chmod(_DIRECTORY_MODE)  # the mode of mkdir is subject to the umask
         if not target.exists():
+            if model.shares_host_memory:
+                amount = f"{model.memory_bytes // KIB} kB"
+                _publish_once(state_directory / MEMINFO.name, f"MemTotal: {amount}\nMemAvailable: {amount}\n")
             _publish_once(target, text)
         existing = target.read_text()
     except OSError as error:
@@ -147,6 +154,7 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
         "pci_device_id": f"0x{model.pci_device_id:04X}",
         "mig": int(bool(model.instances)),
+        "integrated": int(model.shares_host_memory),
     }
 
 

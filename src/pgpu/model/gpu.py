@@ -20,7 +20,7 @@ class Gpu(Struct, frozen=True):
     """Current NVML index, for an instance that of its GPU; only for display and for the order of placement."""
 
     memory_bytes: int
-    """Memory available to programs: NVML's total less what the driver reserves."""
+    """Memory available to programs: NVML's total less what the driver reserves, or all of the machine's."""
 
     driver_version: str
     """Such as `580.95.05`."""
@@ -40,6 +40,9 @@ class Gpu(Struct, frozen=True):
     link_bytes_per_second: int | None = None
     """Bandwidth of copies between host and device by generation and width of the link; None if not reported."""
 
+    shares_host_memory: bool = False
+    """Whether it has no memory of its own, as in GB10 and Jetson: CUDA then allocates the machine's."""
+
     @property
     def is_instance(self) -> bool:
         """Whether this is a MIG instance."""
@@ -56,7 +59,7 @@ class GpuMemory(Struct, frozen=True):
 
     uuid: str
     used_bytes: int
-    """Held by all processes of the machine, without what the driver reserves."""
+    """Held by all processes of the machine, without what the driver reserves; with all of the host's if they share memory."""
 
 
 class GpuSensors(Struct, frozen=True):

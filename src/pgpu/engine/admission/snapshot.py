@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.gpu import GpuSource
+from pgpu.host.meminfo import MEMINFO, read_meminfo
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobState, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
@@ -23,8 +24,6 @@ KEPT_BYTES = 512 * MIB
 """Host memory that is never promised to a job."""
 
 _MOST_READINGS = 5
-_KIB = 1024
-_MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -153,13 +152,12 @@ def _read_meters(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str,
     return {(lease.job_id, use.gpu_uuid): use for lease in leases for use in enforcer.use(lease)}
 
 
-def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
+def available_bytes(meminfo: Path = MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
     """Return host memory that could be promised to jobs now: of the machine, or of this process's cgroups where that is less."""
     try:
-        lines = meminfo.read_text(encoding="ascii").splitlines()
         # MemAvailable and not MemFree: caches that the kernel can drop are free.
-        machine_bytes = next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
+        machine_bytes = read_meminfo(meminfo)["MemAvailable"]
+    except (OSError, ValueError, KeyError):
         return 0
     return max(0, min([machine_bytes, *_free_bytes_of_cgroups(cgroups, own_cgroup)]) - KEPT_BYTES)
 
