@@ -9,19 +9,31 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
+.PHONY: help setup lock build check test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+LOCKED := install --quiet --require-hashes --requirement
+
+$(STAMP): pyproject.toml requirements/pip.txt requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --group dev
-	$(BIN)/pip install --quiet --no-build-isolation --editable '.[all]' --config-settings wheel.cmake=false
+	$(BIN)/pip $(LOCKED) requirements/pip.txt
+	$(BIN)/pip $(LOCKED) requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable . --config-settings wheel.cmake=false
 	@touch $@
 
 setup: $(STAMP) ## Create the virtual environment for development
+
+LOCK := build/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
+
+lock: $(STAMP) ## Pin the newest dependencies that pyproject.toml allows in requirements/, with their hashes
+	$(BIN)/pip install --quiet --upgrade --target build/uv uv
+	$(LOCK) --group installer --output-file requirements/pip.txt
+	$(LOCK) --group numba --output-file requirements/numba.txt
+	$(LOCK) --group sbom --output-file requirements/sbom.txt
+	$(LOCK) --group dev --extra all pyproject.toml --output-file requirements/dev.txt
+	$(LOCK) --extra all pyproject.toml --constraints requirements/dev.txt --output-file requirements/wheel.txt
 
 FRAMEWORKS := build/frameworks
 RECORD := benchmarks/results/frameworks-$(shell date +%F).txt
@@ -29,7 +41,8 @@ PACKAGES_torch := torch numpy
 PACKAGES_jax := 'jax[cuda12]'
 PACKAGES_tensorflow := 'tensorflow[and-cuda]'
 # An environment of its own, since numba-cuda installs a hook that costs every start of its Python 30 ms.
-PACKAGES_numba := 'numba-cuda>=0.4'
+PACKAGES_numba := --require-hashes --requirement requirements/numba.txt
+PACKAGES_sbom := --require-hashes --requirement requirements/sbom.txt
 
 $(FRAMEWORKS)/%/.installed: | $(STAMP)
 	$(PYTHON) -m venv --without-pip $(@D)
@@ -98,7 +111,7 @@ test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU
 test-kubernetes: build ## Run the tests on the cluster of KUBECONFIG, whose nodes run pgpu's driver
 	PGPU_TEST_KUBECONFIG="$$KUBECONFIG" PGPU_REQUIRED_MARKERS=kubernetes $(BIN)/pytest tests/kubernetes $(TEST_OPTIONS)
 
-wheel: $(STAMP) ## Build the source archive and, out of it, portable wheels for x86-64 and aarch64 (ziglang, glibc 2.17) into dist/
+wheel: $(STAMP) $(FRAMEWORKS)/sbom/.installed ## Build source archive, portable wheels for x86-64 and aarch64 (ziglang, glibc 2.17) and their SBOM (CycloneDX) into dist/
 	@rm -rf dist build/man && mkdir dist && $(BIN)/python -m tools.generate_man build/man
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
 	@for machine in x86_64 aarch64; do \
@@ -106,6 +119,8 @@ wheel: $(STAMP) ## Build the source archive and, out of it, portable wheels for 
 	        --config-settings cmake.define.PGPU_TARGET=$$machine --wheel-dir dist dist/gpuslice-*.tar.gz >>dist/build.log 2>&1 && \
 	    $(BIN)/python tools/wheel_requirements.py dist/gpuslice-*-linux_$$machine.whl --retag || { cat dist/build.log; exit 1; }; \
 	done
+	@$(FRAMEWORKS)/sbom/bin/cyclonedx-py requirements requirements/wheel.txt --pyproject pyproject.toml --mc-type library --output-reproducible \
+	    --output-file "$$(echo dist/gpuslice-*.tar.gz | sed 's/tar\.gz$$/cdx.json/')" 2>>dist/build.log || { cat dist/build.log; exit 1; }
 	@rm dist/build.log
 
 metrics: $(STAMP) ## Print figures about the form of the code; nothing fails on them
