@@ -26,7 +26,6 @@ NAMESPACING = [
     "ProtectControlGroups",
     "ProtectProc",
     "ProcSubset",
-    "ProtectHostname",
     "MountFlags",
     "ReadOnlyPaths",
     "ReadWritePaths",
@@ -41,6 +40,7 @@ NAMESPACING = [
     "MountImages",
     "DynamicUser",
     "RestrictNamespaces",
+    "ProtectHostname",
     "User",
     "Group",
 ]
@@ -49,7 +49,11 @@ NAMESPACING = [
 Source: systemd.exec(5).
 """
 
-DEVICES = ["DeviceAllow", "DevicePolicy", "ProtectClock"]
+INHERITED = ["MemoryDenyWriteExecute", "RestrictSUIDSGID", "LockPersonality", "RestrictRealtime"]
+"""What processes of jobs would inherit, though users' programs do it: compilers at run time, `chmod g+s`, debuggers, SCHED_FIFO."""
+
+MOST_EXPOSURE = 67
+"""Tenths of `systemd-analyze security`: the service is root's, and its jobs see the machine as their users do."""
 
 
 def settings() -> dict[str, str]:
@@ -66,9 +70,23 @@ def test_systemd_reads_the_unit() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", [*NAMESPACING, *DEVICES])
+def test_the_service_can_do_no_more_than_jobs_need() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    words = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSURE}", str(UNIT)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:] + done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("name", [*NAMESPACING, "DevicePolicy", *INHERITED])
 def test_jobs_keep_the_machines_mounts_and_devices(name: str) -> None:
     assert name not in settings()
+
+
+def test_every_gpu_is_among_the_allowed_devices() -> None:
+    found = settings()
+    # ProtectClock alone would allow clocks, and with them nothing else.
+    assert (found["DeviceAllow"], found["ProtectClock"]) == ("char-* rwm", "yes")
 
 
 def test_a_restart_ends_no_job_and_keeps_their_slices() -> None:
