@@ -144,6 +144,21 @@ def test_keys_that_come_in_one_piece_with_the_slash_are_all_the_filters() -> Non
     run(BusyClient(), use)
 
 
+@pytest.mark.parametrize("opening", [("x", "x"), ("i", "i"), ("question_mark", "?")])
+def test_a_q_that_comes_in_one_piece_with_the_key_of_a_screen_leaves_the_screen(opening: tuple[str, str]) -> None:
+    client = BusyClient()
+
+    async def use(pilot: Any, app: TopApp) -> None:
+        app.post_message(events.Key(*opening))
+        app.post_message(events.Key("q", "q"))
+        await wait_for(pilot, lambda: "quit" in lines_of(app)[-1])
+        await pilot.press("n")
+        assert "by name" in lines_of(app)[0]
+        assert client.stopped == []
+
+    run(client, use)
+
+
 def test_a_long_line_of_input_shows_its_end() -> None:
     entry = TextEntry("/", "word " * 40 + "last", str)
     line = entry.line(80)
