@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -194,6 +194,22 @@ def test_sessions_that_are_over_are_forgotten_and_only_signed_cookies_are_noted(
     key = SessionKey.of_directory(tmp_path)
     key.end(key.seal(5, "id"))
     assert "of-yesterday" not in (tmp_path / "dashboard.ended").read_text()
+
+
+def test_signing_out_appends_to_the_file_and_writes_it_anew_only_now_and_then(tmp_path: Path) -> None:
+    key = SessionKey.of_directory(tmp_path)
+    cookies = [key.seal(5, "id") for _ in range(80)]
+    files = set()
+    for cookie in cookies:
+        key.end(cookie)
+        files.add((tmp_path / "dashboard.ended").stat().st_ino)
+    assert len(files) <= 2
+    again = SessionKey.of_directory(tmp_path)
+    assert all(again.is_ended(cookie) for cookie in cookies)
+    with (tmp_path / "dashboard.ended").open("ab") as file:
+        file.write(b"0" * 64 + b" 17")  # of a machine that lost its power
+    assert not SessionKey.of_directory(tmp_path).is_ended(cookies[0])  # begun anew: no cookie is valid any more
+    assert not (tmp_path / "dashboard.ended").exists()
 
 
 def test_a_stream_ends_when_its_session_is_signed_out(app: Any, token: str) -> None:
@@ -624,7 +640,9 @@ def test_five_users_see_their_own_jobs_and_of_others_memory_gpu_and_state_alone(
     assert [row[3] for row in read_events(seen[None])[1][1]["own"]] == [str(uid) for uid in users]
 
 
-def waiting(tmp_path: Path, *commands: tuple[str, ...]) -> tuple[JobService, list[str]]:
+def waiting(
+    tmp_path: Path, *commands: tuple[str, ...], kind: type[JobService] = JobService
+) -> tuple[JobService, list[str]]:
     """Return a service for an administrator, and the ids of jobs that wait for its only GPU."""
     engine = make_machine(tmp_path, [10 * GIB])
     engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
@@ -632,9 +650,7 @@ def waiting(tmp_path: Path, *commands: tuple[str, ...]) -> tuple[JobService, lis
     submitter = Submitter(ALICE, (), '{"umask": 18, "limits": {}}')
     jobs = engine.submit_all([Submission(JobSpec(command, "process"), Request(GIB)) for command in commands], submitter)
     root = Identity(0, 0, frozenset())
-    return JobService(EnginePool(engine, is_server=True), Caller(0, is_admin=True, identity=root)), [
-        job.id for job in jobs
-    ]
+    return kind(EnginePool(engine, is_server=True), Caller(0, is_admin=True, identity=root)), [job.id for job in jobs]
 
 
 def test_a_long_command_is_cut_before_it_is_joined() -> None:
@@ -652,12 +668,20 @@ def test_a_long_command_is_cut_before_it_is_joined() -> None:
     assert text_of(itertools.repeat("y")) == ("python " + "y " * 150)[:300]
 
 
-def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, ids = waiting(tmp_path, ("a",), ("b",), ("c",), ("d",))
+class Forecasting(JobService):
+    """A service with a forecast that a test gives it."""
+
+    forecast: Sequence[QueueReport] = ()
+
+    def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:  # noqa: ARG002 - as called
+        return self.forecast
+
+
+def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(tmp_path: Path) -> None:
+    service, ids = waiting(tmp_path, ("a",), ("b",), ("c",), ("d",), kind=Forecasting)
+    assert isinstance(service, Forecasting)
     starts, is_known = (4e9, 4e9, 1e9, None), (True, False, False, False)
-    queue = [
+    service.forecast = [
         QueueReport(
             place,
             replace(service.find(job_id).job, expected_start_seconds=start),
@@ -667,7 +691,6 @@ def test_a_start_is_shown_where_it_is_known_or_due_with_the_rule_that_decides(
         )
         for place, (job_id, start, known) in enumerate(zip(ids, starts, is_known, strict=True), 1)
     ]
-    monkeypatch.setattr(service, "queue", lambda: queue)
     reader = PictureReader(service)
     reader.read()
     reader._forecast.join()

@@ -221,6 +221,19 @@ def test_markup_and_terminal_sequences_in_commands_and_output_stay_text(world: W
     page.context.close()
 
 
+def test_a_bound_of_a_start_that_has_passed_is_none(world: World) -> None:
+    page = world.signed_in()
+    found = page.evaluate(
+        """async () => {
+            const { startText } = await import("./page/queue.js");
+            return [[0.4, 0.4, 0.4], [null, 0, null], [null, 0.9, null], [null, 0.9, 0.2], [null, 0.9, 90], [null, 90, 0.9]].map(
+                (times) => startText(...times));
+        }"""
+    )
+    assert found == ["starts now", *["start unknown"] * 3, "within 1m 30s", "1m 30s or later"]
+    page.context.close()
+
+
 def test_five_users_see_of_others_jobs_their_memory_gpu_and_state_alone(world: World) -> None:
     job_of = {"root": "first", "daemon": None}
     for user in [entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == SUBMITTERS.gr_gid][:3]:

@@ -6,13 +6,14 @@ its time is over. It opens the dashboard and nothing else: the routes of the API
 """
 
 import base64
+import errno
 import hmac
 import json
 import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +42,9 @@ KEY_NAME = "dashboard.key"
 ENDED_NAME = "dashboard.ended"
 """A line for each session that was signed out: the digest of its cookie, and when that would have ended."""
 
+
+_SPARE_LINES = 64
+"""How many more lines than twice those that count the file of ended sessions may have."""
 
 _KEY_BYTES = 32
 _NAME_DIGITS = 8
@@ -77,13 +81,17 @@ class SessionKey:
 
         Raises:
             OSError: The file cannot be read.
+            ValueError: It is damaged.
         """
         self._key, self._ended_file, self._session_seconds = key, ended_file, session_seconds
         self._lock = threading.Lock()
         self._ended: dict[str, int] = {}
+        self._most_lines = 0
         if ended_file is not None and ended_file.exists():
-            lines = (line.split() for line in ended_file.read_text("ascii", "replace").splitlines())
-            self._ended = {digest: int(end) for digest, end in lines}
+            *lines, rest = ended_file.read_text("ascii", "replace").split("\n")
+            if rest:
+                raise ValueError(rest)  # a line that was not written to its end
+            self._ended = {digest: int(end) for digest, end in map(str.split, lines)}
         # Browsers send cookies to all ports of a host: with one name, two servers behind 127.0.0.1 would sign each other's users out.
         self.cookie = f"{COOKIE}_{self._signature(b'name')[:_NAME_DIGITS]}"
 
@@ -134,16 +142,33 @@ class SessionKey:
             UnauthenticatedError: As of `read`.
             NodeError: It cannot be noted for the time after a restart.
         """
-        end_seconds, now_seconds = self._read(value)[2], time.time()
+        end_seconds, digest = self._read(value)[2], sha256(value.encode()).hexdigest()
         with self._lock:
-            kept = {digest: end for digest, end in self._ended.items() if end >= now_seconds}
-            self._ended = {**kept, sha256(value.encode()).hexdigest(): end_seconds}
+            self._ended[digest] = end_seconds
+            is_full = len(self._ended) > self._most_lines
+            if is_full:
+                now_seconds = time.time()
+                self._ended = {each: end for each, end in self._ended.items() if end >= now_seconds}
+                self._most_lines = 2 * len(self._ended) + _SPARE_LINES
             if self._ended_file is not None:
-                text = "".join(f"{digest} {end}\n" for digest, end in self._ended.items())
                 try:
-                    write_atomically(self._ended_file, text.encode(), 0o600, is_durable=True)
+                    self._write(self._ended_file, {digest: end_seconds}, self._ended if is_full else None)
                 except OSError as exc:
+                    self._most_lines = 0  # what was written may end within a line
                     raise NodeError(f"{self._ended_file} cannot be written: {exc.strerror}") from exc
+
+    @staticmethod
+    def _write(path: Path, new: Mapping[str, int], every: Mapping[str, int] | None) -> None:
+        """Append the new sessions that were ended, or write every one anew; return once the disk has them."""
+        content = "".join(f"{digest} {end}\n" for digest, end in (every or new).items()).encode()
+        if every is not None:
+            write_atomically(path, content, 0o600, is_durable=True)
+            return
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "ab", buffering=0) as file:
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
 
     def _read(self, value: str) -> tuple[int, str, int]:
         content, _, signature = value.partition(".")

@@ -6,8 +6,9 @@ import { JOB, OWN } from "./state.js";
 const MOST = 6;
 
 // As `start_text` of the command line: a time that rests on earlier runs, else its bounds.
-function startText(expected, first, last) {
+export function startText(expected, ...bounds) {
   if (expected !== null) return expected < 1 ? "starts now" : `about ${duration(expected)}`;
+  const [first, last] = bounds.map((bound) => (bound === null || bound < 1 ? null : bound)); // one that has passed says nothing
   if (!first) return last ? `within ${duration(last)}` : "start unknown";
   return last ? `${duration(first)} to ${duration(last)}` : `${duration(first)} or later`;
 }
