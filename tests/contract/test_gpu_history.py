@@ -5,7 +5,6 @@ import sqlite3
 import stat
 from pathlib import Path
 
-import pytest
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.agent.agents import Agents
@@ -54,9 +53,8 @@ def test_a_damaged_file_is_begun_anew(tmp_path: Path) -> None:
     assert history.series(0)[0].at_seconds == (NOON * 60,)
 
 
-def test_a_full_file_drops_minutes_and_stays_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgpu.ledger.gpu_history.MOST_BYTES", 40_000)
-    history = GpuHistory(tmp_path)
+def test_a_full_file_drops_minutes_and_stays_readable(tmp_path: Path) -> None:
+    history = GpuHistory(tmp_path, most_bytes=40_000)
     for number in range(40):
         history.add(NOON + number, [GpuMinute(f"GPU-{gpu}", GIB, GIB, 1) for gpu in range(50)])
     assert (tmp_path / FILE_NAME).stat().st_size <= 40_000

@@ -84,6 +84,9 @@ class FakeClient(Client):
     profiles: dict[str, Profiled] = field(default_factory=dict)
     has_mps: bool = True
     may_calibrate: bool = True
+    reasons: list[str | None] = field(default_factory=list)
+    """What `still_waits` returns at its next calls, whatever the job's state."""
+
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
 
@@ -204,6 +207,8 @@ class FakeClient(Client):
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
         job = self._find(job_id)
+        if self.reasons:
+            return self.reasons.pop(0)
         return (job.reason or "") if job.state is JobState.WAITING else None
 
     def wait(self, id_or_name: str) -> Job:

@@ -21,6 +21,7 @@ from tests.waiting import until
 
 from pgpu.engine.agent.agents import Agents, write_identity
 from pgpu.engine.engine import Engine
+from pgpu.engine.event_loop import EventLoop
 from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import _finish, recover
@@ -105,13 +106,10 @@ def test_an_error_after_the_end_of_a_job_does_not_keep_its_lease(engine: Engine)
     assert (after.job.state, after.is_live) == (JobState.FAILED, False)
 
 
-def test_supervision_that_a_process_gives_up_at_its_end_ends_nothing_of_the_job(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pgpu.engine.event_loop.CALM_SECONDS", 0.01)
+def test_supervision_that_a_process_gives_up_at_its_end_ends_nothing_of_the_job(engine: Engine) -> None:
     with subprocess.Popen(["sleep", "600"]) as job:
         entry = running(engine, holder=identify_running(job.pid), supervisor=None)
-        steps = supervision(engine, entry.job.id)
+        steps = supervision(engine, entry.job.id, make_loop=lambda: EventLoop(calm_seconds=0.01))
         next(steps)
         steps.close()
         assert engine.places(entry.job.id).wake_socket.exists()

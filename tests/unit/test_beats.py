@@ -140,11 +140,8 @@ def test_no_work_is_done_for_a_loop_that_was_closed(beats: Beats) -> None:
     assert done == []
 
 
-def test_a_calm_loop_is_struck_without_a_thread_and_goes_on_in_another(
-    beats: Beats, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pgpu.engine.event_loop.CALM_SECONDS", 0.0)
-    loop, done = beats.make_loop(), list[threading.Thread]()
+def test_a_calm_loop_is_struck_without_a_thread_and_goes_on_in_another(beats: Beats) -> None:
+    loop, done = beats.make_loop(calm_seconds=0.0), list[threading.Thread]()
 
     def work() -> None:
         done.append(threading.current_thread())

@@ -310,10 +310,9 @@ def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, caps
     assert "pgpu: held 3 GiB of a slice of 2 GiB" in capsys.readouterr().err
 
 
-def test_the_note_on_a_wait_repeats_no_word(run: Run, client: FakeClient, capsys: Any, monkeypatch: Any) -> None:
+def test_the_note_on_a_wait_repeats_no_word(run: Run, client: FakeClient, capsys: Any) -> None:
     run("run", "--detach", "--memory", "23GiB", "--", "true")
-    reasons = iter(("waits for 2 GiB on one GPU: none is free", "waits its turn", None))
-    monkeypatch.setattr(client, "still_waits", lambda _job_id, timeout_seconds: next(reasons))  # noqa: ARG005 - as called
+    client.reasons = ["waits for 2 GiB on one GPU: none is free", "waits its turn", None]
     capsys.readouterr()
     assert run("run", "--memory", "2GiB", "--", "true") == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -324,18 +323,14 @@ def test_the_note_on_a_wait_repeats_no_word(run: Run, client: FakeClient, capsys
 
 @pytest.mark.parametrize("is_advisory", [True, False])
 def test_a_limit_that_the_job_could_have_dropped_is_told(
-    run: Run, client: FakeClient, capsys: Any, monkeypatch: Any, is_advisory: bool
+    run: Run, client: FakeClient, capsys: Any, is_advisory: bool
 ) -> None:
-    client.outcome = Outcome(is_advisory=is_advisory)
-    attach = client.attach
-
-    def attach_once_told(*words: Any) -> Any:
-        assert ("limit of job 000000000001 is advisory" in capsys.readouterr().err) is is_advisory
-        return attach(*words)
-
-    monkeypatch.setattr(client, "attach", attach_once_told)
+    client.outcome = Outcome(is_advisory=is_advisory, stderr=b"of the job\n")
     assert run("run", "--memory", "2GiB", "--", "true") == 0
-    assert "advisory" not in capsys.readouterr().err
+    before, _, after = capsys.readouterr().err.partition("of the job\n")
+    assert ("limit of job 000000000001 is advisory" in before) is is_advisory
+    assert "advisory" not in after
+    client.outcome.stderr = b""
     for words in (("run", "--detach"), ("submit",)):
         assert run(*words, "--memory", "2GiB", "--", "true") == 0
         assert ("advisory" in capsys.readouterr().err) is is_advisory

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pgpu.engine.event_loop import READABLE, EventLoop, Ready, Timer
+from pgpu.engine.event_loop import CALM_SECONDS, READABLE, EventLoop, Ready, Timer
 from pgpu.engine.write_watch import WriteWatch
 
 LONGEST_PART_SECONDS = 0.01
@@ -25,8 +25,10 @@ LONGEST_PART_SECONDS = 0.01
 class JobLoop(EventLoop):
     """The event loop of a job; run in one thread at a time."""
 
-    def __init__(self, on_close: Callable[["JobLoop"], None], writes: WriteWatch) -> None:
-        super().__init__()
+    def __init__(
+        self, on_close: Callable[["JobLoop"], None], writes: WriteWatch, calm_seconds: float = CALM_SECONDS
+    ) -> None:
+        super().__init__(calm_seconds=calm_seconds)
         self._on_close = on_close
         self._writes = writes
         self._written: dict[Path, Callable[[], None]] = {}
@@ -145,9 +147,9 @@ class Beats:
         self._loops: set[JobLoop] = set()
         self._writes = WriteWatch(loop)
 
-    def make_loop(self) -> JobLoop:
-        """Return a new loop for the calling thread."""
-        made = JobLoop(self._loops.discard, self._writes)
+    def make_loop(self, calm_seconds: float = CALM_SECONDS) -> JobLoop:
+        """Return a new loop for the calling thread; see `EventLoop`."""
+        made = JobLoop(self._loops.discard, self._writes, calm_seconds)
         self._loops.add(made)
         return made
 

@@ -46,10 +46,12 @@ class EventLoop:
         self,
         now_seconds: Callable[[], float] = time.monotonic,
         selector: Callable[[], selectors.EpollSelector] = selectors.EpollSelector,
+        calm_seconds: float = CALM_SECONDS,
     ) -> None:
-        """Wait with `selector`, on the monotonic clock `now_seconds`."""
+        """Wait with `selector`, on the monotonic clock `now_seconds`; it is calm after `calm_seconds` without anything to do."""
         self.now_seconds = now_seconds
         self._selector = selector()
+        self._calm_seconds = calm_seconds
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
         self._made_at_seconds = now_seconds()
@@ -101,16 +103,16 @@ class EventLoop:
             self._call_due()
 
     def calm_until(self, is_done: Callable[[], bool]) -> Iterator["EventLoop"]:
-        """Wait and call as `run_until` does, and yield this loop each time that nothing was ready or due for `CALM_SECONDS`.
+        """Wait and call as `run_until` does, and yield this loop each time that nothing was ready or due for `calm_seconds`.
 
         The calling thread may end there: another one goes on with the iteration, at the latest when `fileno` is readable or
         `timeout_seconds` have passed.
         """
         while not is_done():
             began_seconds, timeout_seconds = self.now_seconds(), self.timeout_seconds()
-            may_be_calm = timeout_seconds is None or timeout_seconds > CALM_SECONDS
-            is_calm = not self._call_ready(CALM_SECONDS if may_be_calm else timeout_seconds) and may_be_calm
-            if is_calm and self.now_seconds() - began_seconds >= CALM_SECONDS:
+            may_be_calm = timeout_seconds is None or timeout_seconds > self._calm_seconds
+            is_calm = not self._call_ready(self._calm_seconds if may_be_calm else timeout_seconds) and may_be_calm
+            if is_calm and self.now_seconds() - began_seconds >= self._calm_seconds:
                 yield self
             self._call_due()
 

@@ -58,8 +58,9 @@ class GpuMinute(Struct, frozen=True):
 class GpuHistory:
     """The file of one state directory; each call opens and closes it."""
 
-    def __init__(self, state_directory: Path) -> None:
+    def __init__(self, state_directory: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = state_directory / FILE_NAME
+        self._most_bytes = most_bytes
 
     def add(self, minute: int, rows: Iterable[GpuMinute]) -> None:
         """Store one minute, and delete those older than a week or in the future; drops the rows if the file cannot be written.
@@ -87,7 +88,7 @@ class GpuHistory:
         with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = OFF")
-            connection.execute(f"PRAGMA max_page_count = {MOST_BYTES // _PAGE_BYTES}")
+            connection.execute(f"PRAGMA max_page_count = {self._most_bytes // _PAGE_BYTES}")
             connection.executescript(_SCHEMA)
             with connection:
                 week = minute - KEPT_SECONDS // MINUTE_SECONDS, minute
