@@ -23,7 +23,7 @@ from pgpu.host.stderr_log import log_to_stderr
 settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
 log_to_stderr()  # as every program of pgpu does
-gc.set_threshold(200_000, 10, 10)  # a tenth of a worker's time went into looking for cycles among thousands of collected tests
+gc.set_threshold(200_000, 10, 10)  # a tenth of a worker's time went into looking for cycles among the collected tests
 for _name in ("COLUMNS", "LINES"):  # readline, which pytest loads, sets them for the processes that run the tests
     os.environ.pop(_name, None)
 
