@@ -100,7 +100,7 @@ def test(kind: str, build: Path, runtimes: tuple[str, ...], report: Path) -> sub
     # Whole files, so that shared fixtures are made once; the workers share no slice and no simulated GPU.
     # One more worker than cores, since many tests wait.
     words = ["-q", "-p", "no:cacheprovider", "-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile"]
-    command = [BIN / "pytest", *words, *left_in(kind)]
+    command: list[str | Path] = [BIN / "pytest", *words, *left_in(kind)]
     return subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
