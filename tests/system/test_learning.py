@@ -220,6 +220,7 @@ def test_a_job_that_hit_its_limit_is_tried_again_with_more_and_its_caller_hears_
 def test_a_job_that_pgpu_shrank_and_that_then_needs_more_is_tried_again_with_more(
     place: Place, eventually: Eventually
 ) -> None:
+    place.environment["PGPU_CHECKPOINTS"] = "off"  # else it leaves the GPU until that has what it needs
     go = held_back(place, "go")
     place.run("submit", "--name", "late", "--", "python", "late.py", "3000", "9000")
     eventually(lambda: is_shrunk(place, "late"))
