@@ -24,6 +24,7 @@ CLAIMS = next(kind for kind in KINDS if kind.plural == "resourceclaims")
 CLASSES = next(kind for kind in KINDS if kind.plural == "deviceclasses")
 REVIEWS = next(kind for kind in KINDS if kind.plural == "subjectaccessreviews")
 NODES = next(kind for kind in KINDS if kind.plural == "nodes")
+PODS = next(kind for kind in KINDS if kind.plural == "pods")
 EVENTS = next(kind for kind in KINDS if kind.group == "events.k8s.io")
 
 

@@ -45,6 +45,9 @@ class FakeClaims:
         self.not_made: set[str] = set()
         """Uids of claims with slices that cannot be restored: they are recorded, and `held` leaves them out."""
 
+        self.processes: dict[str, int] = {}
+        """By uid: how many processes of a claim have a context on the GPU; none if it is not listed."""
+
         self._directory = directory
         self._held: dict[str, HeldClaim] = {}
         self._guard = threading.Lock()
@@ -103,7 +106,9 @@ class FakeClaims:
         """See `Claims.uses`."""
         with self._guard:
             return {
-                uid: [SliceUse(part.gpu_uuid, 0, 0, 0) for part in each.claim.slices]
+                uid: [
+                    SliceUse(part.gpu_uuid, 0, 0, 0, processes=self.processes.get(uid, 0)) for part in each.claim.slices
+                ]
                 for uid, each in self._held.items()
             }
 

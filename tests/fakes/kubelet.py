@@ -57,6 +57,13 @@ class FakeKubelet:
         """Prepare all of them in one call."""
         return self._prepare(V1, claims)
 
+    def begin_prepare(self, claim: dra.Claim, timeout_seconds: float = CALL_SECONDS) -> Any:
+        """Begin to prepare a claim, and return the call: a `grpc.Future` of the whole answer."""
+        service = dra.DESCRIPTOR.services_by_name["DRAPlugin"]
+        caller = method_caller(self.endpoint, service, "NodePrepareResources", V1)
+        request = dra.NodePrepareResourcesRequest(claims=[claim])
+        return caller.future(request, timeout=timeout_seconds, wait_for_ready=True)  # type: ignore[attr-defined]
+
     def prepare_as_older(self, *claims: dra.Claim) -> Prepared:
         """Prepare as a kubelet of 1.33 does, over v1beta1. Its responses have no share_id; a sent one would be an unknown field."""
         return self._prepare(V1BETA1, claims)

@@ -62,6 +62,7 @@ def test_a_pod_that_the_cluster_forgot_before_its_node_did_gives_no_byte_twice(c
     cluster.delete("pod", "first", "--grace-period=0", "--force")
 
     cluster.wait_until_running("second")
+    assert not [line for line in cluster.events("second") if line.startswith("FailedPrepareDynamicResources")]
     _assert_is_bound_by(dict(cluster.report("second")), 50 * GIB)
 
 

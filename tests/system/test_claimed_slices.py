@@ -1,6 +1,5 @@
 """Claims on simulated GPUs: their slices bind for real programs, and outlive whoever looks after them."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.clearing import clear
+from tests.slice_holder import holder_in
 from tests.waiting import until
 
 from pgpu.app.composition import make_engine
@@ -24,7 +24,6 @@ from pgpu.engine.engine import Engine
 from pgpu.errors import CapacityError, NodeError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
-from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process_runtime import ProcessRuntime
 from pgpu.scheduling.capacity import most_oversubscribed_bytes
 from pgpu.structs import replace
@@ -75,26 +74,13 @@ def node() -> Iterator[Node]:
         clear(root)
 
 
-@contextlib.contextmanager
-def holder_in(node: Node, held: HeldClaim) -> Iterator[RunningJob]:
-    """Have a program in the slice that holds a context of the GPU until it is killed."""
-    job = node.engine.ledger.job(held.job_id)
-    program = replace(job, spec=replace(job.spec, command=("/.pgpu/pgpu-probe", "hold")))
-    reader, writer = os.pipe()
-    with open(os.devnull, "w") as nowhere, os.fdopen(reader), os.fdopen(writer, "w"):  # noqa: PTH123 - devices
-        stdio = Stdio(reader, nowhere.fileno(), nowhere.fileno())
-        running = _RUNTIME.start(program, held.delivery, stdio, lambda _: None)
-        yield running
-        running.close()
-
-
 def test_a_held_claim_has_no_process_and_no_thread_and_is_freed_by_a_new_one(node: Node) -> None:
     held = node.hold()
     keeper = node.supervisor(held)
     # The main and the spare one.
     until(lambda: len(os.listdir(f"/proc/{keeper.pid}/task")) == 2)  # noqa: PTH208 - names, not paths
     assert not psutil.Process(keeper.pid).children()
-    with holder_in(node, held) as running:
+    with holder_in(held.delivery) as running:
         node.claims.free("one")
         assert not running.is_alive()
     assert not node.engine.ledger.entry(held.job_id).is_live
@@ -163,7 +149,7 @@ def test_what_is_freed_with_its_supervisor_dead_and_its_files_gone_is_free(node:
 
 def test_whoever_is_still_inside_when_a_claim_is_freed_is_killed(node: Node) -> None:
     held = node.hold()
-    with holder_in(node, held) as program:
+    with holder_in(held.delivery) as program:
         until(lambda: node.claims.uses()["one"][0].processes)
         node.claims.free("one")
         until(lambda: not program.is_alive())

@@ -20,7 +20,7 @@ from pgpu.structs import Struct
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
-    from pgpu.kubernetes.api import ClusterClient, ResourceClaim
+    from pgpu.kubernetes.api import ClusterClient, Node, ResourceClaim
     from pgpu.kubernetes.cdi_files import CdiFiles
     from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
     from pgpu.kubernetes.dra.dra_driver import Companion
@@ -66,8 +66,8 @@ def drive(settings: Settings, options: NodeOptions) -> None:
         options: Of the node.
 
     Raises:
-        PgpuError: It cannot start: another driver runs, slices of the other mode are held, the cluster does not answer, or the
-            container runtime does not support CDI.
+        PgpuError: It cannot start: another driver runs, slices of the other mode are held, the cluster refuses it, or the
+            container runtime does not support CDI. While the API server is away, it retries.
     """
     from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import ClusterClient
@@ -81,8 +81,6 @@ def drive(settings: Settings, options: NodeOptions) -> None:
             signal.signal(number, lambda *_: stop.set())
         # From here on a SIGTERM only sets `stop`: what was started is closed in order, in reverse.
         driver = (_DraMode if options.mode is Mode.DRA else _DevicePluginMode)(settings, options, cluster, stop)
-        # Before the engine: a runtime that ignores CDI would start pods without their slice.
-        driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)
         # After the engine: slices that an earlier driver granted in the other mode are in its ledger.
@@ -141,11 +139,17 @@ class _Parts:
 class _DraMode(_Parts):
     """Serves ResourceClaims."""
 
+    is_checked: bool = False
+    """Whether the container runtime reads CDI files."""
+
     def check(self) -> None:
-        """Refuse a container runtime that would start pods without their slice."""
+        """Refuse a container runtime that would start pods without their slice; no request after the first success."""
         from pgpu.kubernetes.node_requirements import check_runtime
 
+        if self.is_checked:
+            return
         warning = check_runtime(self.cluster.node(self.options.node_name).runtime)
+        self.is_checked = True
         if warning:
             _log.warning("%s", warning)
 
@@ -171,11 +175,17 @@ class _DraMode(_Parts):
 
         events = ClaimEvents(warn)
         preparer = ClaimPreparer(
-            claims, self.cluster, self.files, node=node_name, events=events, gpu_edits=self.gpu_edits
+            claims,
+            self.cluster,
+            self.files,
+            node=node_name,
+            events=events,
+            gpu_edits=self.gpu_edits,
+            check_node=self.check,
         )
         planner = self._planner(claims)
         publisher = Publisher(self.cluster, node_name, planner, events=recorder, readiness=readiness)
-        services = (ClaimService(preparer, events), HealthService(self.health, node_name, self.stop))
+        services = (ClaimService(preparer, events, self.stop), HealthService(self.health, node_name, self.stop))
         versions = (*(each.name for each in DRA_VERSIONS), HEALTH_VERSION)
 
         def make_plugin(registered: Callable[[str | None], None]) -> KubeletPlugin:
@@ -186,6 +196,7 @@ class _DraMode(_Parts):
             preparer,
             make_plugin,
             readiness,
+            self.check,
             # Stopped in reverse: the recorder last, so that the others can still write events.
             (recorder, publisher, *self.http(claims, readiness)),
             chores={"health of GPUs": HealthChangeNotifier(self.health, publisher.wake).poll},
@@ -202,10 +213,7 @@ class _DraMode(_Parts):
 
 
 class _DevicePluginMode(_Parts):
-    """Serves GiB of memory as a countable resource, for clusters without shared DRA devices."""
-
-    def check(self) -> None:
-        """Accept any container runtime: mounts replace CDI files where it may not read them."""
+    """Serves GiB of memory as a countable resource, for clusters without shared DRA devices; any container runtime will do."""
 
     def run(self, claims: "Claims") -> None:
         """Serve until `stop` is set."""
@@ -243,7 +251,20 @@ class _DevicePluginMode(_Parts):
             return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))
 
         # The kubelet passes CDI names of device plugins to the runtime only from some version on; before, files are mounted.
-        node = self.cluster.node(self.options.node_name)
+        node = self._node()
         if passes_cdi_of_plugins(node.runtime, node.kubelet):
             return CdiDelivery(self.files, edits)
         return MountDelivery(self.runtime_path / _LINKS, edits)
+
+    def _node(self) -> "Node":
+        """Read this node; again and again while the API server is away."""
+        from pgpu.errors import ClusterUnavailableError
+        from pgpu.kubernetes.dra.dra_driver import CHECK_SECONDS
+
+        while True:
+            try:
+                return self.cluster.node(self.options.node_name)
+            except ClusterUnavailableError as exc:
+                _log.warning("no unit is offered yet: %s", exc)
+                if self.stop.wait(CHECK_SECONDS):
+                    raise

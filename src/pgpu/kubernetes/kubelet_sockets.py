@@ -20,7 +20,9 @@ from google.protobuf.message_factory import GetMessageClass
 from pgpu.errors import NodeError
 
 _MODE = 0o600
-_THREADS = 32
+# More than a node has pods (250 on large ones): Prepare calls may wait for the Unprepare of other pods, which needs a
+# thread, too. Threads are made as calls need them.
+_THREADS = 512
 # Size of `sun_path` in unix(7), without its terminating zero.
 _LONGEST_PATH_BYTES = 107
 

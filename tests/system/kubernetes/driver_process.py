@@ -16,7 +16,10 @@ from tests.fakes.kubelet import FakeKubelet
 from tests.forked_commands import Process, run_command, start_command
 from tests.waiting import until
 
+from pgpu.enforcement import limit_file, meter
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
+from pgpu.model import Delivery
+from pgpu.runtimes.claim_runtime import read_delivery
 
 NODE = "node1"
 _SERVES = "sockets for the kubelet: in order"
@@ -101,6 +104,19 @@ class Node:
         found: dict[str, Any] = device["containerEdits"]
         return found
 
+    def delivery(self, claim: dra.Claim) -> Delivery:
+        """Return what a claim's containers get."""
+        (view,) = (each["hostPath"] for each in self.edits(claim)["mounts"] if each["containerPath"] == "/.pgpu")
+        found = read_delivery(Path(view))
+        assert found is not None
+        return found
+
+    def holders(self, claim: dra.Claim) -> int:
+        """Return how many processes have a context in a claim's slice."""
+        delivery = self.delivery(claim)
+        limit = limit_file.read_limit(delivery.slice_directory / "limit")
+        return meter.read_use(limit, delivery.usage_path)[0].processes
+
     def close(self) -> None:
         if self.process is not None:
             with suppress(ProcessLookupError):
@@ -114,7 +130,7 @@ def node(runtime: str = "containerd://2.1.9") -> Iterator[Node]:
     root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
     try:
         with running() as api:
-            info = _node_info() | {"containerRuntimeVersion": runtime}
+            info = node_info() | {"containerRuntimeVersion": runtime}
             api.objects.create(NODES, "", {"metadata": {"name": NODE}, "spec": {}, "status": {"nodeInfo": info}})
             made = Node(root, api)
             try:
@@ -125,6 +141,7 @@ def node(runtime: str = "containerd://2.1.9") -> Iterator[Node]:
         clear(root)
 
 
-def _node_info() -> dict[str, str]:
+def node_info() -> dict[str, str]:
+    """Return all fields that a kubelet reports of its node, unknown."""
     words = ("architecture", "bootID", "kernelVersion", "kubeProxyVersion", "kubeletVersion", "machineID")
     return dict.fromkeys((*words, "operatingSystem", "osImage", "systemUUID"), "?")

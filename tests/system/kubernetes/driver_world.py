@@ -16,7 +16,7 @@ from tests.fakes.kubelet import FakeKubelet
 from tests.kubernetes_log import logged
 from tests.waiting import until
 
-from pgpu.errors import NodeError
+from pgpu.errors import NodeError, PgpuError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient
 from pgpu.kubernetes.cdi_files import CdiFiles
@@ -74,6 +74,9 @@ class World:
     health: dict[str, HealthReport] = field(default_factory=dict)
     companions: list[Companion] = field(default_factory=list)
     slow_chores: dict[str, Callable[[], None]] = field(default_factory=dict)
+    node_error: PgpuError | None = None
+    """What the driver reads of its node's container runtime; None: it will do."""
+
     undescribed: set[str] = field(default_factory=set)
     """UUIDs of GPUs of which nothing says what they need in a container."""
 
@@ -85,6 +88,10 @@ class World:
     def gpu_edits(self, delivery: Delivery) -> None:
         if self.undescribed & set(delivery.gpu_uuids):
             raise NodeError("no description of the machine's GPUs")
+
+    def check_node(self) -> None:
+        if self.node_error is not None:
+            raise self.node_error
 
     def add(self, found: dict[str, Any]) -> dra.Claim:
         """Let the API server know a claim, and return what the kubelet says of it."""
@@ -104,10 +111,18 @@ class World:
         cluster = ClusterClient.at(self.api.kubeconfig(self.root))
         events = ClaimEvents(lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}"))
         files = CdiFiles(self.cdi, self.root / "seals")
-        preparer = ClaimPreparer(self.claims, cluster, files, node=NODE, events=events, gpu_edits=self.gpu_edits)
+        preparer = ClaimPreparer(
+            self.claims,
+            cluster,
+            files,
+            node=NODE,
+            events=events,
+            gpu_edits=self.gpu_edits,
+            check_node=self.check_node,
+        )
         stop = threading.Event()
         services: list[Service] = [
-            ClaimService(preparer, events),
+            ClaimService(preparer, events, stop),
             HealthService(KnownHealth(self.health), NODE, stop),
         ]
 
@@ -119,6 +134,7 @@ class World:
             preparer,
             plugin,
             self.readiness,
+            self.check_node,
             self.companions,
             slow_chores=self.slow_chores,
             poll_seconds=0.02,

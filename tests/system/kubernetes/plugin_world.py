@@ -1,7 +1,7 @@
 """A kubelet that asks our device plugin over real sockets, over claims in memory."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod
 from tests.kubernetes_log import logged
 from tests.waiting import until
 
-from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
@@ -20,7 +19,6 @@ from pgpu.kubernetes.node_health import DriverReadiness
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.kubernetes.unit_ids import uid_of, unit_of
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
-from pgpu.structs import replace
 from pgpu.units import GIB
 
 
@@ -29,17 +27,10 @@ class CountingClaims(FakeClaims):
 
     def __init__(self, directory: Path, gpus: Sequence[Gpu]) -> None:
         super().__init__(directory, gpus)
-        self.processes: dict[str, int] = {}
         self.freed: list[str] = []
         self.after_gpus: Callable[[], object] = lambda: None
         self.meanwhile: Callable[[], object] = lambda: None
         """Happens when a slice was made or freed, before anybody hears of it."""
-
-    def uses(self) -> Mapping[str, Sequence[SliceUse]]:
-        return {
-            uid: [replace(each, processes=self.processes.get(uid, 0)) for each in uses]
-            for uid, uses in super().uses().items()
-        }
 
     def gpus(self) -> Sequence[ClaimableGpu]:
         offers = super().gpus()

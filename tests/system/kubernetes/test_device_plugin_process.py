@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fakes.api_server import Fault
 from tests.fakes.kubelet_pods import FakeKubelet, FakePod, UnexpectedAdmissionError
 from tests.system.kubernetes.driver_process import Node, node
 from tests.waiting import until
 
 from pgpu.cli.output import gpu_tables
 from pgpu.errors import NodeError
+from pgpu.kubernetes.api.api_connection import TRIES
 from pgpu.kubernetes.pod_shares import SeenShare, shares_at
 from pgpu.units import GIB
 
@@ -76,7 +78,9 @@ def test_slices_of_pods_outlive_the_driver_and_bind_as_the_ledger_says(machine: 
     until(lambda: not machine.kubelet.healthy)
     with pytest.raises(UnexpectedAdmissionError):
         machine.kubelet.start_container(first, "c")
+    machine.node.api.faults.append(Fault(503, times=TRIES, plural="nodes"))
     machine.start()
+    assert "cannot answer now" in machine.node.log()
     assert machine.kubelet.start_container(first, "c") == answer
     until(lambda: {each.share.job_id for each in machine.told()} == jobs, machine.node.log)
     machine.kubelet.remove(second)

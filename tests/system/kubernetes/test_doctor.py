@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.api_objects import KINDS
-from tests.fakes.api_server import NODES, SLICES, ApiServer, User, running
+from tests.fakes.api_server import NODES, PODS, SLICES, ApiServer, User, running
 from tests.forked_commands import PGPU
 from tests.manifests import KUSTOMIZE, written
 from tests.unit.test_cli import validate
@@ -18,7 +18,6 @@ from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
 from pgpu.model.finding import Finding, Result
 
-PODS = next(kind for kind in KINDS if kind.plural == "pods")
 TEMPLATES = next(kind for kind in KINDS if kind.plural == "resourceclaimtemplates")
 BINDINGS = next(kind for kind in KINDS if kind.plural == "validatingadmissionpolicybindings")
 ACCOUNT = "system:serviceaccount:pgpu-system:pgpu-driver"

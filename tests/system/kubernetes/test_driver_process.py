@@ -5,7 +5,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.fakes.api_server import Fault
+from tests.fakes.api_server import CLAIMS, Fault
+from tests.slice_holder import holder_in
 from tests.system.kubernetes.driver_process import Node, node
 from tests.system.kubernetes.driver_world import allocated, result
 from tests.waiting import until
@@ -70,6 +71,37 @@ def test_a_runtime_without_cdi_is_refused_aloud(runtime: str) -> None:
         assert machine.launch().wait() != 0
         assert "does not read CDI files: pods would start without their slice" in machine.log()
         assert not machine.kubelet.sockets()
+
+
+def test_a_driver_that_starts_while_the_api_server_is_away_mends_files_and_unprepares(machine: Node) -> None:
+    machine.start()
+    first, second, third = (claim_of(machine, name, "10Gi") for name in ("first", "second", "third"))
+    machine.kubelet.prepare(first, second)
+    machine.end()
+    machine.cdi_file(first).unlink()
+    machine.api.faults.append(Fault(503, times=1_000_000))
+    machine.start()
+    assert machine.cdi_file(first).exists()
+    assert not machine.kubelet.unprepare(second)[second.uid].error
+    assert "cannot answer now" in machine.kubelet.prepare(third)[third.uid].error
+    machine.api.faults.clear()
+    until(lambda: not machine.kubelet.prepare(third)[third.uid].error)
+    until(lambda: "container runtime: in order" in machine.log(), machine.log)
+
+
+def test_the_memory_of_a_pod_that_was_removed_by_force_is_handed_over_once_its_process_has_ended(machine: Node) -> None:
+    machine.start()
+    old, new = (claim_of(machine, name, "60Gi") for name in ("old", "new"))
+    machine.kubelet.prepare(old)
+    with holder_in(machine.delivery(old)) as process:
+        until(lambda: machine.holders(old))
+        machine.api.objects.delete(CLAIMS, "default", "old")
+        call = machine.kubelet.begin_prepare(new)
+        until(lambda: machine.api.verbs("resourceclaims").count("get") >= 3)
+        assert machine.cdi_file(old).exists()
+        process.kill()
+        assert not call.result().claims[new.uid].error
+    assert not machine.cdi_file(old).exists()
 
 
 def test_a_cluster_that_does_not_answer_is_said(machine: Node) -> None:

@@ -8,6 +8,7 @@ from tests import waiting
 from tests.fakes.api_rules import CONSUMABLE_CAPACITY, DEVICE_TAINTS, GATES, PARTITIONABLE_DEVICES
 from tests.fakes.api_server import NODES, SLICES, ApiServer, Fault, User, running
 from tests.fakes.claims import gpu
+from tests.system.kubernetes.driver_process import node_info
 from tests.system.kubernetes.publisher_world import NODE, SHARED, World, wipe
 
 from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
@@ -41,6 +42,15 @@ def test_the_gpus_of_a_node_are_published(world: World) -> None:
     assert {found["metadata"]["ownerReferences"][0]["uid"] for found in world.server.slices()} == {
         node["metadata"]["uid"]
     }
+
+
+def test_nothing_is_published_of_a_node_whose_container_runtime_ignores_cdi(world: World) -> None:
+    (node,) = world.server.objects.all(NODES)
+    info = node_info() | {"containerRuntimeVersion": "containerd://1.6.33"}
+    world.server.objects.update(NODES, "", node | {"status": {"nodeInfo": info}})
+    with pytest.raises(NodeError, match="does not read CDI files"):
+        world.publisher.publish()
+    assert not world.server.slices()
 
 
 def test_looking_again_writes_nothing(world: World) -> None:

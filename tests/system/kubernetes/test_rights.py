@@ -1,17 +1,17 @@
 """The driver has every right that it needs and none more: for each verb of its ClusterRole there is one thing that fails without it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.fakes.api_objects import Object
 from tests.fakes.api_rules import CONSUMABLE_CAPACITY, Rules
-from tests.fakes.api_server import CLAIMS, EVENTS, ApiServer, User, running
+from tests.fakes.api_server import CLAIMS, EVENTS, PODS, ApiServer, User, running
 from tests.fakes.claims import FakeClaims, gpu
 from tests.manifests import KUSTOMIZE, charted, written
 
-from pgpu.errors import ClusterAccessError
+from pgpu.errors import CapacityError, ClusterAccessError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient, ObjectName, connect
 from pgpu.kubernetes.cdi_files import CdiFiles
@@ -49,6 +49,17 @@ class World:
         events = EventRecorder(self.cluster, NODE)
         return Publisher(self.cluster, NODE, looking, events=events, readiness=DriverReadiness())
 
+    def preparer(self) -> ClaimPreparer:
+        return ClaimPreparer(
+            self.claims,
+            self.cluster,
+            CdiFiles(self.directory / "cdi", self.directory / "seals"),
+            node=NODE,
+            events=ClaimEvents(lambda *_: None),
+            gpu_edits=lambda _: None,
+            check_node=lambda: None,
+        )
+
     def change(self) -> None:
         """Let somebody take memory whom the scheduler does not know of."""
         self.claims.outsiders_bytes[gpu().uuid] = 20 * GIB
@@ -85,13 +96,22 @@ def hears_of_changes_by_others(world: World) -> None:
 
 
 def prepares_a_claim(world: World) -> None:
-    files = CdiFiles(world.directory / "cdi", world.directory / "seals")
-    preparer = ClaimPreparer(
-        world.claims, world.cluster, files, node=NODE, events=ClaimEvents(lambda *_: None), gpu_edits=lambda _: None
-    )
     uid = world.server.objects.create(CLAIMS, "team", allocated())["metadata"]["uid"]
-    (device,) = preparer.prepare(ClaimName("team", "mine", uid))
+    (device,) = world.preparer().prepare(ClaimName("team", "mine", uid), lambda: True)
     assert device.cdi_ids == (f"pgpu.io/gpu={uid}",)
+
+
+def takes_over_from_a_pod_that_ended(world: World) -> None:
+    pod = {"metadata": {"name": "old"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Succeeded"}}
+    user = {"resource": "pods", "name": "old", "uid": world.server.objects.create(PODS, "team", pod)["metadata"]["uid"]}
+    old = world.server.objects.create(CLAIMS, "team", allocated("old", "60Gi", [user]))["metadata"]["uid"]
+    new = world.server.objects.create(CLAIMS, "team", allocated("new", "60Gi"))["metadata"]["uid"]
+    preparer = world.preparer()
+    preparer.prepare(ClaimName("team", "old", old), lambda: True)
+    try:
+        preparer.prepare(ClaimName("team", "new", new), lambda: False)
+    except CapacityError as exc:
+        raise AssertionError("the pod that ended was not found") from exc
 
 
 def tells_of_what_happens(world: World) -> None:
@@ -110,19 +130,20 @@ DEEDS: dict[Right, Callable[[World], None]] = {
     ("resource.k8s.io", "resourceslices", "delete"): takes_back_what_cannot_be_shared_any_more,
     ("resource.k8s.io", "resourceslices", "watch"): hears_of_changes_by_others,
     ("resource.k8s.io", "resourceclaims", "get"): prepares_a_claim,
+    ("", "pods", "get"): takes_over_from_a_pod_that_ended,
     ("events.k8s.io", "events", "create"): tells_of_what_happens,
 }
 
 
-def allocated() -> Object:
+def allocated(name: str = "mine", memory: str = "4Gi", users: Sequence[Object] = ()) -> Object:
     result = {"request": "gpu", "driver": names.DRIVER, "pool": NODE, "device": names.shared_device(gpu().uuid)}
     result |= {"shareID": "1"}
-    taken: Object = {**result, "consumedCapacity": {"memory": "4Gi"}}
+    taken: Object = {**result, "consumedCapacity": {"memory": memory}}
     exactly = {"deviceClassName": names.SHARED_CLASS}
     return {
-        "metadata": {"name": "mine"},
+        "metadata": {"name": name},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-        "status": {"allocation": {"devices": {"results": [taken]}}},
+        "status": {"allocation": {"devices": {"results": [taken]}}, "reservedFor": list(users)},
     }
 
 

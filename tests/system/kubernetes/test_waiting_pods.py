@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.api_server import CLAIMS, NODES, SLICES, ApiServer
+from tests.fakes.api_server import CLAIMS, NODES, PODS, SLICES, ApiServer
 from tests.system.kubernetes.test_doctor import (
-    PODS,
     claim,
     explained,
     labelled,

@@ -9,6 +9,7 @@ from pgpu.kubernetes.api.resources import (
     Configuration,
     Node,
     ObjectName,
+    PodLifecycle,
     ResourceClaim,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "ObjectList",
     "ObjectName",
     "ObjectWatch",
+    "PodLifecycle",
     "ResourceClaim",
     "SliceList",
     "WatchEvent",

@@ -19,6 +19,7 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessR
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SubjectAccessReview
 from lightkube.resources.core_v1 import Node as NodeObject
+from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.events_v1 import Event
 from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
 from lightkube.resources.resource_v1 import ResourceSlice
@@ -32,7 +33,7 @@ from pgpu.kubernetes.api.api_connection import (
     request_once,
     request_with_retries,
 )
-from pgpu.kubernetes.api.resources import Node, ResourceClaim, claim_of, node_of
+from pgpu.kubernetes.api.resources import Node, PodLifecycle, ResourceClaim, claim_of, node_of, pod_of
 from pgpu.structs import Struct
 
 _Resource = TypeVar("_Resource", bound=Resource)
@@ -119,6 +120,10 @@ class ClusterClient:
     def node(self, name: str) -> Node:
         """Read one Node."""
         return node_of(self._request("get", NodeObject, name=name))
+
+    def pod(self, namespace: str, name: str) -> PodLifecycle:
+        """Read one Pod."""
+        return pod_of(self._request("get", PodObject, name=name, namespace=namespace))
 
     def slices(self, driver: str, node_name: str | None = None) -> SliceList:
         """List a driver's slices: of one node, or of all."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightkube.models.resource_v1 import DeviceAllocationConfiguration, DeviceRequestAllocationResult
 from lightkube.resources.core_v1 import Node as NodeObject
+from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
 from lightkube.utils.quantity import parse_quantity
 
@@ -15,6 +16,7 @@ from pgpu.units import GIB, MIB, quoted
 
 _UNITS = ((GIB, "Gi"), (MIB, "Mi"))
 _FROM_CLASS = "FromClass"
+_ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class ObjectName(Struct, frozen=True):
@@ -91,6 +93,14 @@ class ClaimUser(Struct, frozen=True):
     uid: str
 
 
+class PodLifecycle(Struct, frozen=True):
+    """The part of a pod that decides how long it needs its claims."""
+
+    uid: str
+    is_leaving: bool
+    """Whether it is being deleted, or has ended. A container that crashes and restarts changes neither."""
+
+
 class ResourceClaim(Struct, frozen=True):
     """A claim on devices, with its allocation."""
 
@@ -117,6 +127,13 @@ def node_of(found: NodeObject) -> Node:
     info = None if found.status is None else found.status.nodeInfo
     runtime, kubelet = ("", "") if info is None else (info.containerRuntimeVersion, info.kubeletVersion)
     return Node("", "") if metadata is None else Node(metadata.name or "", metadata.uid or "", runtime, kubelet)
+
+
+def pod_of(found: PodObject) -> PodLifecycle:
+    """Convert a Pod."""
+    metadata, phase = found.metadata, None if found.status is None else found.status.phase
+    is_deleted = metadata is not None and metadata.deletionTimestamp is not None
+    return PodLifecycle((metadata and metadata.uid) or "", is_deleted or phase in _ENDED_PHASES)
 
 
 def claim_of(found: ClaimObject) -> ResourceClaim:

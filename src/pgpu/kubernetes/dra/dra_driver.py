@@ -1,6 +1,7 @@
 """The life of a DRA driver: slices and CDI files are restored first, then the cluster is informed, then the kubelet's sockets open.
 
-When the driver ends, all slices stay as they are, and the next driver takes them over.
+Only Prepare needs the API server: while it is away, CDI files are restored and claims unprepared. When the driver ends, all slices
+stay as they are, and the next driver takes them over.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pgpu.errors import ClusterUnavailableError, PgpuError
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
 from pgpu.kubernetes.node_health import DriverReadiness
@@ -17,7 +19,8 @@ REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
 FILES = "CDI files"
 SLICES = "slices of held claims"
-SUBJECTS = (REGISTERED, SOCKETS, FILES, SLICES)
+RUNTIME = "container runtime"
+SUBJECTS = (REGISTERED, SOCKETS, FILES, SLICES, RUNTIME)
 """Subjects of the driver's `DriverReadiness`."""
 
 POLL_SECONDS = 1.0
@@ -28,6 +31,9 @@ RESTORE_SECONDS = 30.0
 
 PATIENCE_SECONDS = 10.0
 """The sockets wait so long for the first restoration."""
+
+CHECK_SECONDS = 1.0
+"""Between two attempts to read the node from an API server that is away; each consists of several requests."""
 
 
 class Companion(Protocol):
@@ -59,6 +65,9 @@ class Driver:
     """Given the callback for the kubelet's decision."""
 
     readiness: DriverReadiness
+    check_node: Callable[[], None]
+    """Refuses a container runtime that would start pods without their slice. Raises PgpuError."""
+
     companions: Sequence[Companion] = ()
     chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """By subject, called at each poll; must not wait."""
@@ -70,6 +79,8 @@ class Driver:
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run`."""
 
+    _refusal: PgpuError | None = field(default=None, init=False, repr=False)
+
     # Set after the first attempt to restore slices.
     _was_tried: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
@@ -80,8 +91,9 @@ class Driver:
         """Serve until `stop` is set.
 
         Raises:
-            PgpuError: It cannot start.
+            PgpuError: It cannot start, or the node is refused.
         """
+        threading.Thread(target=self._check_node, name="node check", daemon=True).start()
         with contextlib.ExitStack() as stack:
             threading.Thread(target=self._run_slow_chores, name="slow work", daemon=True).start()
             # One slice that cannot be made does not keep the sockets closed: the kubelet must be able to unprepare others.
@@ -101,6 +113,24 @@ class Driver:
                 for subject, chore in self.chores.items():
                     attempt(subject, chore)
                 self.stop.wait(self.poll_seconds)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _check_node(self) -> None:
+        while True:
+            try:
+                self.check_node()
+            except ClusterUnavailableError as exc:
+                self.readiness.set_problem(RUNTIME, str(exc))
+            except PgpuError as exc:
+                self._refusal = exc
+                self.stop.set()
+                return
+            else:
+                self.readiness.set_working(RUNTIME)
+                return
+            if self.stop.wait(CHECK_SECONDS):
+                return
 
     def _run_slow_chores(self) -> None:
         while True:

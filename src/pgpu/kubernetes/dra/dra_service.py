@@ -5,6 +5,7 @@ messages of v1 serves both under their own service names.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -40,6 +41,12 @@ DRA_VERSIONS = (
 )
 HEALTH_VERSION = "v1alpha1.DRAResourceHealth"
 
+WAIT_SECONDS = 30.0
+"""A Prepare waits so long for room that leaving pods still have."""
+
+ANSWER_SECONDS = 15.0
+"""And it is answered so long before the kubelet's own timeout (45 s in all versions): slices must still be made then."""
+
 REPEAT_SECONDS = 10.0
 """The kubelet sets a device's health to unknown after 30 s without a message."""
 
@@ -55,7 +62,7 @@ _HEALTH_STATES = {
 class ClaimHandler(Protocol):
     """Prepares claims and takes them back; see `ClaimPreparer`."""
 
-    def prepare(self, name: ClaimName) -> Sequence[PreparedDevice]:
+    def prepare(self, name: ClaimName, must_answer: Callable[[], bool]) -> Sequence[PreparedDevice]:
         """Raises PgpuError."""
         ...
 
@@ -70,10 +77,11 @@ class ClaimService:
     A gRPC error for one claim would make the kubelet discard the answers for all others of the call.
     """
 
-    def __init__(self, handler: ClaimHandler, events: ClaimEvents) -> None:
-        """Serve with a handler, and report what it refuses."""
+    def __init__(self, handler: ClaimHandler, events: ClaimEvents, stop: threading.Event) -> None:
+        """Serve with a handler, and report what it refuses; `stop` ends waits for room."""
         self._handler = handler
         self._events = events
+        self._stop = stop
 
     def add_to(self, server: grpc.Server) -> None:
         """Register both versions."""
@@ -82,11 +90,18 @@ class ClaimService:
         for version in DRA_VERSIONS:
             add_service(server, service, _VersionedService(self, version), version.service)
 
-    def prepare(self, name: ClaimName) -> tuple[Sequence[PreparedDevice], str]:
+    def prepare(self, name: ClaimName, must_answer: Callable[[], bool]) -> tuple[Sequence[PreparedDevice], str]:
         """Return a claim's devices and an empty error, or none and the error."""
         devices: list[PreparedDevice] = []
-        error = self._attempt("prepare", name, lambda: devices.extend(self._handler.prepare(name)))
+        error = self._attempt("prepare", name, lambda: devices.extend(self._handler.prepare(name, must_answer)))
         return devices, error
+
+    def limit_wait(self, context: grpc.ServicerContext) -> Callable[[], bool]:
+        """Return whether a call of a kubelet cannot wait any longer: its time is up, it was cancelled, or the driver stops."""
+        left_seconds = context.time_remaining()
+        wait_seconds = WAIT_SECONDS if left_seconds is None else min(WAIT_SECONDS, left_seconds - ANSWER_SECONDS)
+        deadline = time.monotonic() + wait_seconds
+        return lambda: self._stop.is_set() or not context.is_active() or time.monotonic() >= deadline
 
     def unprepare(self, name: ClaimName) -> str:
         """Return why something of a claim is left; empty if nothing is."""
@@ -114,11 +129,12 @@ class _VersionedService:
     def NodePrepareResources(  # noqa: N802 - the wire's
         self,
         request: wire.NodePrepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - likewise
+        context: grpc.ServicerContext,
     ) -> wire.NodePrepareResourcesResponse:
         answer = wire.NodePrepareResourcesResponse()
+        must_answer = self._claims.limit_wait(context)  # all claims of a call wait together
         for name in _distinct_claims(request.claims):
-            devices, error = self._claims.prepare(name)
+            devices, error = self._claims.prepare(name, must_answer)
             answer.claims[name.uid].error = error
             answer.claims[name.uid].devices.extend(
                 wire.Device(

@@ -12,7 +12,7 @@ from typing import Protocol
 from pgpu.enforcement import SliceUse
 from pgpu.errors import ObjectNotFoundError, PgpuError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.dra.claim_preparation import ClaimReader
+from pgpu.kubernetes.dra.hand_over import ClaimReader
 from pgpu.model import Claim
 
 _log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import ClusterClient, Node, ObjectWatch
 from pgpu.kubernetes.cluster_events import EventRecorder
 from pgpu.kubernetes.node_health import DriverReadiness
+from pgpu.kubernetes.node_requirements import check_runtime
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features, features_kept, features_of
 from pgpu.kubernetes.resource_slices.pool_plan import CALM_SECONDS, PoolPlanner
 from pgpu.kubernetes.resource_slices.resource_pool import Content, content, name_of, with_old_times
@@ -246,7 +247,7 @@ class Publisher:
         """Compare once, and write what differs; None: the API server cannot store shares.
 
         Raises:
-            PgpuError: The GPUs cannot be read, or the API server does not answer or refuses.
+            PgpuError: The GPUs cannot be read, the API server does not answer or refuses, or pods would start without their slice.
         """
         for _ in range(_MOST_CONFLICTS):
             try:
@@ -258,6 +259,7 @@ class Publisher:
     def _publish(self) -> WriteResult | None:
         # Cached, since it rarely changes; forgotten after any failure or foreign change.
         node = self._node = self._node or self._cluster.node(self._node_name)
+        check_runtime(node.runtime)
         features = self._features = self._features or features_of(self._cluster, self._node_name)
         if not features.has_shares:
             self._refuse(node, features)
