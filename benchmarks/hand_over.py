@@ -14,13 +14,16 @@ import statistics
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.fakes.api_server import CLAIMS, PODS
+from tests.fakes.kubelet import Prepared
 from tests.slice_holder import holder_in
 from tests.system.kubernetes.driver_process import Node, node
 from tests.system.kubernetes.driver_world import allocated, result
@@ -53,8 +56,8 @@ class HandOvers:
 
     def run(self, rounds: int) -> Mapping[str, Any]:
         """Delete the pods so often, and return the figures."""
-        for number in range(rounds):
-            self._hand_over(number)
+        for _ in range(rounds):
+            self._hand_over()
         return {
             "first_prepares": len(self.seconds),
             "failed": len(self.failed),
@@ -62,34 +65,36 @@ class HandOvers:
             "longest_seconds": round(max(self.seconds), 3),
         }
 
-    def _hand_over(self, number: int) -> None:
+    def _hand_over(self) -> None:
         machine = self.machine
-        old = [self._claim(f"old-{number}-{pod}", has_pod=True) for pod in range(self.pods)]
-        new = [self._claim(f"new-{number}-{pod}") for pod in range(self.pods)]
-        assert not [each.error for each in machine.kubelet.prepare(*old).values() if each.error]
-        with contextlib.ExitStack() as stack:
+        old = [self._claim(has_pod=True) for _ in range(self.pods)]
+        new = [self._claim() for _ in range(self.pods)]
+        _raise_errors(machine.kubelet.prepare(*old))
+        with ThreadPoolExecutor(self.pods) as kubelet, contextlib.ExitStack() as stack:
             processes = [stack.enter_context(holder_in(machine.delivery(each))) for each in old]
             until(lambda: all(machine.holders(each) for each in old))
             for each in old:
                 machine.api.objects.delete(PODS, "default", each.name)
                 machine.api.objects.delete(CLAIMS, "default", each.name)
             began = time.monotonic()
-            calls = [machine.kubelet.begin_prepare(each) for each in new]
-            ends = [threading.Event() for _ in calls]
-            for call, end in zip(calls, ends, strict=True):
-                call.add_done_callback(lambda _, end=end: (self.seconds.append(time.monotonic() - began), end.set()))
+            calls = [kubelet.submit(self._prepare, each, began) for each in new]
             threading.Event().wait(self.grace_seconds)
             for process in processes:
                 process.kill()
-        threading.Event().wait(UNPREPARE_SECONDS)
-        machine.kubelet.unprepare(*old)
-        for call, claim, end in zip(calls, new, ends, strict=True):
-            end.wait()
-            if error := call.result().claims[claim.uid].error:
-                self.failed.append(error)
+            threading.Event().wait(UNPREPARE_SECONDS)
+            machine.kubelet.unprepare(*old)
+            for call in calls:
+                call.result()
         machine.kubelet.unprepare(*new)
 
-    def _claim(self, name: str, *, has_pod: bool = False) -> dra.Claim:
+    def _prepare(self, claim: dra.Claim, began_seconds: float) -> None:
+        error = self.machine.kubelet.prepare(claim)[claim.uid].error
+        self.seconds.append(time.monotonic() - began_seconds)
+        if error:
+            self.failed.append(error)
+
+    def _claim(self, *, has_pod: bool = False) -> dra.Claim:
+        name = uuid.uuid4().hex
         found = allocated(name, [result(self.memory, device=names.shared_device(self.gpu_uuid))])
         if has_pod:
             pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}}
@@ -101,15 +106,20 @@ class HandOvers:
 def prepare_at_once(machine: Node, gpu_uuid: str, count: int = 10) -> float:
     """Prepare claims that fit, each in a call of its own, and return how long all took together, in s."""
     device = names.shared_device(gpu_uuid)
-    claims = [machine.add(allocated(f"one-of-{count}-{number}", [result("4Gi", device=device)])) for number in range(count)]
+    claims = [machine.add(allocated(uuid.uuid4().hex, [result("4Gi", device=device)])) for _ in range(count)]
     began = time.monotonic()
     calls = [machine.kubelet.begin_prepare(each) for each in claims]
-    errors = [each.error for call in calls for each in call.result().claims.values() if each.error]
+    answers = [call.result().claims for call in calls]
     seconds = time.monotonic() - began
+    for each in answers:
+        _raise_errors(each)
     machine.kubelet.unprepare(*claims)
-    if errors:
-        raise RuntimeError(f"{len(errors)} of {count} claims were refused: {errors[0]}")
     return round(seconds, 3)
+
+
+def _raise_errors(answers: Prepared) -> None:
+    if errors := [each.error for each in answers.values() if each.error]:
+        raise RuntimeError(f"{len(errors)} of {len(answers)} claims were refused: {errors[0]}")
 
 
 @contextlib.contextmanager
@@ -141,7 +151,9 @@ def main() -> int:
             "twelve pods, grace 1 s": HandOvers(machine, gpu_uuid, 12, "6Gi", 1.0).run(2),
         }
         with loaded(LOAD):
-            found |= {f"twelve pods, grace 1 s, {LOAD} busy processes": HandOvers(machine, gpu_uuid, 12, "6Gi", 1.0).run(2)}
+            found |= {
+                f"twelve pods, grace 1 s, {LOAD} busy processes": HandOvers(machine, gpu_uuid, 12, "6Gi", 1.0).run(2)
+            }
     report = {
         **circumstances(),
         "driver": "simulated H100",

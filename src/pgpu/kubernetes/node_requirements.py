@@ -77,7 +77,7 @@ DRIVER_RIGHTS = (
     ),
     Right("resource.k8s.io", "resourceclaims", ("get",), "no claim can be prepared"),
     Right("", "nodes", ("get",), "slices outlive their node"),
-    Right("", "pods", ("get",), "a new pod waits for the kubelet's back-off where it could take over from one that leaves"),
+    Right("", "pods", ("get",), "a pod takes over from one that leaves only after the kubelet's back-off"),
     Right("events.k8s.io", "events", ("create",), "users see no reason why a claim is refused"),
 )
 """Rights of the driver's service account: deploy/ grants exactly these, and the doctor checks them."""

@@ -207,7 +207,7 @@ def test_each_verb_that_the_driver_lacks_is_named(server: ApiServer, tmp_path: P
     server.accounts[ACCOUNT] = [
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch", "update"]},
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get"]},
         {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
     ]
     found = complaints(looked_at(server, tmp_path))
