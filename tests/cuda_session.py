@@ -14,7 +14,11 @@ NOT_INITIALIZED = 3
 INVALID_VALUE = 1
 NOT_PERMITTED = 800
 PINNED = 1
+MANAGED = 2
+NOWHERE = 0
 ON_DEVICE = 1
+ON_HOST = 2
+ON_HOST_NUMA = 3
 PER_THREAD_DEFAULT_STREAM = 2
 CUDA_13 = 13000
 
@@ -155,8 +159,8 @@ class Session:
     def release(self, handle: int) -> None:
         self.call("cuMemRelease", c_uint64(handle))
 
-    def pool(self, ordinal: int = 0) -> int:
-        props = PoolProps(type=PINNED, location=Location(ON_DEVICE, ordinal))
+    def pool(self, ordinal: int = 0, kind: int = PINNED, place: int = ON_DEVICE) -> int:
+        props = PoolProps(type=kind, location=Location(place, ordinal))
         return self.number("cuMemPoolCreate", byref(props))
 
     def alloc_from(self, pool: int, size_bytes: int, stream: int = 0) -> int:

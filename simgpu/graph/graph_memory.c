@@ -9,7 +9,9 @@
 static CUmemoryPool graph_pools[SIM_MAX_GPUS];
 
 static CUmemoryPool pool_of(CUdevice device) {
-    if (graph_pools[device] == NULL) graph_pools[device] = sim_pool_new(device);
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    if (graph_pools[device] == NULL)
+        graph_pools[device] = sim_pool_new(device, CU_MEM_ALLOCATION_TYPE_PINNED, &location);
     /* Graph memory stays reserved until it is trimmed. */
     if (graph_pools[device] != NULL) graph_pools[device]->release_threshold_bytes = UINT64_MAX;
     return graph_pools[device];

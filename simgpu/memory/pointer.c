@@ -5,7 +5,8 @@
 #include "memory/range.h"
 
 static bool is_host(const struct sim_range *range) {
-    return range->kind == SIM_PINNED || range->kind == SIM_REGISTERED;
+    bool is_pooled = range->kind == SIM_POOLED && sim_pool_is_on_host(range->pool);
+    return range->kind == SIM_PINNED || range->kind == SIM_REGISTERED || is_pooled;
 }
 
 /* Write the low `bytes` of a value. */

@@ -39,7 +39,7 @@ struct sim_range {
     size_t offset;      /* into that handle */
     bool is_accessible; /* VMM: cuMemSetAccess was called */
     bool syncs_copies;
-    bool is_managed;          /* of a module's variable */
+    bool is_managed;          /* of a module's variable, or out of a managed pool */
     void *source;             /* what an imported range was opened from */
     struct sim_advice *hints; /* advice about managed memory; NULL: none */
 };

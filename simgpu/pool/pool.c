@@ -1,6 +1,7 @@
 /* Pools' memory, and the calls that allocate and free in stream order. */
 #include "pool/pool.h"
 
+#include "managed/residency.h"
 #include "stream/capture.h"
 #include "stream/stream.h"
 #include "stream/work.h"
@@ -11,40 +12,37 @@
 
 struct sim_slab sim_pools = SIM_SLAB(struct CUmemPoolHandle_st, 256, 1u << 14);
 
-static CUmemoryPool default_pools[SIM_MAX_GPUS], current_pools[SIM_MAX_GPUS];
-
-CUmemoryPool sim_pool_new(CUdevice device) {
+CUmemoryPool sim_pool_new(CUdevice device, CUmemAllocationType type, const CUmemLocation *location) {
     CUmemoryPool pool = sim_new(&sim_pools);
     if (pool == NULL) return NULL;
     pool->device = device;
     pool->gpu = sim_driver.gpu_of_device[device];
     pool->is_default = true;
-    pool->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    pool->properties.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    pool->properties.allocType = type;
+    pool->properties.location = *location;
     pool->reuse_follow_events = pool->reuse_opportunistic = pool->reuse_internal = 1;
     return pool;
 }
 
-static CUmemoryPool default_of(CUdevice device) {
-    if (default_pools[device] == NULL) default_pools[device] = sim_pool_new(device);
-    return default_pools[device];
+static CUresult reserve(const struct CUmemPoolHandle_st *pool, uint64_t bytes) {
+    if (sim_pool_is_managed(pool)) return sim_residency_add(pool->gpu, bytes);
+    return sim_pool_is_on_host(pool) ? CUDA_SUCCESS : sim_device_reserve(pool->gpu, bytes);
 }
 
-CUmemoryPool sim_pool_of_device(CUdevice device) {
-    return current_pools[device] != NULL ? current_pools[device] : default_of(device);
-}
-
-static bool is_pool(CUmemoryPool pool) {
-    return pool != NULL && sim_is_live(&sim_pools, pool) && !pool->is_destroyed;
+static void refund(const struct CUmemPoolHandle_st *pool, uint64_t bytes) {
+    if (sim_pool_is_managed(pool))
+        sim_residency_remove(pool->gpu, bytes);
+    else if (!sim_pool_is_on_host(pool))
+        sim_device_refund(pool->gpu, bytes);
 }
 
 /* Whole steps while the device has them, else just what is missing. */
 static CUresult grow(CUmemoryPool pool, uint64_t missing_bytes) {
     uint64_t step_bytes = sim_round_up(missing_bytes, STEP_BYTES);
     if (pool->is_imported) return CUDA_SUCCESS;
-    if (sim_device_reserve(pool->gpu, step_bytes) != CUDA_SUCCESS) {
+    if (reserve(pool, step_bytes) != CUDA_SUCCESS) {
         step_bytes = missing_bytes;
-        SIM_TRY(sim_device_reserve(pool->gpu, step_bytes));
+        SIM_TRY(reserve(pool, step_bytes));
     }
     pool->reserved_bytes += step_bytes;
     if (pool->reserved_bytes > pool->reserved_high_bytes) pool->reserved_high_bytes = pool->reserved_bytes;
@@ -77,6 +75,7 @@ CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, C
     range->device = pool->device;
     range->context = context;
     range->pool = pool;
+    range->is_managed = sim_pool_is_managed(pool);
     *address = start;
     return CUDA_SUCCESS;
 }
@@ -84,7 +83,7 @@ CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, C
 void sim_pool_trim_to(CUmemoryPool pool, uint64_t keep_bytes) {
     if (keep_bytes < pool->used_bytes) keep_bytes = pool->used_bytes;
     if (pool->reserved_bytes <= keep_bytes) return;
-    sim_device_refund(pool->gpu, pool->reserved_bytes - keep_bytes);
+    refund(pool, pool->reserved_bytes - keep_bytes);
     pool->reserved_bytes = keep_bytes;
 }
 
@@ -132,7 +131,7 @@ SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, 
     if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_stream_of(named, &stream));
     SIM_LOCKED();
-    if (!is_pool(pool)) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool)) return CUDA_ERROR_INVALID_VALUE;
     return allocate(pool, stream, bytes, address);
 }
 
@@ -163,41 +162,25 @@ SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream named) {
     return is_in_pool ? sim_submit(stream, &work) : free_ordinary(stream, address);
 }
 
-SIM_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
-    SIM_ENTER();
-    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    SIM_LOCKED();
-    *pool = default_of(device);
-    return *pool == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    SIM_ENTER();
-    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    SIM_LOCKED();
-    *pool = sim_pool_of_device(device);
-    return *pool == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-    SIM_ENTER();
-    if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    SIM_LOCKED();
-    if (!is_pool(pool) || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
-    current_pools[device] = pool;
-    return CUDA_SUCCESS;
+/* A managed pool has no size of its own and cannot be shared; every device must page. */
+static CUresult check_properties(const CUmemPoolProps *properties) {
+    if (properties == NULL) return CUDA_ERROR_INVALID_VALUE;
+    SIM_TRY(sim_pool_check_place(&properties->location, properties->allocType));
+    bool is_managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    bool is_local = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if ((is_managed || !is_local) && properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return is_managed && properties->maxSize + properties->usage != 0 ? CUDA_ERROR_INVALID_VALUE
+                                                                      : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     SIM_ENTER();
-    if (pool == NULL || properties == NULL || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!sim_is_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+    SIM_TRY(check_properties(properties));
     SIM_LOCKED();
-    *pool = sim_pool_new(properties->location.id);
+    *pool = sim_pool_new(sim_pool_device_of(&properties->location), properties->allocType,
+                         &properties->location);
     if (*pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->is_default = false;
     (*pool)->properties = *properties;
@@ -207,8 +190,8 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (!is_pool(pool) || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
-    if (current_pools[pool->device] == pool) current_pools[pool->device] = NULL;
+    if (!sim_pool_is(pool) || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+    sim_pool_leave_place(pool);
     pool->is_destroyed = true;
     sim_pool_trim_to(pool, 0);
     if (pool->used_bytes == 0) sim_delete(&sim_pools, pool);

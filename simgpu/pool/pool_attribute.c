@@ -1,11 +1,7 @@
-/* Attributes of pools, and pools shared with other processes. */
+/* Attributes of pools, and which devices have access to them. */
 #include <string.h>
 
 #include "pool/pool.h"
-
-static CUmemoryPool checked(CUmemoryPool pool) {
-    return pool != NULL && sim_is_live(&sim_pools, pool) && !pool->is_destroyed ? pool : NULL;
-}
 
 static CUresult put_word(void *to, uint64_t value) {
     memcpy(to, &value, sizeof(value));
@@ -35,6 +31,16 @@ static CUresult get(CUmemoryPool pool, CUmemPool_attribute name, void *to) {
         return put_word(to, pool->used_bytes);
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         return put_word(to, pool->used_high_bytes);
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
+        return put_flag(to, (int)pool->properties.allocType);
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE:
+        return put_flag(to, (int)pool->properties.location.type);
+    case CU_MEMPOOL_ATTR_LOCATION_ID:
+        return put_flag(to, pool->properties.location.id);
+    case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
+        return put_flag(to, pool->is_imported ? CU_MEM_HANDLE_TYPE_NONE : (int)pool->properties.handleTypes);
+    case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
+        return put_word(to, pool->properties.maxSize);
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -43,7 +49,7 @@ static CUresult get(CUmemoryPool pool, CUmemPool_attribute name, void *to) {
 SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute name, void *to) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (checked(pool) == NULL || to == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool) || to == NULL) return CUDA_ERROR_INVALID_VALUE;
     return get(pool, name, to);
 }
 
@@ -92,14 +98,14 @@ static CUresult set(CUmemoryPool pool, CUmemPool_attribute name, const void *fro
 SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute name, void *from) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (checked(pool) == NULL || from == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool) || from == NULL) return CUDA_ERROR_INVALID_VALUE;
     return set(pool, name, from);
 }
 
 SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (checked(pool) == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool)) return CUDA_ERROR_INVALID_VALUE;
     sim_pool_trim_to(pool, keep_bytes);
     return CUDA_SUCCESS;
 }
@@ -120,7 +126,7 @@ static CUresult set_access(CUmemoryPool pool, const CUmemAccessDesc *wanted) {
 SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *wanted, size_t count) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (checked(pool) == NULL || wanted == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool) || wanted == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
         SIM_TRY(set_access(pool, &wanted[i]));
     return CUDA_SUCCESS;
@@ -129,35 +135,10 @@ SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc 
 SIM_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location) {
     SIM_ENTER();
     SIM_LOCKED();
-    if (flags == NULL || checked(pool) == NULL || location == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == NULL || !sim_pool_is(pool) || location == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !sim_is_device(location->id))
         return CUDA_ERROR_INVALID_VALUE;
     bool has_access = location->id == pool->device || (pool->writers & (1u << location->id)) != 0;
     *flags = has_access ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
-}
-
-static CUresult check_location(const CUmemLocation *location, CUmemAllocationType type) {
-    if (location == NULL || type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    return sim_is_device(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-SIM_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                                           CUmemAllocationType type) {
-    SIM_ENTER();
-    SIM_TRY(check_location(location, type));
-    return cuDeviceGetDefaultMemPool(pool, location->id);
-}
-
-SIM_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    SIM_ENTER();
-    SIM_TRY(check_location(location, type));
-    return cuDeviceGetMemPool(pool, location->id);
-}
-
-SIM_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-    SIM_ENTER();
-    SIM_TRY(check_location(location, type));
-    return cuDeviceSetMemPool(location->id, pool);
 }

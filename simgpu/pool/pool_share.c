@@ -10,10 +10,6 @@
 #include "pool/pool.h"
 #include "memory/shared_allocation.h"
 
-static bool is_pool(CUmemoryPool pool) {
-    return pool != NULL && sim_is_live(&sim_pools, pool) && !pool->is_destroyed;
-}
-
 /* An empty memory file with the pool's GPU in its name. */
 static int make_descriptor(unsigned gpu) {
     char name[32];
@@ -37,7 +33,7 @@ SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPo
     if (shareable == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     SIM_LOCKED();
-    if (!is_pool(pool) || pool->is_imported || pool->properties.handleTypes != type)
+    if (!sim_pool_is(pool) || pool->is_imported || pool->properties.handleTypes != type)
         return CUDA_ERROR_INVALID_VALUE;
     int fd = make_descriptor(pool->gpu);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -59,7 +55,8 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void 
         device++;
     if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     SIM_LOCKED();
-    *pool = sim_pool_new(device);
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    *pool = sim_pool_new(device, CU_MEM_ALLOCATION_TYPE_PINNED, &location);
     if (*pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->is_default = false;
     (*pool)->is_imported = true;
@@ -88,7 +85,7 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool po
     struct sim_range *range;
     if (address == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_LOCKED();
-    if (!is_pool(pool) || !pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_pool_is(pool) || !pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
     memcpy(&ticket, data, sizeof(ticket));
     SIM_TRY(sim_share_open(&ticket, &range));
     range->pool = pool;

@@ -119,6 +119,59 @@ static void a_managed_variable_is_managed_memory(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
 }
 
+static CUmemoryPool pool_at(CUmemLocationType type) {
+    CUmemoryPool pool = NULL;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {.type = type}};
+    OK(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+static void a_managed_pool_hands_out_managed_memory(void) {
+    test_begin();
+    size_t before_bytes = test_used_bytes();
+    CUmemoryPool pool = pool_at(CU_MEM_LOCATION_TYPE_HOST);
+    CUdeviceptr address;
+    int is_managed = 0;
+    OK(cuMemAllocFromPoolAsync(&address, 64 * PAGE, pool, NULL));
+    OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+    CHECK(is_managed == 1 && test_used_bytes() == before_bytes);
+    *(int *)address = 7;
+    OK(cuMemPrefetchAsync(address, 64 * PAGE, 0, NULL));
+    OK(cuMemFreeAsync(address, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemPoolDestroy(pool));
+    CHECK(test_used_bytes() == before_bytes);
+}
+
+static void a_managed_pool_has_no_size_and_cannot_be_shared(void) {
+    test_begin();
+    CUmemoryPool pool;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED};
+    properties.maxSize = PAGE;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &properties));
+    properties.maxSize = 0;
+    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &properties));
+    properties = (CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &properties));
+}
+
+static void each_place_has_a_pool_for_each_kind_of_memory(void) {
+    test_begin();
+    CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
+    CUmemoryPool pinned, managed_one, now, own = pool_at(CU_MEM_LOCATION_TYPE_HOST);
+    OK(cuMemGetDefaultMemPool(&pinned, &host, CU_MEM_ALLOCATION_TYPE_PINNED));
+    OK(cuMemGetDefaultMemPool(&managed_one, &host, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    CHECK(pinned != managed_one);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemSetMemPool(&host, CU_MEM_ALLOCATION_TYPE_PINNED, own));
+    OK(cuMemSetMemPool(&host, CU_MEM_ALLOCATION_TYPE_MANAGED, own));
+    OK(cuMemGetMemPool(&now, &host, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    CHECK(now == own);
+    OK(cuMemPoolDestroy(own));
+    OK(cuMemGetMemPool(&now, &host, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    CHECK(now == managed_one);
+}
+
 /* Their pace is one, or less by what is rounded: what is left of the last nanosecond must end, too. */
 static void kernels_end_whatever_of_their_memory_is_rounded(void) {
     test_begin();
@@ -132,6 +185,9 @@ static void kernels_end_whatever_of_their_memory_is_rounded(void) {
 }
 
 CASES({"a_managed_variable_is_managed_memory", a_managed_variable_is_managed_memory},
+      {"a_managed_pool_hands_out_managed_memory", a_managed_pool_hands_out_managed_memory},
+      {"a_managed_pool_has_no_size_and_cannot_be_shared", a_managed_pool_has_no_size_and_cannot_be_shared},
+      {"each_place_has_a_pool_for_each_kind_of_memory", each_place_has_a_pool_for_each_kind_of_memory},
       {"advice_holds_for_the_pages_it_was_given_for", advice_holds_for_the_pages_it_was_given_for},
       {"those_who_use_memory_are_listed", those_who_use_memory_are_listed},
       {"prefetching_is_remembered_one_by_one_and_in_batches",

@@ -10,6 +10,14 @@ _RTX_3090_CONTEXT_BYTES = 254 * MIB
 
 _KINDS = {
     "an explicit pool": "pool = cu.pool()\nmake = lambda: cu.alloc_from(pool, 100 * MIB)",
+    **{
+        f"a managed pool that prefers {place}": f"pool = cu.pool(kind=MANAGED, place={place})\n"
+        "make = lambda: cu.alloc_from(pool, 100 * MIB)"
+        for place in ("NOWHERE", "ON_DEVICE", "ON_HOST", "ON_HOST_NUMA")
+    },
+    "the host's default managed pool": """
+pool = cu.number("cuMemGetDefaultMemPool", byref(Location(ON_HOST, 0)), MANAGED)
+make = lambda: cu.alloc_from(pool, 100 * MIB)""",
     "the default pool": "make = lambda: cu.alloc_async(100 * MIB)",
     "an array": """
 wanted = Array(width=5 * MIB // 1024, height=5 * 1024, format=0x20, channels=1)
@@ -82,9 +90,41 @@ print(json.dumps([*done, held, cu.held()]))
         with one_gib.running(snippet):
             device_bytes = one_gib.device_bytes()
             # The device counts managed memory where it lies, the slice all of it.
-            elsewhere_bytes = 200 * MIB if kind == "managed memory" else 0
+            elsewhere_bytes = 200 * MIB if "managed" in kind else 0
             assert device_bytes + elsewhere_bytes <= one_gib.use().used_bytes
             assert one_gib.use().used_bytes <= device_bytes + elsewhere_bytes + 4 * MIB
+
+    @pytest.mark.parametrize(
+        "pool",
+        [
+            "cu.pool(place=ON_HOST)",
+            "cu.pool(place=ON_HOST_NUMA)",
+            'cu.number("cuMemGetDefaultMemPool", byref(Location(ON_HOST, 0)), PINNED)',
+        ],
+    )
+    def test_pinned_memory_of_the_host_is_not_device_memory(self, one_gib: SliceWorld, pool: str) -> None:
+        held = one_gib.answer(f"""
+cu.begin()
+pool = {pool}
+pointers = [cu.alloc_from(pool, 512 * MIB) for _ in range(4)]
+during = cu.held()
+for pointer in pointers:
+    cu.free_async(pointer)
+cu.synchronise()
+print(json.dumps([during, cu.held()]))
+""")
+        assert held == [CONTEXT_BYTES, CONTEXT_BYTES]
+
+    def test_a_managed_pool_gives_back_at_a_synchronisation(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer("""
+cu.begin()
+pool = cu.pool(kind=MANAGED, place=ON_HOST)
+cu.free_async(cu.alloc_from(pool, 200 * MIB))
+before = cu.held()
+cu.synchronise()
+print(json.dumps([before, cu.held()]))
+""")
+        assert held == [CONTEXT_BYTES + 200 * MIB, CONTEXT_BYTES]
 
     @pytest.mark.parametrize(
         "make",

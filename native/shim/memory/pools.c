@@ -3,6 +3,8 @@
 #include "brief_wait.h"
 #include "cancellation.h"
 #include "functions.h"
+#include "memory/paging.h"
+#include "memory/vmm.h"
 #include "slice/slice.h"
 
 #define BLOCK_BYTES (2ull * 1024 * 1024)
@@ -11,6 +13,23 @@
 
 /* Whether some pool may hold less than is charged for it; most processes never set it. */
 static bool has_slack;
+
+/* Memory that prefers no device is charged to that of the current context, or to the first of the lease. */
+static int gpu_of_managed(const CUmemLocation *location) {
+    struct pgpu_place place;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return pgpu_slice_gpu_of(location->id);
+    return pgpu_slice_current(&place) == CUDA_SUCCESS ? place.gpu : 0;
+}
+
+int pgpu_pools_gpu_of(CUmemAllocationType type, const CUmemLocation *location, bool *is_charged) {
+    bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    *is_charged = is_managed || pgpu_vmm_is_charged(location);
+    if (!*is_charged) return PGPU_NO_GPU;
+    if (!is_managed) return pgpu_slice_gpu_of(pgpu_vmm_ordinal_of(location));
+    pgpu_slice_forbid_checkpoint();
+    int gpu = gpu_of_managed(location);
+    return gpu != PGPU_NO_GPU && pgpu_paging_is_on() ? PGPU_AS_PAGEABLE(gpu) : gpu;
+}
 
 static bool is_graph_pool(uint64_t pool) {
     return pool <= (uint64_t)pgpu_slice_device_count();
@@ -211,9 +230,14 @@ struct trim {
     bool has_refunded;
 };
 
+/* Managed memory of a job that oversubscribes is pageable. */
+static bool is_on(const struct pgpu_holding *pool, int gpu) {
+    return pool->gpu == gpu || (pgpu_paging_is_on() && pool->gpu == PGPU_AS_PAGEABLE(gpu));
+}
+
 static bool trim_row(const struct pgpu_holding *row, void *context) {
     struct trim *trim = context;
-    if (row->gpu != trim->gpu || !try_begin_query(row->key)) return false;
+    if (!is_on(row, trim->gpu) || !try_begin_query(row->key)) return false;
     if (is_graph_pool(row->key))
         PGPU_REAL(cuDeviceGraphMemTrim)((CUdevice)(row->key - 1));
     else

@@ -1,4 +1,5 @@
-/* Memory pools: the charge is what a pool has reserved on the device, not what was allocated from it.
+/* Memory pools: the charge is what a pool has reserved on the device, not what was allocated from it. Managed
+ * memory is charged wherever its pool prefers it, since its pages go where they are touched.
  *
  * A pool's row has the allocated bytes in `detail` and the charge in `bytes`: never less than `detail`, and
  * the reserved size as soon as the driver was queried. The graph memory of a device is such a pool too; its
@@ -15,6 +16,10 @@
 static inline uint64_t pgpu_pools_graph_key(CUdevice ordinal) {
     return (uint64_t)ordinal + 1;
 }
+
+/* What pooled memory of a kind is charged to: a GPU's index in charges, or PGPU_NO_GPU, which for a charged kind
+ * means a GPU outside the lease. Only pinned memory of the host is never charged. */
+int pgpu_pools_gpu_of(CUmemAllocationType type, const CUmemLocation *location, bool *is_charged);
 
 /* Count `bytes` as allocated from a pool, and charge what its reservation has no room for. The row is made if
  * there is none. */

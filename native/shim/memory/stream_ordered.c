@@ -8,20 +8,23 @@
 #include "slice/slice.h"
 #include "memory/vmm.h"
 
+static void note_pool(CUmemoryPool pool, int gpu) {
+    struct pgpu_holding row = {.key = (uint64_t)pool, .count = 1, .kind = PGPU_KIND_POOL, .gpu = (int8_t)gpu};
+    pgpu_holdings_put(&row);
+}
+
 PGPU_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    bool is_charged;
     CUresult result = PGPU_REAL(cuMemPoolCreate)(pool, properties);
     if (result != CUDA_SUCCESS) return result;
-    /* A pool of host memory has a row too, one that is never charged. */
-    bool is_charged = pgpu_vmm_is_charged(&properties->location);
-    int gpu = is_charged ? pgpu_slice_gpu_of(pgpu_vmm_ordinal_of(&properties->location)) : PGPU_NO_GPU;
-    struct pgpu_holding row = {
-        .key = (uint64_t)*pool, .count = 1, .kind = PGPU_KIND_POOL, .gpu = (int8_t)gpu};
+    int gpu = pgpu_pools_gpu_of(properties->allocType, &properties->location, &is_charged);
     /* A GPU outside the lease has no room for pools. */
     if (is_charged && gpu == PGPU_NO_GPU) {
         PGPU_REAL(cuMemPoolDestroy)(*pool);
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    pgpu_holdings_put(&row);
+    /* A pool that is never charged has a row, too. */
+    note_pool(*pool, gpu);
     return result;
 }
 
@@ -40,11 +43,35 @@ static bool is_pool_of(CUdevice ordinal, CUmemoryPool pool) {
     return PGPU_REAL(cuDeviceGetMemPool)(&own, ordinal) == CUDA_SUCCESS && own == pool;
 }
 
-/* A pool that was not made through cuMemPoolCreate is some device's default pool, or belongs to the current
- * device. */
+static bool query(CUmemoryPool pool, CUmemPool_attribute name, uint32_t *value) {
+    uint64_t answer = 0; /* room for a driver that writes more than an int */
+    CUresult result = PGPU_REAL(cuMemPoolGetAttribute)(pool, name, &answer);
+    *value = (uint32_t)answer;
+    return result == CUDA_SUCCESS;
+}
+
+/* The default pools of a device's managed memory and of the host's memory came with CUDA 13, and so did these
+ * attributes. */
+static bool is_other_default(CUmemoryPool pool, int *gpu) {
+    uint32_t type, place, id;
+    bool is_charged;
+    if (!query(pool, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) ||
+        !query(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &place) || !query(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &id))
+        return false;
+    CUmemLocation location = {.type = (CUmemLocationType)place, .id = (int)id};
+    bool is_pinned_on_host = type == CU_MEM_ALLOCATION_TYPE_PINNED && pgpu_vmm_is_on_host(&location);
+    if (type != CU_MEM_ALLOCATION_TYPE_MANAGED && !is_pinned_on_host) return false;
+    *gpu = pgpu_pools_gpu_of((CUmemAllocationType)type, &location, &is_charged);
+    if (!is_charged || *gpu != PGPU_NO_GPU) note_pool(pool, *gpu);
+    return true;
+}
+
+/* A pool that was not made through cuMemPoolCreate is a default pool, or belongs to the current device. */
 static int gpu_of_pool(CUmemoryPool pool, const struct pgpu_place *place) {
     struct pgpu_holding row;
+    int gpu;
     if (pgpu_holdings_find(PGPU_KIND_POOL, (uint64_t)pool, &row)) return row.gpu;
+    if (is_other_default(pool, &gpu)) return gpu;
     for (CUdevice ordinal = 0; ordinal < pgpu_slice_device_count(); ordinal++)
         if (is_pool_of(ordinal, pool)) return pgpu_slice_gpu_of(ordinal);
     return place->gpu;

@@ -9,7 +9,7 @@
 #include "slice/slice.h"
 #include "memory/vmm.h"
 
-static bool is_on_host(const CUmemLocation *location) {
+bool pgpu_vmm_is_on_host(const CUmemLocation *location) {
     return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
            location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
@@ -22,7 +22,7 @@ CUdevice pgpu_vmm_ordinal_of(const CUmemLocation *location) {
 bool pgpu_vmm_is_charged(const CUmemLocation *location) {
     CUdevice ordinal = pgpu_vmm_ordinal_of(location);
     /* What does not exist is the driver's to refuse. */
-    return !is_on_host(location) && ordinal >= 0 && ordinal < pgpu_slice_device_count();
+    return !pgpu_vmm_is_on_host(location) && ordinal >= 0 && ordinal < pgpu_slice_device_count();
 }
 
 uint64_t pgpu_vmm_next_number(void) {

@@ -12,6 +12,8 @@
 /* No memory, but what is bound to it stays alive with it. */
 #define PGPU_VMM_IS_MULTICAST 2u
 
+bool pgpu_vmm_is_on_host(const CUmemLocation *location);
+
 /* Whether memory at this location is a GPU's, and of a device that exists. */
 bool pgpu_vmm_is_charged(const CUmemLocation *location);
 
