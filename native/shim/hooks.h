@@ -100,6 +100,8 @@
 #define PGPU_HOOKED_cuGraphInstantiateWithFlags       PGPU_YES
 #define PGPU_HOOKED_cuGraphInstantiateWithParams      PGPU_YES
 #define PGPU_HOOKED_cuGraphInstantiateWithParams_ptsz PGPU_YES
+#define PGPU_HOOKED_cuGraphUpload                     PGPU_YES
+#define PGPU_HOOKED_cuGraphUpload_ptsz                PGPU_YES
 /* memory/imported_memory.c */
 #define PGPU_HOOKED_cuDestroyExternalMemory          PGPU_YES
 #define PGPU_HOOKED_cuImportExternalMemory           PGPU_YES

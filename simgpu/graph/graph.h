@@ -113,6 +113,8 @@ void sim_graph_memory_drop(struct sim_graph_memory *memory);
 CUresult sim_graph_memory_allocate(struct sim_graph_memory *memory, CUcontext context);
 bool sim_graph_memory_is_live(const struct sim_graph_memory *memory);
 void sim_graph_memory_free(struct sim_graph_memory *memory);
+/* Reserve memory of a device for graphs, before they run. */
+CUresult sim_graph_memory_prepare(CUdevice device, uint64_t bytes);
 
 /* User objects that graphs keep. */
 bool sim_user_objects_copy(struct sim_user_objects *to, const struct sim_user_objects *from);

@@ -75,6 +75,20 @@ static void end(CUgraphExec exec) {
     sim_delete(&sim_graph_execs, exec);
 }
 
+/* Reserve the memory that its nodes will take and do not have. */
+static CUresult prepare(CUgraphExec exec) {
+    uint64_t bytes[SIM_MAX_GPUS] = {0};
+    for (unsigned i = 0; i < exec->entry_count; i++) {
+        const struct sim_entry *entry = &exec->entries[i];
+        if (entry->memory != NULL && entry->work.kind == SIM_WORK_ALLOC &&
+            !sim_graph_memory_is_live(entry->memory))
+            bytes[entry->memory->device] += entry->memory->bytes;
+    }
+    for (CUdevice device = 0; device < sim_driver.device_count; device++)
+        SIM_TRY(sim_graph_memory_prepare(device, bytes[device]));
+    return CUDA_SUCCESS;
+}
+
 static CUresult instantiate(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
     SIM_ENTER_CONTEXT(context);
     static unsigned last_id;
@@ -91,7 +105,10 @@ static CUresult instantiate(CUgraphExec *made, CUgraph graph, unsigned long long
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *made = exec;
-    return CUDA_SUCCESS;
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) == 0) return CUDA_SUCCESS;
+    CUresult result = prepare(exec);
+    if (result != CUDA_SUCCESS) end(exec);
+    return result;
 }
 
 SIM_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
@@ -149,7 +166,7 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream named) {
     CUstream stream;
     SIM_TRY(sim_stream_of(named, &stream));
     SIM_LOCKED();
-    return is_exec(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_exec(exec) ? prepare(exec) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* An allocation of a former launch that was not freed: an error, or freed now if the client requested that.
@@ -180,15 +197,30 @@ static struct sim_entry *copy_entries(CUgraphExec exec, unsigned *count) {
     return copy;
 }
 
+static CUresult run_or_wait(const struct sim_entry *entry, CUstream stream) {
+    CUresult result = run(entry, stream);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || entry->work.kind != SIM_WORK_ALLOC) return result;
+    sim_stream_wait(stream); /* for what the stream frees before */
+    return run(entry, stream);
+}
+
+/* A launch that fails leaves no allocation of its own. */
+static void undo(const struct sim_entry *entries, unsigned count) {
+    SIM_LOCKED();
+    for (unsigned i = 0; i < count; i++)
+        if (entries[i].work.kind == SIM_WORK_ALLOC) sim_graph_memory_free(entries[i].memory);
+}
+
 static CUresult run_all(CUgraphExec exec, CUstream stream) {
-    unsigned count;
+    unsigned count, done = 0;
     CUresult result = CUDA_SUCCESS;
     sim_lock();
     struct sim_entry *entries = copy_entries(exec, &count);
     sim_unlock();
     if (entries == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = run(&entries[i], stream);
+    for (; done < count && result == CUDA_SUCCESS; done++)
+        result = run_or_wait(&entries[done], stream);
+    if (result != CUDA_SUCCESS) undo(entries, done - 1);
     free(entries);
     return result;
 }

@@ -63,6 +63,11 @@ CUresult sim_graph_memory_allocate(struct sim_graph_memory *memory, CUcontext co
     return CUDA_SUCCESS;
 }
 
+CUresult sim_graph_memory_prepare(CUdevice device, uint64_t bytes) {
+    CUmemoryPool pool = bytes == 0 ? NULL : pool_of(device);
+    return pool == NULL ? CUDA_SUCCESS : sim_pool_prepare(pool, bytes);
+}
+
 void sim_graph_memory_free(struct sim_graph_memory *memory) {
     struct sim_range *range = live_range(memory);
     if (range != NULL) sim_pool_free(range);

@@ -49,11 +49,15 @@ static CUresult grow(CUmemoryPool pool, uint64_t missing_bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes) {
+CUresult sim_pool_prepare(CUmemoryPool pool, uint64_t bytes) {
     uint64_t spare_bytes = pool->reserved_bytes - pool->used_bytes;
+    return bytes > spare_bytes ? grow(pool, bytes - spare_bytes) : CUDA_SUCCESS;
+}
+
+CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes) {
     uint64_t most_bytes = pool->properties.maxSize;
     if (most_bytes != 0 && pool->used_bytes + bytes > most_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes > spare_bytes) SIM_TRY(grow(pool, bytes - spare_bytes));
+    SIM_TRY(sim_pool_prepare(pool, bytes));
     pool->used_bytes += bytes;
     if (pool->used_bytes > pool->used_high_bytes) pool->used_high_bytes = pool->used_bytes;
     return CUDA_SUCCESS;

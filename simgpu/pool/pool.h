@@ -30,6 +30,8 @@ CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, C
  * sim_lock. */
 CUmemoryPool sim_pool_new(CUdevice device, CUmemAllocationType type, const CUmemLocation *location);
 CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes);
+/* Reserve what the next `bytes` taken from a pool lack. Under sim_lock. */
+CUresult sim_pool_prepare(CUmemoryPool pool, uint64_t bytes);
 /* At a synchronisation: release what the pools of a GPU hold beyond their thresholds. Not under sim_lock. */
 void sim_pools_trim(unsigned gpu);
 /* Keep at most this much. Under sim_lock. */

@@ -51,6 +51,76 @@ def make():
 }
 
 
+_GRAPHS = """
+cu.begin()
+def graph_of(size_bytes, frees=True):
+    graph = cu.number("cuGraphCreate", 0)
+    wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=size_bytes)
+    node = cu.number("cuGraphAddMemAllocNode", c_uint64(graph), None, c_size_t(0), byref(wanted))
+    if frees:
+        needs = c_uint64(node)
+        cu.number("cuGraphAddMemFreeNode", c_uint64(graph), byref(needs), c_size_t(1), c_uint64(wanted.pointer))
+    return graph
+def instantiate(graph):
+    return cu.number("cuGraphInstantiateWithFlags", c_uint64(graph), c_uint64(0))
+def launch(executable, stream=0):
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(stream))
+"""
+
+
+class TestGraphsShareWhatTheDriverShares:
+    def test_instances_of_one_graph_take_its_memory_once(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer(f"""{_GRAPHS}
+graph = graph_of(32 * MIB)
+instances = [instantiate(graph) for _ in range(24)]
+held = [cu.held()]
+for instance in instances:
+    launch(instance)
+held.append(cu.held())
+cu.synchronise()
+print(json.dumps(held + [cu.held(), outcome(lambda: cu.alloc(600 * MIB))]))
+""")
+        assert held == [CONTEXT_BYTES, CONTEXT_BYTES + 32 * MIB, CONTEXT_BYTES + 32 * MIB, 0]
+
+    def test_in_different_streams_they_are_counted_apart_until_the_driver_is_asked(self, one_gib: SliceWorld) -> None:
+        codes = one_gib.answer(f"""{_GRAPHS}
+graphs = [instantiate(graph_of(200 * MIB)) for _ in range(6)]
+print(json.dumps([outcome(lambda: launch(graph, cu.stream())) for graph in graphs]))
+""")
+        assert codes == [0] * 6
+
+    def test_a_graph_larger_than_the_rest_of_the_slice_is_refused_at_its_launch_and_leaves_nothing(
+        self, one_gib: SliceWorld
+    ) -> None:
+        codes, held = one_gib.answer(f"""{_GRAPHS}
+large = instantiate(graph_of(800 * MIB))
+codes = [outcome(lambda: launch(large)), outcome(lambda: cu.call("cuGraphUpload", c_uint64(large), c_uint64(0)))]
+print(json.dumps([codes, cu.held()]))
+""")
+        assert (codes, held) == ([2, 2], CONTEXT_BYTES)
+
+    def test_an_upload_takes_the_memory_of_the_launch(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer(f"""{_GRAPHS}
+graph = instantiate(graph_of(200 * MIB))
+cu.call("cuGraphUpload", c_uint64(graph), c_uint64(0))
+held = [cu.held()]
+launch(graph)
+print(json.dumps(held + [cu.held()]))
+""")
+        assert held == [CONTEXT_BYTES + 200 * MIB] * 2
+
+    def test_idle_memory_of_graphs_makes_room_for_other_memory(self, one_gib: SliceWorld) -> None:
+        codes = one_gib.answer(f"""{_GRAPHS}
+graph = instantiate(graph_of(600 * MIB))
+launch(graph)
+pointer = cu.alloc(600 * MIB)
+codes = [outcome(lambda: launch(graph))]
+cu.free(pointer)
+print(json.dumps(codes + [outcome(lambda: launch(graph))]))
+""")
+        assert codes == [2, 0]
+
+
 class TestEveryKindOfMemoryIsCounted:
     def test_what_a_graph_allocated_and_did_not_free_stays_counted_when_the_graph_is_gone(
         self, one_gib: SliceWorld

@@ -72,21 +72,23 @@ static bool query_reserved(uint64_t pool, uint64_t *reserved_bytes) {
                (CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS;
 }
 
-/* Memory that graphs use, destroyed graphs included. */
-static bool query_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
-    return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
-                                                   used_bytes) == CUDA_SUCCESS;
-}
-
 struct change {
     uint64_t bytes; /* requested, or reported by the driver */
-    uint64_t most_orphaned_bytes;
     uint64_t difference; /* to reserve or refund */
+    uint64_t round;
     int gpu;
+    bool is_graph;
     bool is_over;
 };
 
-/* Allocated from it, or left by a destroyed graph. */
+/* Changes under the table's mutex alone. */
+static uint64_t graph_round = 1;
+
+uint64_t pgpu_pools_graph_round(void) {
+    return __atomic_load_n(&graph_round, __ATOMIC_ACQUIRE);
+}
+
+/* Allocated from it, or used by graphs. */
 static uint64_t live_bytes(const struct pgpu_holding *pool) {
     return pool->detail + (pool->owner == DESTROYED ? 0 : pool->owner);
 }
@@ -138,6 +140,7 @@ CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
     struct pgpu_charge charge = {.gpu = gpu};
     struct change change = {0};
     if (!query_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
+    ensure_row(pool, gpu);
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
     if (change.difference == 0) return CUDA_SUCCESS;
     CUresult result = pgpu_charge_more(&charge, change.difference);
@@ -160,25 +163,56 @@ void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
         __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
 }
 
-static void orphan(struct pgpu_holding *pool, void *context) {
-    hand_back(pool, context);
-    pool->owner += ((struct change *)context)->bytes;
+static void begin_graph(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    change->is_over = change->round != graph_round;
+    if (change->is_over) return;
+    pool->detail += change->bytes;
+    pool->bytes += change->difference;
+    pool->count++;
 }
 
-void pgpu_pools_orphan(uint64_t pool, uint64_t bytes) {
-    struct change change = {.bytes = bytes};
-    pgpu_holdings_edit(PGPU_KIND_POOL, pool, orphan, &change);
+bool pgpu_pools_begin_graph(uint64_t pool, int gpu, uint64_t round, uint64_t bytes, uint64_t charged_bytes) {
+    struct change change = {.bytes = bytes, .difference = charged_bytes, .round = round, .is_over = true};
+    ensure_row(pool, gpu);
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_graph, &change);
     __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+    return !change.is_over;
+}
+
+static void end_graph(struct pgpu_holding *pool, void *context) {
+    pool->detail -= ((struct change *)context)->bytes;
+    pool->count--;
+}
+
+/* Memory that the driver took beyond what graphs were known to need is counted even past the slice. */
+void pgpu_pools_end_graph(uint64_t pool, int gpu, uint64_t bytes) {
+    struct change change = {.bytes = bytes};
+    if (pgpu_pools_confirm(pool, gpu) != CUDA_SUCCESS && query_reserved(pool, &change.bytes)) {
+        pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
+        pgpu_charge_regardless(gpu, change.difference);
+    }
+    change.bytes = bytes;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, end_graph, &change);
+    if (bytes != 0) pgpu_pools_settle_one(pool);
 }
 
 void pgpu_pools_freed(const struct pgpu_holding *row) {
     pgpu_pools_give(row->detail, row->bytes);
 }
 
+/* The driver holds less than the graphs launched so far might need: what it holds is in use, or idle until a later
+ * launch uses it. */
+static void begin_round(struct pgpu_holding *pool, uint64_t reserved_bytes) {
+    if (pool->count > 1 || reserved_bytes >= live_bytes(pool)) return;
+    pool->detail = 0;
+    pool->owner = reserved_bytes;
+    __atomic_store_n(&graph_round, graph_round + 1, __ATOMIC_RELEASE);
+}
+
 static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    if (pool->owner != DESTROYED && pool->owner > change->most_orphaned_bytes)
-        pool->owner = change->most_orphaned_bytes;
+    if (change->is_graph) begin_round(pool, change->bytes);
     uint64_t kept_bytes = blocks(live_bytes(pool));
     if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
     change->gpu = pool->gpu;
@@ -191,11 +225,10 @@ static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
 /* Returns the bytes refunded. A destroyed pool cannot be queried; its charge becomes what is in use. A pool
  * without a row may have been destroyed and settled by another thread. */
 static uint64_t settle(uint64_t pool) {
-    struct change change = {0};
+    struct change change = {.is_graph = is_graph_pool(pool)};
     struct pgpu_holding found;
     if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
     if (found.owner != DESTROYED && !query_reserved(pool, &change.bytes)) return 0;
-    if (is_graph_pool(pool) && !query_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
     if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);
@@ -208,10 +241,11 @@ void pgpu_pools_settle_one(uint64_t pool) {
 }
 
 /* Whether a pool is still charged more than is allocated from it, so that a later synchronisation may refund
- * it. */
+ * it; how much graphs use of theirs is not known. */
 static bool settle_row(const struct pgpu_holding *row, void *context) {
     uint64_t refunded_bytes = settle(row->key);
-    if (row->bytes - refunded_bytes > blocks(row->detail)) *(bool *)context = true;
+    uint64_t used_bytes = is_graph_pool(row->key) ? 0 : blocks(row->detail);
+    if (row->bytes - refunded_bytes > used_bytes) *(bool *)context = true;
     return false;
 }
 

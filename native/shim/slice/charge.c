@@ -127,6 +127,13 @@ CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
     return result;
 }
 
+void pgpu_charge_regardless(int gpu, uint64_t bytes) {
+    if (gpu == PGPU_NO_GPU || bytes == 0) return;
+    pgpu_meter_try_reserve(&pgpu_slice_meter, gpu_of(gpu), bytes, UINT64_MAX, NULL);
+    if (is_resident(gpu))
+        pgpu_meter_try_reserve(&pgpu_slice_meter, PGPU_RESIDENT_ENTRY(gpu_of(gpu)), bytes, UINT64_MAX, NULL);
+}
+
 void pgpu_charge_refund(int gpu, uint64_t bytes) {
     if (gpu == PGPU_NO_GPU || bytes == 0) return;
     pgpu_meter_refund(&pgpu_slice_meter, gpu_of(gpu), bytes);

@@ -36,6 +36,9 @@ bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result);
 /* Count `bytes` more after the fact, where the driver took more than was foreseen; never waits for room. */
 CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes);
 
+/* Count `bytes` that the driver has taken already, past the slice if need be: later charges are refused. */
+void pgpu_charge_regardless(int gpu, uint64_t bytes);
+
 void pgpu_charge_refund(int gpu, uint64_t bytes);
 
 #endif

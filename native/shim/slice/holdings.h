@@ -17,7 +17,8 @@ enum pgpu_kind {
     PGPU_KIND_HANDLE,        /* a handle of such memory */
     PGPU_KIND_MAPPING,       /* an address range over such memory */
     PGPU_KIND_POOL,          /* a memory pool, or the memory of a device's graphs */
-    PGPU_KIND_GRAPH,         /* an executable graph that allocates */
+    PGPU_KIND_GRAPH,         /* an executable graph that allocates: its bytes, for which nothing is charged */
+    PGPU_KIND_GRAPH_USE,     /* what launches of one graph, or into one stream, may use: bytes in `detail` */
     PGPU_KIND_LIMIT,         /* what a context takes beyond its own bytes for a limit that was raised */
     PGPU_KIND_BINDING,       /* physical memory bound to a multicast object, by a number of our own */
     PGPU_KIND_EXPORT,        /* physical memory that a descriptor keeps, by the byte that is locked in it */
@@ -32,7 +33,7 @@ struct pgpu_holding {
         uint64_t bound; /* of a binding, for which nothing is charged: the allocation */
     };
     uint64_t owner;  /* context or pool that takes the row with it; allocation of a handle, mapping or export;
-                      * multicast object of a binding */
+                      * multicast object of a binding; round of a graph's use */
     uint64_t detail; /* the kind's own number */
     uint32_t count;  /* references */
     uint8_t kind;

@@ -1,5 +1,6 @@
 /* Kernels and graphs on their way to the driver. */
 #include "functions.h"
+#include "memory/graph_memory.h"
 #include "time/gate.h"
 
 #define LAUNCH(function, ...)                                                                                \
@@ -118,17 +119,25 @@ PGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int heigh
     LAUNCH(cuLaunchGridAsync, function, width, height, stream);
 }
 
-PGPU_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+static CUresult launch_graph(CUgraphExec graph, CUstream stream) {
     if (pgpu_gate_is_open()) return PGPU_REAL(cuGraphLaunch)(graph, stream);
     struct pgpu_work work = {.command = {.kind = PGPU_TRACE_GRAPH, .stream = stream}, .graph = graph};
     LAUNCH(cuGraphLaunch, graph, stream);
 }
 
-PGPU_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+PGPU_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+    PGPU_USE_GRAPH(graph, stream, false, launch_graph(graph, stream));
+}
+
+static CUresult launch_graph_ptsz(CUgraphExec graph, CUstream stream) {
     if (pgpu_gate_is_open()) return PGPU_REAL(cuGraphLaunch_ptsz)(graph, stream);
     struct pgpu_work work = {.command = {.kind = PGPU_TRACE_GRAPH, .stream = stream, .is_per_thread = true},
                              .graph = graph};
     LAUNCH(cuGraphLaunch_ptsz, graph, stream);
+}
+
+PGPU_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+    PGPU_USE_GRAPH(graph, stream, true, launch_graph_ptsz(graph, stream));
 }
 
 static struct pgpu_work of_team(const CUDA_LAUNCH_PARAMS *member) {
