@@ -76,6 +76,7 @@ static void refund_all_of(uint64_t context) {
     pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_DEFERRED_FREE, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_LIMIT, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_MODULE, context, bytes);
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
         pgpu_charge_refund(gpu, bytes[gpu]);
 }

@@ -1,52 +1,110 @@
-/* Modules and libraries. The host charges their code within about a second, in `overhead_bytes`. A module may
- * also define variables as large as a slice, and no format declares their size (a fat binary is compressed):
- * if loading it lowered the device's free memory by more than the slice has left, the module is unloaded and
- * the load is refused.
+/* Modules and libraries: their variables and code are charged when the driver takes the memory. No image declares
+ * how much that is (a fat binary is compressed), so it is measured: by how much the call lowered the device's free
+ * memory, less what other threads and processes of the job charged meanwhile. The host corrects the rest within
+ * about a second, in `overhead_bytes`.
  *
- * Neighbours lower free memory as well, but not repeatedly at the very time of this load. Where the job
- * oversubscribes, neighbours do, and loading evicts other memory: free memory proves nothing there. */
+ * A load that does not fit into the slice is undone. Memory that is loaded lazily comes with a later call; where that
+ * does not fit, it is counted past the slice and the call is refused, and a library is unloaded again if it has large
+ * variables.
+ *
+ * A neighbour's allocation at this very moment is charged as well, until the module is unloaded; a large difference is
+ * therefore measured twice. Where the job oversubscribes, loading evicts other memory, and nothing is measured. */
 #include <stdbool.h>
 
 #include "functions.h"
 #include "memory/paging.h"
+#include "slice/charge.h"
+#include "slice/holdings.h"
 #include "slice/slice.h"
 
-/* A smaller difference is code, or noise. */
+/* A smaller difference is code. */
 #define LARGE_BYTES (64ull * 1024 * 1024)
 #define TRIES       3
 
-/* 0 if it cannot be determined, as without a context. */
-static uint64_t free_bytes(void) {
+struct measurement {
+    struct pgpu_place place; /* without a GPU: nothing can be measured */
+    uint64_t free_bytes, slice_bytes;
+};
+
+static bool read_bytes(struct measurement *measurement) {
     size_t free = 0, total = 0;
-    return PGPU_REAL(cuMemGetInfo_v2)(&free, &total) == CUDA_SUCCESS ? free : 0;
+    if (PGPU_REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS) return false;
+    measurement->free_bytes = free;
+    measurement->slice_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)measurement->place.gpu);
+    return true;
 }
 
-static uint64_t room_bytes(int gpu) {
-    uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu);
-    uint64_t used_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)gpu);
-    return limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
+static struct measurement begin(void) {
+    struct measurement before = {.place = {.gpu = PGPU_NO_GPU}};
+    if (pgpu_paging_is_on() || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return before;
+    if (pgpu_slice_current(&before.place) != CUDA_SUCCESS) before.place.gpu = PGPU_NO_GPU;
+    if (before.place.gpu != PGPU_NO_GPU && !read_bytes(&before)) before.place.gpu = PGPU_NO_GPU;
+    return before;
 }
 
-static bool passes_slice(uint64_t free_before_bytes) {
-    if (pgpu_paging_is_on()) return false;
-    uint64_t free_now_bytes = free_bytes();
-    if (free_before_bytes < free_now_bytes + LARGE_BYTES) return false;
-    struct pgpu_place place;
-    if (pgpu_slice_current(&place) != CUDA_SUCCESS || place.gpu == PGPU_NO_GPU) return false;
-    return free_before_bytes - free_now_bytes > room_bytes(place.gpu);
+/* Bytes that the driver took and nobody in the job charged. */
+static uint64_t taken_bytes(const struct measurement *before) {
+    struct measurement now = {.place = before->place};
+    if (now.place.gpu == PGPU_NO_GPU || !read_bytes(&now)) return 0;
+    int64_t taken = (int64_t)(before->free_bytes - now.free_bytes);
+    taken -= (int64_t)(now.slice_bytes - before->slice_bytes);
+    return taken > 0 ? (uint64_t)taken : 0;
 }
 
-#define LOAD(call, unload)                                                                                   \
+static void add(struct pgpu_holding *row, void *bytes) {
+    row->bytes += *(uint64_t *)bytes;
+}
+
+/* One row for a module, or for a library in one context; it goes with either. */
+static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes) {
+    struct pgpu_holding row = {.key = handle ^ ((uint64_t)place->context << 20),
+                               .bytes = bytes,
+                               .owner = (uint64_t)place->context,
+                               .detail = handle,
+                               .count = 1,
+                               .kind = PGPU_KIND_MODULE,
+                               .gpu = (int8_t)place->gpu};
+    if (!pgpu_holdings_edit(PGPU_KIND_MODULE, row.key, add, &bytes)) pgpu_holdings_put(&row);
+}
+
+static bool refund_row(const struct pgpu_holding *row, void *handle) {
+    struct pgpu_holding taken;
+    if (row->detail == *(uint64_t *)handle && pgpu_holdings_take(PGPU_KIND_MODULE, row->key, &taken))
+        pgpu_charge_refund(taken.gpu, taken.bytes);
+    return false;
+}
+
+static CUresult finish_unload(uint64_t handle, CUresult result) {
+    if (result == CUDA_SUCCESS) pgpu_holdings_visit(PGPU_KIND_MODULE, refund_row, &handle);
+    return result;
+}
+
+/* Whether what a load took is charged; false: it is to be undone, and may be tried again. `least_bytes` is what the
+ * tries so far have taken at least. */
+static bool has_charged(const struct measurement *before, uint64_t handle, int attempt, uint64_t *least_bytes) {
+    struct pgpu_charge charge;
+    uint64_t bytes = taken_bytes(before);
+    if (bytes < *least_bytes) *least_bytes = bytes;
+    if (*least_bytes == 0) return true;
+    if (*least_bytes >= LARGE_BYTES && attempt == 0) return false;
+    if (pgpu_charge_begin(&charge, before->place.gpu, *least_bytes) != CUDA_SUCCESS) return false;
+    note(handle, &before->place, *least_bytes);
+    return true;
+}
+
+#define LOAD(handle, call, unload)                                                                           \
+    uint64_t least_bytes = UINT64_MAX;                                                                       \
     for (int attempt = 0; attempt < TRIES; attempt++) {                                                      \
-        uint64_t free_before_bytes = free_bytes();                                                           \
+        struct measurement before = begin();                                                                 \
         CUresult result = call;                                                                              \
-        if (result != CUDA_SUCCESS || !passes_slice(free_before_bytes)) return result;                       \
+        if (result != CUDA_SUCCESS || has_charged(&before, (uint64_t) * (handle), attempt, &least_bytes))    \
+            return result;                                                                                   \
         unload;                                                                                              \
     }                                                                                                        \
     return CUDA_ERROR_OUT_OF_MEMORY
 
-#define LOAD_MODULE(call)  LOAD(call, PGPU_REAL(cuModuleUnload)(*module))
-#define LOAD_LIBRARY(call) LOAD(call, PGPU_REAL(cuLibraryUnload)(*library))
+#define LOAD_MODULE(call)  LOAD(module, call, PGPU_REAL(cuModuleUnload)(*module))
+#define LOAD_LIBRARY(call) LOAD(library, call, PGPU_REAL(cuLibraryUnload)(*library))
 
 PGPU_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
     LOAD_MODULE(PGPU_REAL(cuModuleLoad)(module, path));
@@ -65,6 +123,10 @@ PGPU_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *binary)
     LOAD_MODULE(PGPU_REAL(cuModuleLoadFatBinary)(module, binary));
 }
 
+PGPU_EXPORT CUresult cuModuleUnload(CUmodule module) {
+    return finish_unload((uint64_t)module, PGPU_REAL(cuModuleUnload)(module));
+}
+
 PGPU_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options,
                                        void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                        void **values, unsigned int count) {
@@ -77,4 +139,89 @@ PGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path,
                                            CUlibraryOption *options, void **values, unsigned int count) {
     LOAD_LIBRARY(PGPU_REAL(cuLibraryLoadFromFile)(library, path, jit_options, jit_values, jit_count, options,
                                                   values, count));
+}
+
+/* A library that was unloaded here stays known until its program unloads it. */
+static void note_unloaded(CUlibrary library) {
+    struct pgpu_holding row = {
+        .key = (uint64_t)library, .count = 1, .kind = PGPU_KIND_UNLOADED, .gpu = PGPU_NO_GPU};
+    pgpu_holdings_put(&row);
+}
+
+PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
+    struct pgpu_holding row;
+    if (pgpu_holdings_take(PGPU_KIND_UNLOADED, (uint64_t)library, &row)) return CUDA_SUCCESS;
+    return finish_unload((uint64_t)library, PGPU_REAL(cuLibraryUnload)(library));
+}
+
+/* After a call that may have loaded something of `handle`: CUDA_ERROR_OUT_OF_MEMORY if that has no room. A repeated
+ * call finds it loaded. */
+static CUresult charge_loaded(const struct measurement *before, uint64_t handle, bool is_library) {
+    struct pgpu_charge charge;
+    uint64_t bytes = taken_bytes(before);
+    if (bytes == 0) return CUDA_SUCCESS;
+    CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
+    if (result != CUDA_SUCCESS && is_library && bytes >= LARGE_BYTES) {
+        finish_unload(handle, PGPU_REAL(cuLibraryUnload)((CUlibrary)handle));
+        note_unloaded((CUlibrary)handle);
+        return result;
+    }
+    if (result != CUDA_SUCCESS) pgpu_charge_regardless(before->place.gpu, bytes);
+    note(handle, &before->place, bytes);
+    return result;
+}
+
+#define LOADED_LAZILY(handle, is_library, call)                                                              \
+    struct measurement before = begin();                                                                     \
+    CUresult result = call;                                                                                  \
+    return result == CUDA_SUCCESS ? charge_loaded(&before, (uint64_t)(handle), is_library) : result
+
+PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetFunction)(function, module, name));
+}
+
+PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
+                                          const char *name) {
+    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetGlobal_v2)(address, bytes, module, name));
+}
+
+PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule module,
+                                       const char *name) {
+    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetGlobal)(address, bytes, module, name));
+}
+
+PGPU_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
+                                        const char *name) {
+    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetGlobal)(address, bytes, library, name));
+}
+
+PGPU_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
+                                         const char *name) {
+    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetManaged)(address, bytes, library, name));
+}
+
+PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetModule)(module, library));
+}
+
+/* The kernel is loaded here instead of at its first launch, which could not be undone. */
+static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    CUfunction function;
+    CUresult result = PGPU_REAL(cuLibraryGetKernel)(kernel, library, name);
+    if (result == CUDA_SUCCESS) PGPU_REAL(cuKernelGetFunction)(&function, *kernel);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    LOADED_LAZILY(library, true, get_kernel(kernel, library, name));
+}
+
+static CUlibrary library_of(CUkernel kernel) {
+    CUlibrary library = NULL;
+    PGPU_REAL(cuKernelGetLibrary)(&library, kernel);
+    return library;
+}
+
+PGPU_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    LOADED_LAZILY(library_of(kernel), false, PGPU_REAL(cuKernelGetFunction)(function, kernel));
 }
