@@ -13,6 +13,12 @@ static __attribute__((noinline)) CUresult queue(struct sim_kernel_launch kernel,
     return sim_submit(stream, &work);
 }
 
+/* A library's variables get their memory with the first launch in a context. */
+static __attribute__((noinline)) CUresult place_library(CUmodule module, CUcontext context) {
+    SIM_LOCKED();
+    return sim_module_place(module, context);
+}
+
 /* Inline in each of the launches below, so that the shape is checked where it arrives: in registers. */
 static inline __attribute__((always_inline)) CUresult launch(const struct sim_kernel_launch *kernel,
                                                              CUstream named, void **parameters,
@@ -24,6 +30,7 @@ static inline __attribute__((always_inline)) CUresult launch(const struct sim_ke
     SIM_TRY(sim_stream_of(named, &stream));
     CUcontext owner = function->module->context;
     if (owner != NULL && sim_root(owner) != sim_root(stream->context)) return CUDA_ERROR_INVALID_HANDLE;
+    if (function->module->placed_in == NULL) SIM_TRY(place_library(function->module, stream->context));
     if (parameters == NULL && extra == NULL && function->parameter_count > 0) return CUDA_ERROR_INVALID_VALUE;
     if (parameters != NULL && extra != NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], kernel));

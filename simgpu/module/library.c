@@ -12,6 +12,11 @@ static CUfunction function_of(CUkernel kernel) {
     return sim_is_function(function) ? function : NULL;
 }
 
+static void delete(CUlibrary library) {
+    sim_module_delete(library->module);
+    sim_delete(&sim_libraries, library);
+}
+
 static CUresult make(const void *image, CUlibrary *library) {
     SIM_LOCKED();
     CUlibrary made = sim_new(&sim_libraries);
@@ -23,7 +28,11 @@ static CUresult make(const void *image, CUlibrary *library) {
     }
     made->module->library = made;
     *library = made;
-    return CUDA_SUCCESS;
+    CUcontext context;
+    if (!sim_modules_are_eager() || sim_current_context(&context) != CUDA_SUCCESS) return CUDA_SUCCESS;
+    result = sim_module_place(made->module, context);
+    if (result != CUDA_SUCCESS) delete(made);
+    return result;
 }
 
 SIM_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *options,
@@ -56,8 +65,7 @@ SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     SIM_ENTER();
     SIM_TRY(check(library));
     SIM_LOCKED();
-    sim_module_delete(library->module);
-    sim_delete(&sim_libraries, library);
+    delete(library);
     return CUDA_SUCCESS;
 }
 
@@ -86,9 +94,10 @@ SIM_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int co
 
 SIM_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     SIM_ENTER_CONTEXT(context);
-    (void)context;
     if (module == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(check(library));
+    SIM_LOCKED();
+    SIM_TRY(sim_module_place(library->module, context));
     *module = library->module;
     return CUDA_SUCCESS;
 }
@@ -110,9 +119,10 @@ SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUl
 
 SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     SIM_ENTER_CONTEXT(context);
-    (void)context;
     if (function == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (function_of(kernel) == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    SIM_LOCKED();
+    SIM_TRY(sim_module_place(function_of(kernel)->module, context));
     *function = function_of(kernel);
     return CUDA_SUCCESS;
 }

@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "managed/residency.h"
 #include "memory/range.h"
 
 #define FATBIN_MAGIC         0xBA55ED50u
 #define FATBIN_WRAPPER_MAGIC 0x466243B1u
 /* A compressed image does not contain the size of a variable. */
 #define UNKNOWN_VARIABLE_BYTES 65536u
+#define UNIT_BYTES             512u
 
 struct sim_slab sim_modules = SIM_SLAB(struct CUmod_st, 128, 1u << 18);
 struct sim_slab sim_functions = SIM_SLAB(struct CUfunc_st, 512, 1u << 20);
@@ -111,12 +113,62 @@ CUresult sim_module_new(const void *image, CUcontext context, CUmodule *module) 
     return result;
 }
 
+/* Like an allocation of the context's device, managed or not. */
+static CUresult charge(const struct sim_gpu *gpu, unsigned index, struct sim_range *range, size_t bytes) {
+    bool is_paged = range->is_managed && sim_residency_pages(gpu);
+    SIM_TRY(is_paged ? sim_residency_add(index, bytes) : sim_device_reserve(index, bytes));
+    *(is_paged ? &range->paged_bytes : &range->charged_bytes) = bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult place(struct sim_variable *variable, CUcontext context) {
+    size_t bytes = sim_round_up(variable->bytes, UNIT_BYTES);
+    uintptr_t start = sim_backing_map(bytes, UNIT_BYTES);
+    struct sim_range *range = start == 0 ? NULL : sim_range_new(SIM_GLOBAL, start, variable->bytes);
+    if (range == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    range->backed_bytes = bytes;
+    range->gpu = context->gpu;
+    range->device = context->device;
+    range->is_managed = variable->is_managed;
+    CUresult result = charge(&sim_driver.config.gpu[context->gpu], context->gpu, range, bytes);
+    if (result == CUDA_SUCCESS)
+        variable->address = start;
+    else
+        sim_range_free(range);
+    return result;
+}
+
+static void displace(CUmodule module) {
+    for (struct sim_variable *variable = module->variables; variable != NULL; variable = variable->next) {
+        if (variable->address != 0) sim_range_free(sim_range_from(&sim_ranges, variable->address));
+        variable->address = 0;
+    }
+    module->placed_in = NULL;
+}
+
+CUresult sim_module_place(CUmodule module, CUcontext context) {
+    if (module->placed_in != NULL) return CUDA_SUCCESS;
+    for (struct sim_variable *variable = module->variables; variable != NULL; variable = variable->next) {
+        if (variable->reference != 0 || variable->address != 0) continue;
+        CUresult result = place(variable, context);
+        if (result != CUDA_SUCCESS) {
+            displace(module);
+            return result;
+        }
+    }
+    module->placed_in = context;
+    return CUDA_SUCCESS;
+}
+
+bool sim_modules_are_eager(void) {
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    return mode != NULL && strcmp(mode, "EAGER") == 0;
+}
+
 static void delete_variables(CUmodule module) {
+    displace(module);
     for (struct sim_variable *variable = module->variables, *next; variable != NULL; variable = next) {
         next = variable->next;
-        struct sim_range *range =
-            variable->address == 0 ? NULL : sim_range_from(&sim_ranges, variable->address);
-        if (range != NULL) sim_range_free(range);
         free(variable->name);
         free(variable);
     }
@@ -140,7 +192,11 @@ void sim_module_delete(CUmodule module) {
 void sim_modules_delete_of(CUcontext context) {
     for (uint32_t i = 0; i < sim_modules.used; i++) {
         CUmodule module = sim_at(&sim_modules, i);
-        if (module != NULL && module->context == context) sim_module_delete(module);
+        if (module == NULL || module->placed_in != context) continue;
+        if (module->context == context)
+            sim_module_delete(module);
+        else
+            displace(module);
     }
 }
 
@@ -148,6 +204,7 @@ void sim_modules_move(CUcontext from, CUcontext to) {
     for (uint32_t i = 0; i < sim_modules.used; i++) {
         CUmodule module = sim_at(&sim_modules, i);
         if (module != NULL && module->context == from) module->context = to;
+        if (module != NULL && module->placed_in == from) module->placed_in = to;
     }
 }
 
@@ -172,21 +229,6 @@ CUresult sim_module_function(CUmodule module, const char *name, CUfunction *func
     if (module->knows_names) return CUDA_ERROR_NOT_FOUND;
     *function = sim_function_add(module, name, strlen(name));
     return *function == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-/* Part of the module's image, which the driver accounts to the context. */
-static CUresult place(CUmodule module, struct sim_variable *variable) {
-    CUcontext context = module->context;
-    if (context == NULL) SIM_TRY(sim_current_context(&context));
-    uintptr_t start = sim_backing_map(variable->bytes, 512);
-    struct sim_range *range = start == 0 ? NULL : sim_range_new(SIM_GLOBAL, start, variable->bytes);
-    if (range == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    range->backed_bytes = variable->bytes;
-    range->gpu = context->gpu;
-    range->device = context->device;
-    range->is_managed = variable->is_managed;
-    variable->address = start;
-    return CUDA_SUCCESS;
 }
 
 static struct sim_variable *find(CUmodule module, const char *name, char reference) {
@@ -217,7 +259,10 @@ CUresult sim_module_variable(CUmodule module, const char *name, CUdeviceptr *add
         variable = find_variable(module, name);
     }
     if (variable == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (variable->address == 0) SIM_TRY(place(module, variable));
+    CUcontext context = module->context;
+    if (context == NULL) SIM_TRY(sim_current_context(&context));
+    SIM_TRY(sim_module_place(module, context));
+    if (variable->address == 0) SIM_TRY(place(variable, context));
     if (address != NULL) *address = variable->address;
     if (bytes != NULL) *bytes = variable->bytes;
     return CUDA_SUCCESS;

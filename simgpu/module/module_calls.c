@@ -7,7 +7,10 @@ SIM_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     SIM_ENTER_CONTEXT(context);
     if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_LOCKED();
-    return sim_module_new(image, context, module);
+    SIM_TRY(sim_module_new(image, context, module));
+    CUresult result = sim_module_place(*module, context);
+    if (result != CUDA_SUCCESS) sim_module_delete(*module);
+    return result;
 }
 
 SIM_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int option_count,
@@ -64,7 +67,7 @@ SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CU
 SIM_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     SIM_ENTER();
     if (mode == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_LAZY_LOADING;
+    *mode = sim_modules_are_eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }
 

@@ -152,7 +152,44 @@ static void what_an_older_gpu_lacks_its_attributes_say(void) {
     CHECK(attribute(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES) == 0);
 }
 
-CASES({"linked_texts_load_as_one_module", linked_texts_load_as_one_module},
+static const char large_text[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                                 ".visible .global .align 4 .b8 table[104857600];\n"
+                                 ".visible .entry large() { ret; }\n";
+
+static void variables_of_a_module_take_memory_when_it_is_loaded(void) {
+    test_begin();
+    size_t before_bytes = test_used_bytes();
+    CUmodule modules[10];
+    for (int i = 0; i < 9; i++)
+        OK(cuModuleLoadData(&modules[i], large_text));
+    CHECK(test_used_bytes() == before_bytes + 900 * MIB);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoadData(&modules[9], large_text));
+    for (int i = 0; i < 9; i++)
+        OK(cuModuleUnload(modules[i]));
+    CHECK(test_used_bytes() == before_bytes);
+}
+
+static void a_library_takes_memory_when_it_is_used(void) {
+    test_begin();
+    size_t before_bytes = test_used_bytes();
+    CUlibrary library;
+    CUkernel kernel;
+    OK(cuLibraryLoadData(&library, large_text, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "large"));
+    CHECK(test_used_bytes() == before_bytes);
+    OK(cuLaunchKernel((CUfunction)(void *)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    CHECK(test_used_bytes() == before_bytes + 100 * MIB);
+    OK(cuLibraryUnload(library));
+    CHECK(test_used_bytes() == before_bytes);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    OK(cuLibraryLoadData(&library, large_text, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK(test_used_bytes() == before_bytes + 100 * MIB);
+}
+
+CASES({"variables_of_a_module_take_memory_when_it_is_loaded",
+       variables_of_a_module_take_memory_when_it_is_loaded},
+      {"a_library_takes_memory_when_it_is_used", a_library_takes_memory_when_it_is_used},
+      {"linked_texts_load_as_one_module", linked_texts_load_as_one_module},
       {"what_cannot_be_linked_is_refused_and_leaves_the_rest",
        what_cannot_be_linked_is_refused_and_leaves_the_rest},
       {"texture_references_keep_what_they_are_told", texture_references_keep_what_they_are_told},

@@ -68,6 +68,81 @@ def launch(executable, stream=0):
 """
 
 
+_MODULES = """
+cu.begin()
+def image_of(size_bytes, attribute=""):
+    return (f".version 7.0\\n.target sm_50\\n.address_size 64\\n"
+            f".visible .global {attribute} .align 4 .b8 table[{size_bytes}];\\n.visible .entry first() {{ ret; }}").encode()
+def load(size_bytes):
+    return cu.number("cuModuleLoadData", image_of(size_bytes))
+def load_library(size_bytes):
+    return cu.number("cuLibraryLoadData", image_of(size_bytes), None, None, 0, None, None, 0)
+"""
+
+
+class TestModulesAreCharged:
+    @pytest.mark.parametrize("size", ["MIB", "50 * MIB", "100 * MIB"])
+    def test_by_the_memory_of_their_variables_whatever_their_size(self, one_gib: SliceWorld, size: str) -> None:
+        held = one_gib.answer(f"""{_MODULES}
+module = load({size})
+held = [cu.held()]
+cu.call("cuModuleUnload", c_uint64(module))
+print(json.dumps([{size}, held[0], cu.held()]))
+""")
+        assert held == [held[0], CONTEXT_BYTES + held[0], CONTEXT_BYTES]
+
+    def test_many_small_ones_stop_at_the_slice(self, one_gib: SliceWorld) -> None:
+        done, code, device_bytes = one_gib.answer(f"""{_MODULES}
+done = count_until_refused(lambda: load(50 * MIB), 40)
+print(json.dumps([*done, cu.held()]))
+""")
+        assert (done, code) == ((GIB - CONTEXT_BYTES) // (50 * MIB), 2)
+        assert device_bytes == CONTEXT_BYTES + done * 50 * MIB
+
+    def test_a_context_takes_its_modules_with_it(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer(f"""{_MODULES}
+context = cu.number("cuCtxCreate_v2", 0, 0)
+load(50 * MIB)
+during = cu.held()
+cu.call("cuCtxDestroy_v2", c_uint64(context))
+cu.use(0)
+print(json.dumps([during, cu.held()]))
+""")
+        assert held == [2 * CONTEXT_BYTES + 50 * MIB, CONTEXT_BYTES]
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            'cu.number("cuLibraryGetGlobal", None, c_uint64(library), b"table")',
+            'cu.number("cuLibraryGetModule", c_uint64(library))',
+            'cu.number("cuLibraryGetKernel", c_uint64(library), b"first")',
+        ],
+    )
+    def test_a_library_when_it_is_used(self, one_gib: SliceWorld, use: str) -> None:
+        held = one_gib.answer(f"""{_MODULES}
+library = load_library(100 * MIB)
+held = [cu.held()]
+{use}
+held.append(cu.held())
+cu.call("cuLibraryUnload", c_uint64(library))
+print(json.dumps(held + [cu.held()]))
+""")
+        assert held == [CONTEXT_BYTES, CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]
+
+    def test_a_library_with_variables_beyond_the_slice_is_unloaded_at_its_first_use(self, one_gib: SliceWorld) -> None:
+        snippet = f"""{_MODULES}
+library = load_library(900 * MIB)
+code = outcome(lambda: cu.number("cuLibraryGetGlobal", None, c_uint64(library), b"table"))
+print(json.dumps([code, cu.held(), cu.code("cuLibraryUnload", c_uint64(library))]), flush=True)
+sys.stdin.readline()
+"""
+        with one_gib.start(snippet) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"[2, {CONTEXT_BYTES}, 0]\n"
+            assert one_gib.device_bytes() < 300 * MIB
+            process.kill()
+
+
 class TestGraphsShareWhatTheDriverShares:
     def test_instances_of_one_graph_take_its_memory_once(self, one_gib: SliceWorld) -> None:
         held = one_gib.answer(f"""{_GRAPHS}
