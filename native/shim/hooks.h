@@ -61,7 +61,11 @@
 #define PGPU_HOOKED_cuModuleLoadDataEx    PGPU_YES
 #define PGPU_HOOKED_cuModuleLoadFatBinary PGPU_YES
 #define PGPU_HOOKED_cuModuleUnload        PGPU_YES
-/* memory/vmm.c, memory/multicast.c, memory/exported_memory.c */
+/* memory/vmm.c, memory/multicast.c, memory/logical_endpoints.c, memory/exported_memory.c */
+#define PGPU_HOOKED_cuLogicalEndpointBindAddr      PGPU_YES
+#define PGPU_HOOKED_cuLogicalEndpointBindMem       PGPU_YES
+#define PGPU_HOOKED_cuLogicalEndpointDestroy       PGPU_YES
+#define PGPU_HOOKED_cuLogicalEndpointUnbind        PGPU_YES
 #define PGPU_HOOKED_cuMemCreate                    PGPU_YES
 #define PGPU_HOOKED_cuMemExportToShareableHandle   PGPU_YES
 #define PGPU_HOOKED_cuMemGetHandleForAddressRange  PGPU_YES

@@ -212,7 +212,43 @@ static void copies_with_attributes_move_bytes_in_shape(void) {
     CHECK(seen[0] == 0 && seen[15] == 15);
 }
 
-CASES({"a_team_shows_the_memory_that_is_bound_to_it", a_team_shows_the_memory_that_is_bound_to_it},
+static CUlogicalEndpointId endpoint_of(size_t bytes) {
+    CUlogicalEndpointId id;
+    CUlogicalEndpointProp properties = {.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST, .size = bytes};
+    int is_ready = 0;
+    OK(cuLogicalEndpointIdReserve(&id, 1));
+    OK(cuLogicalEndpointCreate(id, &properties));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLogicalEndpointBindMem(id, 0, 0, physical_on(0), 0, GRANULE, 0));
+    OK(cuLogicalEndpointQuery(id, 1, &is_ready));
+    CHECK(is_ready == 1);
+    return id;
+}
+
+static void memory_bound_to_an_endpoint_stays_until_it_is_unbound_or_the_endpoint_ends(void) {
+    test_begin();
+    CUlogicalEndpointId id = endpoint_of(4 * GRANULE);
+    size_t before_bytes = test_used_bytes();
+    CUmemGenericAllocationHandle first = physical_on(0), second = physical_on(0), third = physical_on(0);
+    OK(cuLogicalEndpointBindMem(id, 0, 0, first, 0, GRANULE, 0));
+    OK(cuLogicalEndpointBindMem(id, 0, GRANULE, second, 0, GRANULE, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLogicalEndpointBindMem(id, 0, GRANULE, third, 0, GRANULE, 0));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuLogicalEndpointBindMem(id, 1, 0, physical_on(1), 0, GRANULE, 0));
+    OK(cuLogicalEndpointBindAddr(id, 0, 2 * GRANULE, (void *)mapped(third), GRANULE, 0));
+    OK(cuMemRelease(first));
+    OK(cuMemRelease(second));
+    CHECK(test_used_bytes() == before_bytes + 3 * GRANULE);
+    OK(cuLogicalEndpointUnbind(id, 0, 0, 2 * GRANULE));
+    CHECK(test_used_bytes() == before_bytes + GRANULE);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLogicalEndpointUnbind(id, 0, 0, 2 * GRANULE));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLogicalEndpointIdRelease(id, 1));
+    OK(cuLogicalEndpointDestroy(id));
+    OK(cuLogicalEndpointIdRelease(id, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLogicalEndpointDestroy(id));
+}
+
+CASES({"memory_bound_to_an_endpoint_stays_until_it_is_unbound_or_the_endpoint_ends",
+       memory_bound_to_an_endpoint_stays_until_it_is_unbound_or_the_endpoint_ends},
+      {"a_team_shows_the_memory_that_is_bound_to_it", a_team_shows_the_memory_that_is_bound_to_it},
       {"memory_bound_to_a_team_stays_until_the_team_ends", memory_bound_to_a_team_stays_until_the_team_ends},
       {"a_green_context_is_the_primary_one_with_a_share", a_green_context_is_the_primary_one_with_a_share},
       {"shares_keep_the_sizes_that_hardware_has", shares_keep_the_sizes_that_hardware_has},

@@ -14,7 +14,6 @@ _ROW = re.compile(r'^CUDA_FUNCTION\((\w+), "(\w+)", (\d+), (\w+), (\w+)\)$', re.
 FUNCTIONS = _ROW.findall((_NATIVE / "api" / "cuda_functions.def").read_text("utf-8"))
 HOOKS = set(re.findall(r"^#define PGPU_HOOKED_(\w+) ", (_NATIVE / "shim" / "hooks.h").read_text("utf-8"), re.MULTILINE))
 
-_MODULES = "module code is the host's to charge, in overhead_bytes"
 _NODES = "a graph takes its memory when it is launched or uploaded, and is charged there"
 UNHOOKED = {
     "cuCtxFromGreenCtx": "another name for a green context, which is charged",
@@ -26,10 +25,8 @@ UNHOOKED = {
     "cuGraphAddNode_v2": _NODES,
     "cuGraphAddNode_v3": _NODES,
     "cuGraphDestroy": _NODES,
-    "cuLibraryUnload": _MODULES,
     "cuMemPoolGetAttribute": "tells of the process's own pools",
     "cuMemPoolImportFromShareableHandle": "nothing can be allocated from such a pool; each imported pointer is charged",
-    "cuModuleUnload": _MODULES,
 }
 
 

@@ -52,6 +52,32 @@ print(json.dumps(seen + [fits()]))
 """)
         assert fits == [False, True]
 
+    @pytest.mark.parametrize(
+        "bind",
+        [
+            'cu.call("cuLogicalEndpointBindMem", 7, 0, c_uint64(4096), c_uint64(memory), nothing, large, c_uint64(0))',
+            "cu.map(4096, 600 * MIB, memory); "
+            'cu.call("cuLogicalEndpointBindAddr", 7, 0, c_uint64(4096), c_void_p(8192), large, c_uint64(0))',
+        ],
+    )
+    @pytest.mark.parametrize(
+        "end", ['"cuLogicalEndpointUnbind", 7, 0, nothing, large', '"cuLogicalEndpointDestroy", 7']
+    )
+    def test_while_it_is_bound_to_a_logical_endpoint(self, world: SliceWorld, bind: str, end: str) -> None:
+        fits = world.answer(f"""
+{_PHYSICAL}{_MULTICAST}
+large = c_uint64(600 * MIB)
+{bind}
+cu.release(memory)
+cu.unmap(4096, 600 * MIB)
+seen = [fits()]
+cu.call("cuLogicalEndpointUnbind", 8, 0, nothing, large)
+seen.append(fits())
+cu.call({end})
+print(json.dumps(seen + [fits()]))
+""")
+        assert fits == [False, False, True]
+
     def test_until_the_last_of_its_bindings_is_undone(self, world: SliceWorld) -> None:
         fits = world.answer(f"""
 {_PHYSICAL}{_MULTICAST}

@@ -16,6 +16,7 @@ CHARGE = frozenset({
     # virtual memory management: a mapping keeps what its handle brought
     "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
     "cuMulticastBindMem", "cuMulticastBindAddr", "cuMulticastCreate",
+    "cuLogicalEndpointBindMem", "cuLogicalEndpointBindAddr",
     # arrays
     "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate",
     # memory of others
@@ -28,9 +29,10 @@ CHARGE = frozenset({
     # graphs with allocation nodes
     "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphInstantiateWithFlags",
     "cuGraphInstantiateWithParams", "cuGraphUpload",
-    # code
+    # code and variables, of which much comes with the first use
     "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
-    "cuLibraryLoadFromFile",
+    "cuLibraryLoadFromFile", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLibraryGetGlobal", "cuLibraryGetKernel",
+    "cuLibraryGetManaged", "cuLibraryGetModule", "cuKernelGetFunction",
 })  # fmt: skip
 """Takes or keeps device memory."""
 
@@ -39,7 +41,7 @@ REFUND = frozenset({
     "cuDestroyExternalMemory", "cuIpcCloseMemHandle", "cuCtxDestroy", "cuCtxDetach", "cuDevicePrimaryCtxRelease",
     "cuDevicePrimaryCtxReset", "cuGreenCtxDestroy", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute",
     "cuDeviceGraphMemTrim", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload", "cuLibraryUnload",
-    "cuMulticastUnbind", "cuGraphAddMemFreeNode",
+    "cuMulticastUnbind", "cuLogicalEndpointUnbind", "cuLogicalEndpointDestroy", "cuGraphAddMemFreeNode",
 })  # fmt: skip
 """Frees device memory, or may."""
 
@@ -72,8 +74,8 @@ PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     # host memory: it is the container's RAM, not the device's
     "cuMemAllocHost", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuMemHostRegister",
     # addresses, not memory
-    "cuMemAddressReserve", "cuMemGetAddressRange", "cuIpcGetMemHandle", "cuTexRefGetAddress", "cuModuleGetGlobal",
-    "cuLibraryGetGlobal", "cuLibraryGetManaged", "cuGraphicsResourceGetMappedPointer", "cuMulticastGetGranularity",
+    "cuMemAddressReserve", "cuMemGetAddressRange", "cuIpcGetMemHandle", "cuTexRefGetAddress",
+    "cuGraphicsResourceGetMappedPointer", "cuMulticastGetGranularity",
     # views of memory that was charged when it was made
     "cuArrayGetPlane", "cuMipmappedArrayGetLevel", "cuExternalMemoryGetMappedBuffer",
     "cuExternalMemoryGetMappedMipmappedArray", "cuGraphicsSubResourceGetMappedArray",
@@ -82,7 +84,7 @@ PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     "cuGLMapBufferObject", "cuGLMapBufferObjectAsync",
     # answers about what exists
     "cuCtxGetCurrent", "cuCtxPopCurrent", "cuStreamGetCtx", "cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool",
-    "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuFuncGetModule", "cuKernelGetLibrary", "cuLibraryGetModule",
+    "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuFuncGetModule", "cuKernelGetLibrary",
     "cuModuleEnumerateFunctions", "cuStreamGetGreenCtx", "cuStreamGetCaptureInfo", "cuStreamGetDevResource",
     "cuGraphKernelNodeGetParams", "cuGraphMemFreeNodeGetParams", "cuGraphNodeGetContainingGraph",
     "cuGraphChildGraphNodeGetGraph",

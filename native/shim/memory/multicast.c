@@ -27,19 +27,9 @@ static uint64_t object_of(CUmemGenericAllocationHandle handle) {
     return row.owner;
 }
 
-/* Note the binding of an allocation that was held before the driver was called, or drop it. */
 static CUresult finish_bind(CUmemGenericAllocationHandle object, size_t offset, int gpu, uint64_t allocation,
                             CUresult result) {
-    struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
-                               .owner = object_of(object),
-                               .detail = offset,
-                               .bound = allocation,
-                               .count = 1,
-                               .kind = PGPU_KIND_BINDING,
-                               .gpu = (int8_t)gpu};
-    if (allocation != 0 && result == CUDA_SUCCESS) pgpu_holdings_put(&row);
-    if (allocation != 0 && result != CUDA_SUCCESS) pgpu_vmm_drop(allocation);
-    return result;
+    return pgpu_vmm_finish_bind(object_of(object), offset, gpu, allocation, result);
 }
 
 PGPU_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,

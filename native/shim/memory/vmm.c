@@ -64,6 +64,19 @@ void pgpu_vmm_drop(uint64_t allocation) {
         if (pgpu_holdings_take(PGPU_KIND_BINDING, found, &binding)) pgpu_vmm_drop(binding.bound);
 }
 
+CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation, CUresult result) {
+    struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
+                               .owner = object,
+                               .detail = offset,
+                               .bound = allocation,
+                               .count = 1,
+                               .kind = PGPU_KIND_BINDING,
+                               .gpu = (int8_t)gpu};
+    if (allocation != 0 && result == CUDA_SUCCESS) pgpu_holdings_put(&row);
+    if (allocation != 0 && result != CUDA_SUCCESS) pgpu_vmm_drop(allocation);
+    return result;
+}
+
 static uint64_t hold(uint64_t allocation, int *gpu) {
     struct pgpu_holding row;
     if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, +1, &row) < 0) return 0;

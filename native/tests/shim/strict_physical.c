@@ -61,6 +61,30 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
     return CUDA_SUCCESS;
 }
 
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
+                                  cuuint64_t bytes, unsigned long long flags) {
+    (void)endpoint, (void)device, (void)offset, (void)memory_offset, (void)bytes;
+    return flags == 0 && memory <= last_handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
+                                   void *address, cuuint64_t bytes, unsigned long long flags) {
+    (void)endpoint, (void)device, (void)offset, (void)address, (void)bytes;
+    return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
+                                 cuuint64_t bytes) {
+    (void)endpoint, (void)device, (void)offset, (void)bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId endpoint) {
+    (void)endpoint;
+    return CUDA_SUCCESS;
+}
+
 static CUresult export(void *shareable, unsigned long long flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
