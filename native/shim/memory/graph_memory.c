@@ -1,11 +1,11 @@
 /* Memory that graphs allocate. The driver takes it when a graph is launched or uploaded, not when it is made
- * executable (NVIDIA's cuda-samples, graphMemoryFootprint): what the launch may take more than is counted is
- * charged before it, and what the driver has reserved after it.
+ * executable (NVIDIA's cuda-samples, graphMemoryFootprint): what a launch may need more than the driver has reserved
+ * is charged before it, and what the driver has reserved after it.
  *
- * Graphs that run one after the other share memory: those launched into one stream that free all that they
- * allocate are counted with the largest of them. A graph that leaves allocations behind is counted by itself, once,
- * since it cannot be launched again before they are freed. The driver lets nodes of one graph that never live together
- * share memory, too; here they are summed, until the next look at what the driver holds (pools.h). */
+ * Graphs that run one after the other share memory. So all graphs together need no more than a bound: for each stream
+ * the largest of the graphs that were launched into it and free all that they allocate; and each graph that leaves
+ * allocations behind, once, since it cannot be launched again before they are freed. The driver lets nodes of one
+ * graph that never live together share memory, too; before a launch they are summed. */
 #include "memory/graph_memory.h"
 
 #include <stdlib.h>
@@ -96,18 +96,20 @@ static uint64_t counted_bytes(const struct pgpu_graph_use *use, int gpu, uint64_
     return is_counted ? row.detail : 0;
 }
 
-/* The lack of room for the charge may itself begin a new round, in which nothing is counted yet. */
+/* A charge for which there is no room may itself have memory of graphs released: then the state is read again. */
 static CUresult begin_on(struct pgpu_graph_use *use, int gpu) {
-    uint64_t pool = pgpu_pools_graph_key(use->footprint.ordinal[gpu]);
+    uint64_t pool = pgpu_pools_graph_key(use->footprint.ordinal[gpu]), most_bytes = use->footprint.bytes[gpu];
     for (;;) {
         struct pgpu_charge charge;
-        uint64_t round = pgpu_pools_graph_round(), counted = counted_bytes(use, gpu, round);
-        uint64_t more = use->footprint.bytes[gpu] > counted ? use->footprint.bytes[gpu] - counted : 0;
-        CUresult result = pgpu_charge_begin(&charge, gpu, more);
+        struct pgpu_graph_pool seen = pgpu_pools_read_graph(pool, gpu);
+        uint64_t counted = counted_bytes(use, gpu, seen.round);
+        uint64_t added = most_bytes > counted ? most_bytes - counted : 0, bound = seen.bound_bytes + added;
+        uint64_t missing = bound > seen.charged_bytes ? bound - seen.charged_bytes : 0;
+        CUresult result = pgpu_charge_begin(&charge, gpu, missing < most_bytes ? missing : most_bytes);
         if (result != CUDA_SUCCESS) return result;
-        use->more[gpu] = more;
-        use->round[gpu] = round;
-        if (pgpu_pools_begin_graph(pool, gpu, round, more, charge.bytes)) return CUDA_SUCCESS;
+        use->added[gpu] = added;
+        use->round[gpu] = seen.round;
+        if (pgpu_pools_begin_graph(pool, &seen, added, charge.bytes)) return CUDA_SUCCESS;
         pgpu_charge_refund(gpu, charge.bytes);
     }
 }
@@ -115,7 +117,7 @@ static CUresult begin_on(struct pgpu_graph_use *use, int gpu) {
 static void give_back(const struct pgpu_graph_use *use, int gpus) {
     for (int gpu = 0; gpu < gpus; gpu++)
         if (use->footprint.bytes[gpu] != 0)
-            pgpu_pools_end_graph(pgpu_pools_graph_key(use->footprint.ordinal[gpu]), gpu, use->more[gpu]);
+            pgpu_pools_end_graph(pgpu_pools_graph_key(use->footprint.ordinal[gpu]), gpu, use->added[gpu]);
 }
 
 static CUresult begin(struct pgpu_graph_use *use) {
@@ -162,7 +164,7 @@ void pgpu_graph_memory_end(const struct pgpu_graph_use *use, CUresult result) {
                                    .kind = PGPU_KIND_GRAPH_USE,
                                    .gpu = (int8_t)gpu};
         if (row.detail == 0) continue;
-        if (use->more[gpu] != 0) pgpu_holdings_put(&row);
+        if (use->added[gpu] != 0) pgpu_holdings_put(&row);
         pgpu_pools_end_graph(pgpu_pools_graph_key(use->footprint.ordinal[gpu]), gpu, 0);
     }
 }

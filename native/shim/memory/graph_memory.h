@@ -19,7 +19,7 @@ struct pgpu_graph_footprint {
 /* One launch in progress. */
 struct pgpu_graph_use {
     struct pgpu_graph_footprint footprint;
-    uint64_t more[PGPU_MAX_GPUS]; /* than was counted before */
+    uint64_t added[PGPU_MAX_GPUS]; /* to what was counted before */
     uint64_t round[PGPU_MAX_GPUS];
     uint64_t stream;
     CUgraphExec graph;

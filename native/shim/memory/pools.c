@@ -73,31 +73,17 @@ static bool query_reserved(uint64_t pool, uint64_t *reserved_bytes) {
 }
 
 struct change {
-    uint64_t bytes; /* requested, or reported by the driver */
+    uint64_t bytes;      /* requested, or reported by the driver */
     uint64_t difference; /* to reserve or refund */
-    uint64_t round;
     int gpu;
-    bool is_graph;
     bool is_over;
 };
-
-/* Changes under the table's mutex alone. */
-static uint64_t graph_round = 1;
-
-uint64_t pgpu_pools_graph_round(void) {
-    return __atomic_load_n(&graph_round, __ATOMIC_ACQUIRE);
-}
-
-/* Allocated from it, or used by graphs. */
-static uint64_t live_bytes(const struct pgpu_holding *pool) {
-    return pool->detail + (pool->owner == DESTROYED ? 0 : pool->owner);
-}
 
 static void hand_out(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
     pool->detail += change->bytes;
-    if (live_bytes(pool) <= pool->bytes) return;
-    change->difference = blocks(live_bytes(pool)) - pool->bytes;
+    if (pool->detail <= pool->bytes) return;
+    change->difference = blocks(pool->detail) - pool->bytes;
     pool->bytes += change->difference;
 }
 
@@ -163,57 +149,13 @@ void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
         __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
 }
 
-static void begin_graph(struct pgpu_holding *pool, void *context) {
-    struct change *change = context;
-    change->is_over = change->round != graph_round;
-    if (change->is_over) return;
-    pool->detail += change->bytes;
-    pool->bytes += change->difference;
-    pool->count++;
-}
-
-bool pgpu_pools_begin_graph(uint64_t pool, int gpu, uint64_t round, uint64_t bytes, uint64_t charged_bytes) {
-    struct change change = {.bytes = bytes, .difference = charged_bytes, .round = round, .is_over = true};
-    ensure_row(pool, gpu);
-    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_graph, &change);
-    __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
-    return !change.is_over;
-}
-
-static void end_graph(struct pgpu_holding *pool, void *context) {
-    pool->detail -= ((struct change *)context)->bytes;
-    pool->count--;
-}
-
-/* Memory that the driver took beyond what graphs were known to need is counted even past the slice. */
-void pgpu_pools_end_graph(uint64_t pool, int gpu, uint64_t bytes) {
-    struct change change = {.bytes = bytes};
-    if (pgpu_pools_confirm(pool, gpu) != CUDA_SUCCESS && query_reserved(pool, &change.bytes)) {
-        pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
-        pgpu_charge_regardless(gpu, change.difference);
-    }
-    change.bytes = bytes;
-    pgpu_holdings_edit(PGPU_KIND_POOL, pool, end_graph, &change);
-    if (bytes != 0) pgpu_pools_settle_one(pool);
-}
-
 void pgpu_pools_freed(const struct pgpu_holding *row) {
     pgpu_pools_give(row->detail, row->bytes);
 }
 
-/* The driver holds less than the graphs launched so far might need: what it holds is in use, or idle until a later
- * launch uses it. */
-static void begin_round(struct pgpu_holding *pool, uint64_t reserved_bytes) {
-    if (pool->count > 1 || reserved_bytes >= live_bytes(pool)) return;
-    pool->detail = 0;
-    pool->owner = reserved_bytes;
-    __atomic_store_n(&graph_round, graph_round + 1, __ATOMIC_RELEASE);
-}
-
 static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    if (change->is_graph) begin_round(pool, change->bytes);
-    uint64_t kept_bytes = blocks(live_bytes(pool));
+    uint64_t kept_bytes = blocks(pool->detail);
     if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
     change->gpu = pool->gpu;
     change->is_over = pool->owner == DESTROYED && pool->detail == 0;
@@ -222,12 +164,91 @@ static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     pool->bytes = kept_bytes;
 }
 
+/* Changes under the table's mutex alone. */
+static uint64_t graph_round = 1;
+
+struct pgpu_graph_pool pgpu_pools_read_graph(uint64_t pool, int gpu) {
+    struct pgpu_holding row = {0};
+    struct pgpu_graph_pool state = {.round = __atomic_load_n(&graph_round, __ATOMIC_ACQUIRE)};
+    ensure_row(pool, gpu);
+    pgpu_holdings_find(PGPU_KIND_POOL, pool, &row);
+    state.charged_bytes = row.bytes;
+    state.bound_bytes = row.detail;
+    state.launches = row.owner;
+    return state;
+}
+
+struct graph_change {
+    struct pgpu_graph_pool seen;
+    uint64_t added_bytes, charged_bytes, reserved_bytes;
+    uint32_t own; /* launches and queries of the caller in `count` */
+    int64_t difference;
+    bool is_made;
+};
+
+static void begin_graph(struct pgpu_holding *pool, void *context) {
+    struct graph_change *change = context;
+    const struct pgpu_graph_pool *seen = &change->seen;
+    change->is_made = seen->round == graph_round && seen->charged_bytes == pool->bytes &&
+                      seen->bound_bytes == pool->detail;
+    if (!change->is_made) return;
+    pool->detail += change->added_bytes;
+    pool->bytes += change->charged_bytes;
+    pool->owner += 2;
+    pool->count++;
+}
+
+bool pgpu_pools_begin_graph(uint64_t pool, const struct pgpu_graph_pool *seen, uint64_t added_bytes,
+                            uint64_t charged_bytes) {
+    struct graph_change change = {
+        .seen = *seen, .added_bytes = added_bytes, .charged_bytes = charged_bytes};
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_graph, &change);
+    __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+    return change.is_made;
+}
+
+/* The driver's answer is older than a launch that began meanwhile; then the charge is only raised. */
+static void set_reserved(struct pgpu_holding *pool, void *context) {
+    struct graph_change *change = context;
+    bool is_certain = pool->count == 1 + change->own && pool->owner == change->seen.launches;
+    pool->count -= change->own;
+    pool->detail -= change->added_bytes;
+    if (change->reserved_bytes < pool->bytes && !is_certain) return;
+    change->difference = (int64_t)(change->reserved_bytes - pool->bytes);
+    pool->bytes = change->reserved_bytes;
+    if (change->reserved_bytes != 0 || !is_certain) return;
+    pool->detail = 0;
+    __atomic_store_n(&graph_round, graph_round + 1, __ATOMIC_RELEASE);
+}
+
+/* Returns the bytes refunded. What the driver took beyond all that was foreseen is counted even past the slice. */
+static uint64_t settle_graph(uint64_t pool, int gpu, uint64_t added_bytes, uint32_t own) {
+    struct graph_change change = {
+        .seen = pgpu_pools_read_graph(pool, gpu), .added_bytes = added_bytes, .own = own};
+    change.reserved_bytes = 0;
+    if (!query_reserved(pool, &change.reserved_bytes)) change.reserved_bytes = change.seen.charged_bytes;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, set_reserved, &change);
+    if (change.difference > 0) {
+        struct pgpu_charge charge = {.gpu = gpu};
+        if (pgpu_charge_more(&charge, (uint64_t)change.difference) != CUDA_SUCCESS)
+            pgpu_charge_regardless(gpu, (uint64_t)change.difference);
+        return 0;
+    }
+    pgpu_charge_refund(gpu, (uint64_t)-change.difference);
+    return (uint64_t)-change.difference;
+}
+
+void pgpu_pools_end_graph(uint64_t pool, int gpu, uint64_t added_bytes) {
+    settle_graph(pool, gpu, added_bytes, 1);
+}
+
 /* Returns the bytes refunded. A destroyed pool cannot be queried; its charge becomes what is in use. A pool
  * without a row may have been destroyed and settled by another thread. */
 static uint64_t settle(uint64_t pool) {
-    struct change change = {.is_graph = is_graph_pool(pool)};
+    struct change change = {0};
     struct pgpu_holding found;
     if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
+    if (is_graph_pool(pool)) return settle_graph(pool, found.gpu, 0, 0);
     if (found.owner != DESTROYED && !query_reserved(pool, &change.bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
@@ -241,7 +262,7 @@ void pgpu_pools_settle_one(uint64_t pool) {
 }
 
 /* Whether a pool is still charged more than is allocated from it, so that a later synchronisation may refund
- * it; how much graphs use of theirs is not known. */
+ * it. How much graphs use of theirs is not known. */
 static bool settle_row(const struct pgpu_holding *row, void *context) {
     uint64_t refunded_bytes = settle(row->key);
     uint64_t used_bytes = is_graph_pool(row->key) ? 0 : blocks(row->detail);

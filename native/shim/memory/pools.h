@@ -4,10 +4,9 @@
  * A pool's row has the allocated bytes in `detail` and the charge in `bytes`: never less than `detail`, and
  * the reserved size as soon as the driver was queried.
  *
- * The graph memory of a device is such a pool too. In its row `detail` is what the graphs launched since the last
- * look may use together, and `owner` what the driver had reserved then. A look, at a synchronisation or for lack of
- * room, begins a new round if the driver holds less than was counted and no launch is in progress; `count` is 1 and the
- * launches and queries in progress. */
+ * The graph memory of a device is such a pool too. In its row `bytes` is what the driver has reserved, and what
+ * launches in progress may add; `detail` bounds what the graphs that were launched may use together; `count` is 1 and
+ * the launches and queries in progress; `owner` grows by 2 with each launch. */
 #ifndef PGPU_SHIM_POOLS_H
 #define PGPU_SHIM_POOLS_H
 
@@ -38,16 +37,20 @@ void pgpu_pools_give(uint64_t pool, uint64_t bytes);
 /* An allocation out of a pool was freed. */
 void pgpu_pools_freed(const struct pgpu_holding *row);
 
-/* The number of the current round of looks at graph memory. */
-uint64_t pgpu_pools_graph_round(void);
+/* The state of a device's graph memory. A new round begins when the driver holds none: then no graph's use is
+ * counted. */
+struct pgpu_graph_pool {
+    uint64_t round, charged_bytes, bound_bytes, launches;
+};
+struct pgpu_graph_pool pgpu_pools_read_graph(uint64_t pool, int gpu);
 
-/* Before a launch that may take `bytes` more of graph memory, for which `charged_bytes` are charged: the pool's row
- * takes them over. False: another round began, nothing is changed, and what the launch may take is to be computed
- * again. */
-bool pgpu_pools_begin_graph(uint64_t pool, int gpu, uint64_t round, uint64_t bytes, uint64_t charged_bytes);
+/* Before a launch that raises the bound by `added_bytes`, and for which `charged_bytes` are charged. False: the state
+ * is no longer the one that was seen, and nothing is changed. */
+bool pgpu_pools_begin_graph(uint64_t pool, const struct pgpu_graph_pool *seen, uint64_t added_bytes,
+                            uint64_t charged_bytes);
 
-/* After that launch: charge what the driver has reserved beyond it; after a failed one (`bytes` not 0), give back. */
-void pgpu_pools_end_graph(uint64_t pool, int gpu, uint64_t bytes);
+/* After it: the charge becomes what the driver has reserved. `added_bytes`: of a failed launch, else 0. */
+void pgpu_pools_end_graph(uint64_t pool, int gpu, uint64_t added_bytes);
 
 /* Refund what one pool has given back to the driver. */
 void pgpu_pools_settle_one(uint64_t pool);
