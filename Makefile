@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock build check test test-unit test-soak lint format demo wheel test-sanitizers fuzz test-frameworks test-gpu test-kubernetes metrics clean
+.PHONY: help setup lock build check test test-unit test-soak lint format demo wheel test-sanitizers fuzz headers test-frameworks test-gpu test-kubernetes metrics clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,12 +89,18 @@ test-sanitizers: $(STAMP) $(FRAMEWORKS)/numba/.installed ## Run the native tests
 	$(BIN)/python tools/test_sanitizers.py
 
 FUZZ_SECONDS ?= 60
-READERS := $(addprefix native/monitor/,frames.c followers.c streams.c log.c control.c order.c record.c kept.c)
+FUZZ_EXAMPLES ?= 500
 
-fuzz: ## Fuzz what the monitor reads from other processes for FUZZ_SECONDS, with clang's libFuzzer
+fuzz: build ## Fuzz the C readers for FUZZ_SECONDS with clang's libFuzzer, and a slice beside a bare driver with FUZZ_EXAMPLES sequences of calls
 	@mkdir -p build/fuzz/found
-	clang -g -O1 -std=gnu11 -D_GNU_SOURCE -Inative/monitor -Inative/bare -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all native/fuzz/readers.c $(READERS) -o build/fuzz/readers
-	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -artifact_prefix=build/fuzz/ build/fuzz/found native/fuzz/corpus
+	cd native/fuzz && clang -g -O1 -std=gnu11 -D_GNU_SOURCE -I../monitor -I../bare -I../meter -I../include -I../api -I../launcher -I../oci -I../shim \
+	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $$(cat sources.txt) -o ../../build/fuzz/readers
+	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -artifact_prefix=build/fuzz/ build/fuzz/found native/fuzz/corpus
+	PGPU_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/native/test_drivers_differ.py
+
+headers: $(STAMP) ## Compare the tables of CUDA's and NVML's facts with the newest headers on PyPI
+	@$(PYTHON) -m venv --clear build/headers && build/headers/bin/pip install --quiet --upgrade nvidia-cuda-runtime nvidia-nvml-dev-cu12 nvidia-ml-py
+	@$(BIN)/python -m tools.generate_api --check --packages build/headers
 
 demo: ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090 (a minute; an environment of its own)
 	@PYTHON='$(PYTHON)' tools/demo

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_FILES = 256, MOST_SIZE = 4096, MOST_CHANGES = 6 };
+enum { MOST_FILES = 256, MOST_SIZE = 8192, MOST_CHANGES = 6 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

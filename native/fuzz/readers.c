@@ -1,8 +1,10 @@
-/* One input for one of the monitor's readers of what other processes write: its first byte chooses which.
+/* One input for one of the readers of what other processes write: its first byte chooses which. The monitor's are
+ * here.
  *
  * `make fuzz` links it with libFuzzer; the tests link it with mutate.c, which needs no clang. Either build
  * has AddressSanitizer and UBSan, so a read or write outside of an object ends the process. */
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,28 +12,21 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "control.h"
 #include "followers.h"
 #include "kept.h"
 #include "order.h"
+#include "readers.h"
 #include "record.h"
 
 enum { MOST_INPUT = 1 << 14 };
 
-#define CHECK(condition)                                                                                     \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                  \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A copy of exactly this size, so that a read behind it is found. */
-static char *copy(const uint8_t *data, size_t size) {
+char *copy(const uint8_t *data, size_t size) {
     char *made = malloc(size + 1);
     CHECK(made != NULL);
     memcpy(made, data, size);
@@ -66,8 +61,32 @@ static void read_process(const uint8_t *data, size_t size) {
     free(text);
 }
 
-static void write_file(int directory, const char *name, const uint8_t *data, size_t size) {
-    const int fd = openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+static char folder[] = "/dev/shm/pgpu-fuzz-XXXXXX";
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    (void)status, (void)kind, (void)place;
+    return remove(path);
+}
+
+static void remove_folder(void) {
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *own_folder(void) {
+    static bool is_made;
+    char board[sizeof folder + 8];
+    if (is_made) return folder;
+    CHECK(mkdtemp(folder) != NULL && atexit(remove_folder) == 0);
+    snprintf(board, sizeof board, "%s/board", folder);
+    CHECK(mkdir(board, 0700) == 0);
+    is_made = true;
+    return folder;
+}
+
+void write_file(const char *name, const uint8_t *data, size_t size) {
+    char path[sizeof folder + 64];
+    snprintf(path, sizeof path, "%s/%s", own_folder(), name);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     close(fd);
 }
@@ -79,25 +98,14 @@ static void close_log(struct job_log *log) {
     if (log->memory != NULL) munmap(log->memory, 8 << 20);
 }
 
-static char parent[] = "/dev/shm/pgpu-fuzz-XXXXXX";
-
-static void remove_parent(void) {
-    rmdir(parent);
-}
-
 /* The two files of a log that another monitor left, divided at a place that the first byte is. */
 static void read_log(const uint8_t *data, size_t size) {
     if (size < 2) return;
     const size_t older = *data++ % size--;
     static char path[64];
-    static int directory = -1;
-    if (directory < 0) {
-        directory = open(mkdtemp(parent), O_RDONLY | O_DIRECTORY);
-        CHECK(directory >= 0 && atexit(remove_parent) == 0);
-    }
-    snprintf(path, sizeof path, "%s/log", parent);
-    write_file(directory, "log", data + older, size - older);
-    write_file(directory, "log.1", data, older);
+    snprintf(path, sizeof path, "%s/log", own_folder());
+    write_file("log", data + older, size - older);
+    write_file("log.1", data, older);
     struct job_log log = {0};
     char got[RECORD_HEADER + 4];
     log_open(&log, path, 4096);
@@ -108,8 +116,6 @@ static void read_log(const uint8_t *data, size_t size) {
     CHECK(log_oldest_from(&log, place) == place);
     log_oldest_from(&log, 0);
     close_log(&log);
-    unlinkat(directory, "log", 0);
-    unlinkat(directory, "log.1", 0);
 }
 
 /* What a client sends, in pieces whose size the first byte is. The job reads no input. */
@@ -181,8 +187,10 @@ static void read_requests(const uint8_t *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static void (*const READERS[])(const uint8_t *, size_t) = {read_frames, read_control_word, read_order,
-                                                               read_log,    read_process,      read_requests};
-    if (size > 0 && size <= MOST_INPUT) READERS[data[0] % 6](data + 1, size - 1);
+    static void (*const READERS[])(const uint8_t *, size_t) = {
+        read_frames, read_control_word, read_order, read_log,           read_process,          read_requests,
+        read_limit,  read_usage,        read_board, read_oci_arguments, read_launcher_options, read_exec_settings};
+    if (size > 0 && size <= MOST_INPUT)
+        READERS[data[0] % (sizeof READERS / sizeof *READERS)](data + 1, size - 1);
     return 0;
 }

@@ -16,43 +16,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "exec_settings.h"
 
-#define OURS   "--pgpu-"
 #define SCRIPT "/../app/oci/create.py"
 
-static const char *const VALUED[] = {"root", "log", "log-format", "criu", "rootless"};
 static const char *const REQUESTS[] = {"PGPU_MEMORY", "pgpu.memory"};
-
-static const char *flag_name(const char *word) {
-    return word[1] == '-' ? word + 2 : word + 1;
-}
-
-static bool takes_next(const char *word) {
-    for (size_t i = 0; i < sizeof VALUED / sizeof *VALUED; i++)
-        if (strcmp(flag_name(word), VALUED[i]) == 0) return true;
-    return false;
-}
-
-/* The first word that is no flag of runc's and no flag's value. */
-static char **find_command(char **words) {
-    for (; *words != NULL; words++) {
-        if (**words != '-') return words;
-        if (takes_next(*words) && words[1] != NULL) words++;
-    }
-    return words;
-}
-
-static const char *bundle(char **words) {
-    const char *found = ".";
-    for (; *words != NULL; words++) {
-        const char *name = **words == '-' ? flag_name(*words) : "";
-        if ((strcmp(name, "bundle") == 0 || strcmp(name, "b") == 0) && words[1] != NULL) found = *++words;
-        if (strncmp(name, "bundle=", 7) == 0) found = name + 7;
-        if (strncmp(name, "b=", 2) == 0) found = name + 2;
-    }
-    return found;
-}
 
 static bool mentions_request(const char *text, size_t length) {
     for (size_t i = 0; i < sizeof REQUESTS / sizeof *REQUESTS; i++)
@@ -77,17 +46,6 @@ static bool requests_memory(const char *directory) {
     }
     close(descriptor);
     return answer;
-}
-
-static bool makes_container(const char *command) {
-    return strcmp(command, "create") == 0 || strcmp(command, "run") == 0 || strcmp(command, "restore") == 0;
-}
-
-static const char *value_of_ours(char **words, const char *name, const char *otherwise) {
-    const size_t length = strlen(name);
-    for (; *words != NULL && strncmp(*words, OURS, strlen(OURS)) == 0; words++)
-        if (strncmp(*words, name, length) == 0) return *words + length;
-    return otherwise;
 }
 
 static _Noreturn void fail(const char *program) {
@@ -127,9 +85,7 @@ static _Noreturn void become_runc(char **ours, char **words) {
 int main(int count, char **arguments) {
     (void)count;
     char **ours = arguments + 1;
-    char **words = ours;
-    while (*words != NULL && strncmp(*words, OURS, strlen(OURS)) == 0)
-        words++;
+    char **words = skip_ours(ours);
     char **command = find_command(words);
     if (*command != NULL && makes_container(*command) && requests_memory(bundle(command + 1)))
         become_python(ours);

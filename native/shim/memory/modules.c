@@ -17,9 +17,11 @@
 #include "slice/holdings.h"
 #include "slice/slice.h"
 
-/* A smaller difference is code. */
+/* From here on a load is measured twice. */
 #define LARGE_BYTES (64ull * 1024 * 1024)
 #define TRIES       3
+/* More than the code of a few kernels. */
+#define VARIABLES_BYTES (8ull * 1024 * 1024)
 
 struct measurement {
     struct pgpu_place place; /* without a GPU: nothing can be measured */
@@ -161,7 +163,7 @@ static CUresult charge_loaded(const struct measurement *before, uint64_t handle,
     uint64_t bytes = taken_bytes(before);
     if (bytes == 0) return CUDA_SUCCESS;
     CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
-    if (result != CUDA_SUCCESS && is_library && bytes >= LARGE_BYTES) {
+    if (result != CUDA_SUCCESS && is_library && bytes >= VARIABLES_BYTES) {
         finish_unload(handle, PGPU_REAL(cuLibraryUnload)((CUlibrary)handle));
         note_unloaded((CUlibrary)handle);
         return result;
