@@ -129,6 +129,21 @@ print(json.dumps(held + [cu.held()]))
 """)
         assert held == [CONTEXT_BYTES, CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]
 
+    def test_a_managed_variable_when_its_address_is_asked_for_once(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer(f"""{_MODULES}
+module = cu.number("cuModuleLoadData", image_of(100 * MIB, ".attribute(.managed)"))
+held = [cu.held()]
+for _ in range(2):
+    cu.number("cuModuleGetGlobal_v2", None, c_uint64(module), b"table")
+    held.append(cu.held())
+cu.call("cuModuleUnload", c_uint64(module))
+large = cu.number("cuModuleLoadData", image_of(900 * MIB, ".attribute(.managed)"))
+code = outcome(lambda: cu.number("cuModuleGetGlobal_v2", None, c_uint64(large), b"table"))
+print(json.dumps(held + [code, cu.held()]))
+""")
+        full = CONTEXT_BYTES + 100 * MIB
+        assert held == [CONTEXT_BYTES, full, full, 2, CONTEXT_BYTES]
+
     def test_a_library_with_variables_beyond_the_slice_is_unloaded_at_its_first_use(self, one_gib: SliceWorld) -> None:
         snippet = f"""{_MODULES}
 library = load_library(900 * MIB)

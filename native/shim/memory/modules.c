@@ -7,6 +7,8 @@
  * does not fit, it is counted past the slice and the call is refused, and a library is unloaded again if it has large
  * variables.
  *
+ * Managed variables are charged when their address is asked for.
+ *
  * A neighbour's allocation at this very moment is charged as well, until the module is unloaded; a large difference is
  * therefore measured twice. Where the job oversubscribes, loading evicts other memory, and nothing is measured. */
 #include <stdbool.h>
@@ -182,9 +184,53 @@ PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, 
     LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetFunction)(function, module, name));
 }
 
+static bool is_managed(CUdeviceptr address) {
+    uint64_t answer = 0; /* room for whatever the driver takes for a boolean */
+    CUresult result = PGPU_REAL(cuPointerGetAttribute)(&answer, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+    return result == CUDA_SUCCESS && (answer & 0xff) != 0;
+}
+
+/* A managed variable takes no memory of a GPU that pages before it is used, so a load shows nothing of it: like other
+ * managed memory it is charged in full, when its address is asked for. */
+static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t bytes) {
+    struct pgpu_place place;
+    struct pgpu_charge charge;
+    struct pgpu_holding row;
+    int pages = 0;
+    if (!is_managed(address) || pgpu_holdings_find(PGPU_KIND_MODULE, address, &row)) return CUDA_SUCCESS;
+    if (pgpu_slice_current(&place) != CUDA_SUCCESS || place.gpu == PGPU_NO_GPU) return CUDA_SUCCESS;
+    PGPU_REAL(cuDeviceGetAttribute)
+    (&pages, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, place.ordinal);
+    if (pages == 0) return CUDA_SUCCESS;
+    pgpu_slice_forbid_checkpoint();
+    int gpu = pgpu_paging_is_on() ? PGPU_AS_PAGEABLE(place.gpu) : place.gpu;
+    CUresult result = pgpu_charge_begin(&charge, gpu, pgpu_slice_granule(bytes));
+    if (result != CUDA_SUCCESS) return result;
+    row = (struct pgpu_holding){.key = address,
+                                .bytes = charge.bytes,
+                                .owner = (uint64_t)place.context,
+                                .detail = handle,
+                                .count = 1,
+                                .kind = PGPU_KIND_MODULE,
+                                .gpu = (int8_t)gpu};
+    pgpu_holdings_put(&row);
+    return result;
+}
+
+/* The caller may ask for one of address and size only. */
+#define GLOBAL(function, handle, is_library)                                                                 \
+    CUdeviceptr found;                                                                                       \
+    size_t found_bytes;                                                                                      \
+    struct measurement before = begin();                                                                     \
+    CUresult result = PGPU_REAL(function)(address, bytes, handle, name);                                     \
+    if (result == CUDA_SUCCESS) result = charge_loaded(&before, (uint64_t)(handle), is_library);             \
+    if (result != CUDA_SUCCESS || PGPU_REAL(function)(&found, &found_bytes, handle, name) != CUDA_SUCCESS)   \
+        return result;                                                                                       \
+    return charge_variable((uint64_t)(handle), found, found_bytes)
+
 PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
                                           const char *name) {
-    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetGlobal_v2)(address, bytes, module, name));
+    GLOBAL(cuModuleGetGlobal_v2, module, false);
 }
 
 PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule module,
@@ -194,12 +240,12 @@ PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *by
 
 PGPU_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                         const char *name) {
-    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetGlobal)(address, bytes, library, name));
+    GLOBAL(cuLibraryGetGlobal, library, true);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                          const char *name) {
-    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetManaged)(address, bytes, library, name));
+    GLOBAL(cuLibraryGetManaged, library, true);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
