@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "functions.h"
+#include "meter_abi.h"
 #include "slice/charge.h"
 
 /* What a graph allocates, by GPU; `ordinal` is the device behind each. */

@@ -101,7 +101,7 @@ static bool has_charged(const struct measurement *before, uint64_t handle, int a
     for (int attempt = 0; attempt < TRIES; attempt++) {                                                      \
         struct measurement before = begin();                                                                 \
         CUresult result = call;                                                                              \
-        if (result != CUDA_SUCCESS || has_charged(&before, (uint64_t) * (handle), attempt, &least_bytes))    \
+        if (result != CUDA_SUCCESS || has_charged(&before, (uint64_t)(*(handle)), attempt, &least_bytes))    \
             return result;                                                                                   \
         unload;                                                                                              \
     }                                                                                                        \

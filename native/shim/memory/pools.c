@@ -225,7 +225,6 @@ static void set_reserved(struct pgpu_holding *pool, void *context) {
 static uint64_t settle_graph(uint64_t pool, int gpu, uint64_t added_bytes, uint32_t own) {
     struct graph_change change = {
         .seen = pgpu_pools_read_graph(pool, gpu), .added_bytes = added_bytes, .own = own};
-    change.reserved_bytes = 0;
     if (!query_reserved(pool, &change.reserved_bytes)) change.reserved_bytes = change.seen.charged_bytes;
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, set_reserved, &change);
     if (change.difference > 0) {
