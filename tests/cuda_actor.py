@@ -118,7 +118,7 @@ class Actor:
     def free_array(self, key: int) -> None:
         self._cu.call("cuArrayDestroy", c_uint64(self._things[key]))
 
-    def pool(self, key: int, is_managed: bool) -> None:  # noqa: FBT001 - it is a request's argument
+    def pool(self, key: int, is_managed: bool) -> None:
         self._things[key] = [] if is_managed and not self._is_bare else [self._cu.pool()]
         if is_managed:
             self._things[key].append(self._cu.pool(kind=MANAGED, place=ON_HOST))
@@ -130,7 +130,7 @@ class Actor:
     def default_alloc(self, key: int, size: int) -> None:
         self._things[key] = [self._cu.alloc_async(size)]
 
-    def pool_free(self, key: int, in_order: bool) -> None:  # noqa: FBT001
+    def pool_free(self, key: int, in_order: bool) -> None:
         for pointer in self._things[key]:
             self._cu.free_async(pointer) if in_order else self._cu.free(pointer)
 
@@ -184,7 +184,7 @@ class Actor:
     def end_endpoint(self, key: int) -> None:
         self._cu.call("cuLogicalEndpointDestroy", self._things[key][0])
 
-    def graph(self, key: int, size: int, frees: bool) -> None:  # noqa: FBT001
+    def graph(self, key: int, size: int, frees: bool) -> None:
         graph = c_uint64(self._cu.number("cuGraphCreate", 0))
         wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=size)
         node = c_uint64(self._cu.number("cuGraphAddMemAllocNode", graph, None, c_size_t(0), byref(wanted)))
@@ -296,7 +296,9 @@ def _act(connection: socket.socket, *, is_bare: bool) -> None:
         if name == "exec":
             connection.set_inheritable(True)
             words = ["--bare"] if is_bare else []
-            os.execv(sys.executable, [sys.executable, "-m", "tests.cuda_actor", f"--go-on={connection.fileno()}", *words])
+            os.execv(
+                sys.executable, [sys.executable, "-m", "tests.cuda_actor", f"--go-on={connection.fileno()}", *words]
+            )
         if name == "linger":
             arguments = [connection.fileno()]
         answer(*actor.perform(name, arguments))

@@ -55,7 +55,8 @@ void read_oci_arguments(const uint8_t *data, size_t size) {
     free(text);
 }
 
-/* The settings of the lease and a process description of an engine, divided at a place that the first byte is. */
+/* The settings of the lease and a process description of an engine, divided at a place that the first byte
+ * is. */
 void read_exec_settings(const uint8_t *data, size_t size) {
     static char *words[] = {"--process", "process.json", NULL};
     if (size < 2) return;

@@ -1,5 +1,5 @@
-/* One input for one of the readers of what other processes write: its first byte chooses which. The monitor's are
- * here.
+/* One input for one of the readers of what other processes write: its first byte chooses which. The monitor's
+ * are here.
  *
  * `make fuzz` links it with libFuzzer; the tests link it with mutate.c, which needs no clang. Either build
  * has AddressSanitizer and UBSan, so a read or write outside of an object ends the process. */
@@ -188,8 +188,9 @@ static void read_requests(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const READERS[])(const uint8_t *, size_t) = {
-        read_frames, read_control_word, read_order, read_log,           read_process,          read_requests,
-        read_limit,  read_usage,        read_board, read_oci_arguments, read_launcher_options, read_exec_settings};
+        read_frames,           read_control_word, read_order, read_log,   read_process,
+        read_requests,         read_limit,        read_usage, read_board, read_oci_arguments,
+        read_launcher_options, read_exec_settings};
     if (size > 0 && size <= MOST_INPUT)
         READERS[data[0] % (sizeof READERS / sizeof *READERS)](data + 1, size - 1);
     return 0;

@@ -1,5 +1,5 @@
-/* The files of a slice: the limit, which the host writes; the usage file, which a job may forge; and the boards, which
- * other jobs may forge. */
+/* The files of a slice: the limit, which the host writes; the usage file, which a job may forge; and the
+ * boards, which other jobs may forge. */
 #include <string.h>
 #include <sys/mman.h>
 

@@ -84,13 +84,19 @@ static struct text as_elements(const struct text *settings, const struct text *d
     return elements;
 }
 
+static void add_to(const char *path, const struct text *settings, const struct text *description) {
+    const char *list = description->bytes != NULL ? strstr(description->bytes, LIST) : NULL;
+    if (list == NULL || list[sizeof LIST - 1] == ']') return; /* in an empty list a comma would be wrong */
+    const struct text elements = as_elements(settings, description);
+    if (elements.length > 0) write_with(path, description, list + sizeof LIST - 1, &elements);
+    free(elements.bytes);
+}
+
 void add_settings(char **words) {
     const char *path = description_path(words);
     const struct text settings = read_file(SETTINGS);
-    if (path == NULL || settings.bytes == NULL) return;
-    const struct text description = read_file(path);
-    const char *list = description.bytes != NULL ? strstr(description.bytes, LIST) : NULL;
-    if (list == NULL || list[sizeof LIST - 1] == ']') return; /* in an empty list a comma would be wrong */
-    const struct text elements = as_elements(&settings, &description);
-    if (elements.length > 0) write_with(path, &description, list + sizeof LIST - 1, &elements);
+    const struct text description = path != NULL ? read_file(path) : (struct text){0};
+    if (settings.bytes != NULL) add_to(path, &settings, &description);
+    free(settings.bytes);
+    free(description.bytes);
 }

@@ -38,9 +38,9 @@ struct sim_variable {
 
 struct CUmod_st {
     struct sim_head head;
-    CUcontext context; /* NULL: it belongs to a library */
-    CUlibrary library; /* NULL: it was loaded into a context */
-    bool knows_names;  /* false: any name is taken, since the image is compressed */
+    CUcontext context;   /* NULL: it belongs to a library */
+    CUlibrary library;   /* NULL: it was loaded into a context */
+    bool knows_names;    /* false: any name is taken, since the image is compressed */
     CUcontext placed_in; /* where its variables have their memory; NULL: they have none */
     CUfunction functions;
     struct sim_variable *variables;
@@ -60,8 +60,8 @@ static inline bool sim_is_function(CUfunction function) {
 
 /* Read an image (PTX, cubin, fatbin) into a new module. Under sim_lock. */
 CUresult sim_module_new(const void *image, CUcontext context, CUmodule *module);
-/* Give its variables memory of a context's device, all or none: at the load of a module, at the first use of a
- * library unless CUDA_MODULE_LOADING=EAGER. Under sim_lock. */
+/* Give its variables memory of a context's device, all or none: at the load of a module, at the first use of
+ * a library unless CUDA_MODULE_LOADING=EAGER. Under sim_lock. */
 CUresult sim_module_place(CUmodule module, CUcontext context);
 bool sim_modules_are_eager(void);
 void sim_module_delete(CUmodule module);

@@ -183,8 +183,8 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
     if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(check_properties(properties));
     SIM_LOCKED();
-    *pool = sim_pool_new(sim_pool_device_of(&properties->location), properties->allocType,
-                         &properties->location);
+    *pool =
+        sim_pool_new(sim_pool_device_of(&properties->location), properties->allocType, &properties->location);
     if (*pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->is_default = false;
     (*pool)->properties = *properties;

@@ -1,5 +1,6 @@
-/* Stream-ordered memory pools: what is freed stays reserved for the pool up to its threshold. Managed pools hold
- * managed memory of their GPU, whatever place they prefer; pinned pools of the host hold none of a GPU. */
+/* Stream-ordered memory pools: what is freed stays reserved for the pool up to its threshold. Managed pools
+ * hold managed memory of their GPU, whatever place they prefer; pinned pools of the host hold none of a GPU.
+ */
 #ifndef SIM_POOL_H
 #define SIM_POOL_H
 
@@ -36,8 +37,8 @@ CUresult sim_pool_prepare(CUmemoryPool pool, uint64_t bytes);
 void sim_pools_trim(unsigned gpu);
 /* Keep at most this much. Under sim_lock. */
 void sim_pool_trim_to(CUmemoryPool pool, uint64_t keep_bytes);
-/* The pool that cuMemAllocAsync takes from, or NULL; and an end of a pool that may be the current one of its place.
- * Under sim_lock. */
+/* The pool that cuMemAllocAsync takes from, or NULL; and an end of a pool that may be the current one of its
+ * place. Under sim_lock. */
 CUmemoryPool sim_pool_of_device(CUdevice device);
 void sim_pool_leave_place(const struct CUmemPoolHandle_st *pool);
 /* The device of a place: its own, else that of the current context, else the first. */

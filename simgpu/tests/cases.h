@@ -54,6 +54,7 @@ uint64_t test_now_ns(void);
 
 /* A PTX module: `spin` takes as many nanoseconds as its argument, `plain` takes none. */
 extern const char test_ptx[];
+#define TEST_MODULE_BYTES 4096u /* of its variable */
 CUfunction test_function(const char *name);
 /* Queue work of that length. */
 void test_spin(CUstream stream, uint64_t ns);

@@ -1,5 +1,5 @@
-/* Logical endpoints: spans of addresses on a fabric, to which physical memory is bound. The fabric is one machine here,
- * so nothing is exported, and what is bound is held and not shown at any address. */
+/* Logical endpoints: spans of addresses on a fabric, to which physical memory is bound. The fabric is one
+ * machine here, so nothing is exported, and what is bound is held and not shown at any address. */
 #include <stdlib.h>
 
 #include "vmm/vmm.h"

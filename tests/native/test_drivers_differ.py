@@ -21,10 +21,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.cuda_session import INVALID_VALUE, OUT_OF_MEMORY
 from tests.slice_world import GIB, MIB, SliceWorld, a_slice
-
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_BYTES = GIB
@@ -245,7 +251,7 @@ class Calls(RuleBasedStateMachine):
         self._call(who, pick, _FREES[name], name, ends=True)
 
     @rule(who=_WHO, is_managed=st.booleans())
-    def make_pool(self, who: int, is_managed: bool) -> None:  # noqa: FBT001
+    def make_pool(self, who: int, is_managed: bool) -> None:
         self._make(who, "pool", 0, "pool", is_managed)
 
     @rule(who=_WHO, pick=_PICK, size=_SIZES)
@@ -254,10 +260,15 @@ class Calls(RuleBasedStateMachine):
             self._make(who, "pooled", size, "pool_alloc", picked[1], size)
 
     @rule(who=_WHO, pick=_PICK, in_order=st.booleans())
-    def give_back_to_its_pool(self, who: int, pick: int, in_order: bool) -> None:  # noqa: FBT001
+    def give_back_to_its_pool(self, who: int, pick: int, in_order: bool) -> None:
         self._call(who, pick, ("pooled",), "pool_free", in_order, ends=True)
 
-    @rule(who=_WHO, pick=_PICK, size=st.sampled_from([0, 64 * MIB, 1 << 40]), name=st.sampled_from(["pool_keep", "pool_trim"]))
+    @rule(
+        who=_WHO,
+        pick=_PICK,
+        size=st.sampled_from([0, 64 * MIB, 1 << 40]),
+        name=st.sampled_from(["pool_keep", "pool_trim"]),
+    )
     def change_pool(self, who: int, pick: int, size: int, name: str) -> None:
         self._call(who, pick, ("pool",), name, size, ends=False)
 
@@ -291,7 +302,7 @@ class Calls(RuleBasedStateMachine):
         self._call(who, pick, ("bind",), "unbind", ends=False)
 
     @rule(who=_WHO, size=_SIZES, frees=st.booleans())
-    def make_graph(self, who: int, size: int, frees: bool) -> None:  # noqa: FBT001
+    def make_graph(self, who: int, size: int, frees: bool) -> None:
         self._make(who, "graph", size, "graph", size, frees)
 
     @rule(who=_WHO, pick=_PICK, stream=st.integers(0, 2))

@@ -56,8 +56,8 @@ print(json.dumps(seen + [fits()]))
         "bind",
         [
             'cu.call("cuLogicalEndpointBindMem", 7, 0, c_uint64(4096), c_uint64(memory), nothing, large, c_uint64(0))',
-            "cu.map(4096, 600 * MIB, memory); "
-            'cu.call("cuLogicalEndpointBindAddr", 7, 0, c_uint64(4096), c_void_p(8192), large, c_uint64(0))',
+            """cu.map(4096, 600 * MIB, memory)
+cu.call("cuLogicalEndpointBindAddr", 7, 0, c_uint64(4096), c_void_p(8192), large, c_uint64(0))""",
         ],
     )
     @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 /* Memory that graphs allocate. The driver takes it when a graph is launched or uploaded, not when it is made
- * executable (NVIDIA's cuda-samples, graphMemoryFootprint): what a launch may need more than the driver has reserved
- * is charged before it, and what the driver has reserved after it.
+ * executable (NVIDIA's cuda-samples, graphMemoryFootprint): what a launch may need more than the driver has
+ * reserved is charged before it, and what the driver has reserved after it.
  *
- * Graphs that run one after the other share memory. So all graphs together need no more than a bound: for each stream
- * the largest of the graphs that were launched into it and free all that they allocate; and each graph that leaves
- * allocations behind, once, since it cannot be launched again before they are freed. The driver lets nodes of one
- * graph that never live together share memory, too; before a launch they are summed. */
+ * Graphs that run one after the other share memory. So all graphs together need no more than a bound: for
+ * each stream the largest of the graphs that were launched into it and free all that they allocate; and each
+ * graph that leaves allocations behind, once, since it cannot be launched again before they are freed. The
+ * driver lets nodes of one graph that never live together share memory, too; before a launch they are summed.
+ */
 #include "memory/graph_memory.h"
 
 #include <stdlib.h>
@@ -91,12 +92,12 @@ static uint64_t use_key(const struct pgpu_graph_use *use, int gpu) {
 
 static uint64_t counted_bytes(const struct pgpu_graph_use *use, int gpu, uint64_t round) {
     struct pgpu_holding row;
-    bool is_counted =
-        pgpu_holdings_find(PGPU_KIND_GRAPH_USE, use_key(use, gpu), &row) && row.owner == round;
+    bool is_counted = pgpu_holdings_find(PGPU_KIND_GRAPH_USE, use_key(use, gpu), &row) && row.owner == round;
     return is_counted ? row.detail : 0;
 }
 
-/* A charge for which there is no room may itself have memory of graphs released: then the state is read again. */
+/* A charge for which there is no room may itself have memory of graphs released: then the state is read
+ * again. */
 static CUresult begin_on(struct pgpu_graph_use *use, int gpu) {
     uint64_t pool = pgpu_pools_graph_key(use->footprint.ordinal[gpu]), most_bytes = use->footprint.bytes[gpu];
     for (;;) {
@@ -270,8 +271,8 @@ PGPU_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream) {
     PGPU_USE_GRAPH(graph, stream, true, PGPU_REAL(cuGraphUpload_ptsz)(graph, stream));
 }
 
-/* The rows go before the driver may give the handle to another graph. What the graph allocated and did not free
- * outlives it. */
+/* The rows go before the driver may give the handle to another graph. What the graph allocated and did not
+ * free outlives it. */
 static void take_rows(CUgraphExec graph) {
     struct pgpu_holding row;
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++) {

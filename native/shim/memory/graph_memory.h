@@ -12,8 +12,8 @@
 struct pgpu_graph_footprint {
     uint64_t bytes[PGPU_MAX_GPUS];
     CUdevice ordinal[PGPU_MAX_GPUS];
-    uint64_t nodes;    /* including child graphs' nodes, without the child graph nodes themselves */
-    uint64_t unfreed;  /* 0: the graph frees just what it allocates */
+    uint64_t nodes;   /* including child graphs' nodes, without the child graph nodes themselves */
+    uint64_t unfreed; /* 0: the graph frees just what it allocates */
     bool is_outside_lease;
 };
 

@@ -1,5 +1,5 @@
-/* Logical endpoints take no memory, and memory that is bound to one cannot be freed: as with multicast objects, a
- * binding is a reference, which ends when it is undone or when its endpoint is destroyed. */
+/* Logical endpoints take no memory, and memory that is bound to one cannot be freed: as with multicast
+ * objects, a binding is a reference, which ends when it is undone or when its endpoint is destroyed. */
 #include "functions.h"
 #include "memory/vmm.h"
 #include "slice/holdings.h"
@@ -10,12 +10,13 @@ static uint64_t object_of(CUlogicalEndpointId endpoint) {
     return (1ull << 63) | endpoint;
 }
 
-PGPU_EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice ordinal, cuuint64_t offset,
-                                              CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
-                                              cuuint64_t bytes, unsigned long long flags) {
+PGPU_EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice ordinal,
+                                              cuuint64_t offset, CUmemGenericAllocationHandle memory,
+                                              cuuint64_t memory_offset, cuuint64_t bytes,
+                                              unsigned long long flags) {
     uint64_t held = pgpu_vmm_hold(memory, NULL);
-    CUresult result = PGPU_REAL(cuLogicalEndpointBindMem)(endpoint, ordinal, offset, memory, memory_offset,
-                                                          bytes, flags);
+    CUresult result =
+        PGPU_REAL(cuLogicalEndpointBindMem)(endpoint, ordinal, offset, memory, memory_offset, bytes, flags);
     return pgpu_vmm_finish_bind(object_of(endpoint), offset, pgpu_slice_gpu_of(ordinal), held, result);
 }
 
@@ -23,8 +24,7 @@ PGPU_EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUd
                                                cuuint64_t offset, void *address, cuuint64_t bytes,
                                                unsigned long long flags) {
     uint64_t held = pgpu_vmm_hold_at((uint64_t)address, NULL);
-    CUresult result =
-        PGPU_REAL(cuLogicalEndpointBindAddr)(endpoint, ordinal, offset, address, bytes, flags);
+    CUresult result = PGPU_REAL(cuLogicalEndpointBindAddr)(endpoint, ordinal, offset, address, bytes, flags);
     return pgpu_vmm_finish_bind(object_of(endpoint), offset, pgpu_slice_gpu_of(ordinal), held, result);
 }
 
@@ -49,8 +49,8 @@ static void drop_all(struct span span) {
 }
 
 /* One call may undo several bindings, which lie wholly inside its span. */
-PGPU_EXPORT CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice ordinal, cuuint64_t offset,
-                                             cuuint64_t bytes) {
+PGPU_EXPORT CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice ordinal,
+                                             cuuint64_t offset, cuuint64_t bytes) {
     CUresult result = PGPU_REAL(cuLogicalEndpointUnbind)(endpoint, ordinal, offset, bytes);
     int gpu = pgpu_slice_gpu_of(ordinal);
     if (result == CUDA_SUCCESS && gpu != PGPU_NO_GPU)

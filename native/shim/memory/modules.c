@@ -1,16 +1,17 @@
-/* Modules and libraries: their variables and code are charged when the driver takes the memory. No image declares
- * how much that is (a fat binary is compressed), so it is measured: by how much the call lowered the device's free
- * memory, less what other threads and processes of the job charged meanwhile. The host corrects the rest within
- * about a second, in `overhead_bytes`.
+/* Modules and libraries: their variables and code are charged when the driver takes the memory. No image
+ * declares how much that is (a fat binary is compressed), so it is measured: by how much the call lowered the
+ * device's free memory, less what other threads and processes of the job charged meanwhile. The host corrects
+ * the rest within about a second, in `overhead_bytes`.
  *
- * A load that does not fit into the slice is undone. Memory that is loaded lazily comes with a later call; where that
- * does not fit, it is counted past the slice and the call is refused, and a library is unloaded again if it has large
- * variables.
+ * A load that does not fit into the slice is undone. Memory that is loaded lazily comes with a later call;
+ * where that does not fit, it is counted past the slice and the call is refused, and a library is unloaded
+ * again if it has large variables.
  *
  * Managed variables are charged when their address is asked for.
  *
- * A neighbour's allocation at this very moment is charged as well, until the module is unloaded; a large difference is
- * therefore measured twice. Where the job oversubscribes, loading evicts other memory, and nothing is measured. */
+ * A neighbour's allocation at this very moment is charged as well, until the module is unloaded; a large
+ * difference is therefore measured twice. Where the job oversubscribes, loading evicts other memory, and
+ * nothing is measured. */
 #include <stdbool.h>
 
 #include "functions.h"
@@ -83,9 +84,10 @@ static CUresult finish_unload(uint64_t handle, CUresult result) {
     return result;
 }
 
-/* Whether what a load took is charged; false: it is to be undone, and may be tried again. `least_bytes` is what the
- * tries so far have taken at least. */
-static bool has_charged(const struct measurement *before, uint64_t handle, int attempt, uint64_t *least_bytes) {
+/* Whether what a load took is charged; false: it is to be undone, and may be tried again. `least_bytes` is
+ * what the tries so far have taken at least. */
+static bool has_charged(const struct measurement *before, uint64_t handle, int attempt,
+                        uint64_t *least_bytes) {
     struct pgpu_charge charge;
     uint64_t bytes = taken_bytes(before);
     if (bytes < *least_bytes) *least_bytes = bytes;
@@ -158,8 +160,8 @@ PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     return finish_unload((uint64_t)library, PGPU_REAL(cuLibraryUnload)(library));
 }
 
-/* After a call that may have loaded something of `handle`: CUDA_ERROR_OUT_OF_MEMORY if that has no room. A repeated
- * call finds it loaded. */
+/* After a call that may have loaded something of `handle`: CUDA_ERROR_OUT_OF_MEMORY if that has no room. A
+ * repeated call finds it loaded. */
 static CUresult charge_loaded(const struct measurement *before, uint64_t handle, bool is_library) {
     struct pgpu_charge charge;
     uint64_t bytes = taken_bytes(before);
@@ -190,8 +192,8 @@ static bool is_managed(CUdeviceptr address) {
     return result == CUDA_SUCCESS && (answer & 0xff) != 0;
 }
 
-/* A managed variable takes no memory of a GPU that pages before it is used, so a load shows nothing of it: like other
- * managed memory it is charged in full, when its address is asked for. */
+/* A managed variable takes no memory of a GPU that pages before it is used, so a load shows nothing of it:
+ * like other managed memory it is charged in full, when its address is asked for. */
 static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t bytes) {
     struct pgpu_place place;
     struct pgpu_charge charge;

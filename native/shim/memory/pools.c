@@ -189,8 +189,8 @@ struct graph_change {
 static void begin_graph(struct pgpu_holding *pool, void *context) {
     struct graph_change *change = context;
     const struct pgpu_graph_pool *seen = &change->seen;
-    change->is_made = seen->round == graph_round && seen->charged_bytes == pool->bytes &&
-                      seen->bound_bytes == pool->detail;
+    change->is_made =
+        seen->round == graph_round && seen->charged_bytes == pool->bytes && seen->bound_bytes == pool->detail;
     if (!change->is_made) return;
     pool->detail += change->added_bytes;
     pool->bytes += change->charged_bytes;
@@ -200,8 +200,7 @@ static void begin_graph(struct pgpu_holding *pool, void *context) {
 
 bool pgpu_pools_begin_graph(uint64_t pool, const struct pgpu_graph_pool *seen, uint64_t added_bytes,
                             uint64_t charged_bytes) {
-    struct graph_change change = {
-        .seen = *seen, .added_bytes = added_bytes, .charged_bytes = charged_bytes};
+    struct graph_change change = {.seen = *seen, .added_bytes = added_bytes, .charged_bytes = charged_bytes};
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_graph, &change);
     __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
     return change.is_made;
@@ -221,7 +220,8 @@ static void set_reserved(struct pgpu_holding *pool, void *context) {
     __atomic_store_n(&graph_round, graph_round + 1, __ATOMIC_RELEASE);
 }
 
-/* Returns the bytes refunded. What the driver took beyond all that was foreseen is counted even past the slice. */
+/* Returns the bytes refunded. What the driver took beyond all that was foreseen is counted even past the
+ * slice. */
 static uint64_t settle_graph(uint64_t pool, int gpu, uint64_t added_bytes, uint32_t own) {
     struct graph_change change = {
         .seen = pgpu_pools_read_graph(pool, gpu), .added_bytes = added_bytes, .own = own};

@@ -4,9 +4,9 @@
  * A pool's row has the allocated bytes in `detail` and the charge in `bytes`: never less than `detail`, and
  * the reserved size as soon as the driver was queried.
  *
- * The graph memory of a device is such a pool too. In its row `bytes` is what the driver has reserved, and what
- * launches in progress may add; `detail` bounds what the graphs that were launched may use together; `count` is 1 and
- * the launches and queries in progress; `owner` grows by 2 with each launch. */
+ * The graph memory of a device is such a pool too. In its row `bytes` is what the driver has reserved, and
+ * what launches in progress may add; `detail` bounds what the graphs that were launched may use together;
+ * `count` is 1 and the launches and queries in progress; `owner` grows by 2 with each launch. */
 #ifndef PGPU_SHIM_POOLS_H
 #define PGPU_SHIM_POOLS_H
 
@@ -20,8 +20,8 @@ static inline uint64_t pgpu_pools_graph_key(CUdevice ordinal) {
     return (uint64_t)ordinal + 1;
 }
 
-/* What pooled memory of a kind is charged to: a GPU's index in charges, or PGPU_NO_GPU, which for a charged kind
- * means a GPU outside the lease. Only pinned memory of the host is never charged. */
+/* What pooled memory of a kind is charged to: a GPU's index in charges, or PGPU_NO_GPU, which for a charged
+ * kind means a GPU outside the lease. Only pinned memory of the host is never charged. */
 int pgpu_pools_gpu_of(CUmemAllocationType type, const CUmemLocation *location, bool *is_charged);
 
 /* Count `bytes` as allocated from a pool, and charge what its reservation has no room for. The row is made if
@@ -44,8 +44,8 @@ struct pgpu_graph_pool {
 };
 struct pgpu_graph_pool pgpu_pools_read_graph(uint64_t pool, int gpu);
 
-/* Before a launch that raises the bound by `added_bytes`, and for which `charged_bytes` are charged. False: the state
- * is no longer the one that was seen, and nothing is changed. */
+/* Before a launch that raises the bound by `added_bytes`, and for which `charged_bytes` are charged. False:
+ * the state is no longer the one that was seen, and nothing is changed. */
 bool pgpu_pools_begin_graph(uint64_t pool, const struct pgpu_graph_pool *seen, uint64_t added_bytes,
                             uint64_t charged_bytes);
 

@@ -64,7 +64,8 @@ void pgpu_vmm_drop(uint64_t allocation) {
         if (pgpu_holdings_take(PGPU_KIND_BINDING, found, &binding)) pgpu_vmm_drop(binding.bound);
 }
 
-CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation, CUresult result) {
+CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation,
+                              CUresult result) {
     struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
                                .owner = object,
                                .detail = offset,

@@ -35,7 +35,8 @@ uint64_t pgpu_vmm_mapping_end(uint64_t address);
 
 /* After the driver bound an allocation, held before, at an offset of an object: note the binding, or drop the
  * allocation. 0: there is none to note. */
-CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation, CUresult result);
+CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation,
+                              CUresult result);
 
 /* One reference less; the last one refunds. */
 void pgpu_vmm_drop(uint64_t allocation);

@@ -9,21 +9,22 @@
 
 enum pgpu_kind {
     PGPU_KIND_NONE,
-    PGPU_KIND_MEMORY,        /* a device pointer */
-    PGPU_KIND_ARRAY,         /* an array or a mipmapped array */
-    PGPU_KIND_EXTERNAL,      /* imported memory of another interface */
-    PGPU_KIND_CONTEXT,       /* a context that was created, or a primary one (by ordinal) */
-    PGPU_KIND_ALLOCATION,    /* physical memory of cuMemCreate, by a number of our own */
-    PGPU_KIND_HANDLE,        /* a handle of such memory */
-    PGPU_KIND_MAPPING,       /* an address range over such memory */
-    PGPU_KIND_POOL,          /* a memory pool, or the memory of a device's graphs */
-    PGPU_KIND_GRAPH,         /* an executable graph that allocates: its bytes, for which nothing is charged */
-    PGPU_KIND_GRAPH_USE,     /* what launches of one graph, or into one stream, may use: bytes in `detail` */
-    PGPU_KIND_LIMIT,         /* what a context takes beyond its own bytes for a limit that was raised */
-    PGPU_KIND_BINDING,       /* physical memory bound to a multicast object, by a number of our own */
-    PGPU_KIND_EXPORT,        /* physical memory that a descriptor keeps, by the byte that is locked in it */
-    PGPU_KIND_NODES,         /* how many an executable graph has, where that is traced */
-    PGPU_KIND_MODULE,        /* what a module, or a library in one context, has on the device; its handle in `detail` */
+    PGPU_KIND_MEMORY,     /* a device pointer */
+    PGPU_KIND_ARRAY,      /* an array or a mipmapped array */
+    PGPU_KIND_EXTERNAL,   /* imported memory of another interface */
+    PGPU_KIND_CONTEXT,    /* a context that was created, or a primary one (by ordinal) */
+    PGPU_KIND_ALLOCATION, /* physical memory of cuMemCreate, by a number of our own */
+    PGPU_KIND_HANDLE,     /* a handle of such memory */
+    PGPU_KIND_MAPPING,    /* an address range over such memory */
+    PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
+    PGPU_KIND_GRAPH,      /* an executable graph that allocates: its bytes, for which nothing is charged */
+    PGPU_KIND_GRAPH_USE,  /* what launches of one graph, or into one stream, may use: bytes in `detail` */
+    PGPU_KIND_LIMIT,      /* what a context takes beyond its own bytes for a limit that was raised */
+    PGPU_KIND_BINDING,    /* physical memory bound to a multicast object, by a number of our own */
+    PGPU_KIND_EXPORT,     /* physical memory that a descriptor keeps, by the byte that is locked in it */
+    PGPU_KIND_NODES,      /* how many an executable graph has, where that is traced */
+    PGPU_KIND_MODULE, /* what a module, or a library in one context, has on the device; its handle in `detail`
+                       */
     PGPU_KIND_UNLOADED,      /* a library that was unloaded because it had no room */
     PGPU_KIND_DEFERRED_FREE, /* memory that is freed on a stream, by the event recorded behind the free */
 };
