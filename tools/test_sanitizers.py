@@ -20,6 +20,7 @@ KINDS = {
 }
 LEFT_OUT = {
     "test_cuda_facts.py": "reads tables; runs no C library",
+    "test_drivers_differ.py": "thousands of calls of forked processes, which take minutes there; `make test` runs it",
     "test_fuzz_readers.py": "has sanitizers in every build",
     "test_monitor_seccomp.py": "builds with sanitizers have no filter; `make test` runs it",
     "test_nvml_layout.py": "compiles against NVIDIA's header; runs no C library",
