@@ -7,6 +7,7 @@
 #include "functions.h"
 #include "meter_abi.h"
 #include "slice/charge.h"
+#include "slice/slice.h"
 
 /* What a graph allocates, by GPU; `ordinal` is the device behind each. */
 struct pgpu_graph_footprint {
@@ -42,7 +43,7 @@ void pgpu_graph_memory_end(const struct pgpu_graph_use *use, CUresult result);
     if (result != CUDA_SUCCESS) return result;                                                               \
     do                                                                                                       \
         result = call;                                                                                       \
-    while (pgpu_charge_should_retry(&use.wait, result));                                                     \
+    while (use.wait.gpu != PGPU_NO_GPU && pgpu_charge_should_retry(&use.wait, result));                      \
     pgpu_graph_memory_end(&use, result);                                                                     \
     return result
 

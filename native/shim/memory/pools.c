@@ -212,7 +212,9 @@ static void set_reserved(struct pgpu_holding *pool, void *context) {
     bool is_certain = pool->count == 1 + change->own && pool->owner == change->seen.launches;
     pool->count -= change->own;
     pool->detail -= change->added_bytes;
-    if (change->reserved_bytes < pool->bytes && !is_certain) return;
+    /* A driver that reports nothing after a launch may yet take it. */
+    bool is_early = change->own != 0 && change->added_bytes == 0 && change->reserved_bytes == 0;
+    if (change->reserved_bytes < pool->bytes && (!is_certain || is_early)) return;
     change->difference = (int64_t)(change->reserved_bytes - pool->bytes);
     pool->bytes = change->reserved_bytes;
     if (change->reserved_bytes != 0 || !is_certain) return;
