@@ -49,7 +49,7 @@ class Driver:
         stack.enter_context(self._near)
         command = [sys.executable, "-m", "tests.cuda_actor", *words]
         with far:
-            self._server = subprocess.Popen(command, env=environment, cwd=_ROOT, stdin=far)
+            self._server = subprocess.Popen(command, env=environment, cwd=_ROOT, stdin=far.fileno())
         stack.callback(self._server.wait)
         stack.callback(self._near.shutdown, socket.SHUT_RDWR)
 
@@ -410,4 +410,4 @@ def test_a_slice_is_a_gpu_of_its_size_for_every_sequence_of_calls(drivers: Drive
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(Calls, settings=chosen)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Calls, settings=chosen)
