@@ -44,6 +44,7 @@ BEFORE: Mapping[str, str] = {
     "e9": "B starts nothing while A has jobs",
     "e10": "0.00",
     "e11": "0.48",
+    "e12": "B starts nothing while A has jobs",
     "a4": "0.00",
     "a5": "0.58",
     "a6": "0.00",
@@ -282,6 +283,15 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
         halves,
     ),
     "e11 interleaved, 170 %": lambda: Scenario(1, [*stream(A, 11, 20, 5.1, TEN), *stream(B, 12, 20, 5.1, TEN)], halves),
+    "e12 B keeps small low jobs waiting for 12 h": lambda: Scenario(
+        1,
+        [
+            *batch(A, 60, 0.0, 30 * MINUTE),
+            *(job(f"low{number}", B, number * TEN, 1.0, memory_bytes=GIB, priority=-50) for number in range(72)),
+            *batch(B, 48, 12 * HOUR + 1, 30 * MINUTE),
+        ],
+        credited,
+    ),
     "a4 B says 1 s, runs 1 h": lambda: Scenario(
         1, [*batch(B, 30, 0.0, HOUR, predicted_seconds=1.0), *batch(A, 60, 1.0, TEN)], halves
     ),

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.ledger_entries import waiting
+from tests.ledger_entries import Clock, instance_of, waiting
 
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import JobState, Lease, SharingMode, Slice
-from pgpu.scheduling import Admission, Grant, Quota, VirtualTime
+from pgpu.scheduling import Admission, Grant, Held, Quota, VirtualTime
 from pgpu.scheduling.virtual_clocks import Machine
 from pgpu.structs import replace
 
@@ -20,16 +20,6 @@ MACHINE = Machine(1000, 2)
 MODEL = waiting().job.gpu_model
 USER = waiting().job.owner_uid
 JOB = waiting().job.id
-
-
-class Clock:
-    """A monotonic clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.seconds, self.boot = 50.0, "first boot"
-
-    def __call__(self) -> tuple[float, str]:
-        return self.seconds, self.boot
 
 
 @pytest.fixture
@@ -68,6 +58,11 @@ def put(ledger: Ledger, entry: Entry) -> None:
         decision.put(entry)
 
 
+def with_slice(entry: Entry, part: Slice) -> Entry:
+    assert entry.job.lease is not None
+    return replace(entry, job=replace(entry.job, lease=replace(entry.job.lease, slices=(part,))))
+
+
 def used(ledger: Ledger) -> float:
     with ledger.view() as view:
         return view.precedence(MODEL).time.clocks.get(USER, 0.0)
@@ -84,9 +79,19 @@ def test_a_lease_is_charged_while_it_is_held_and_no_longer(charged: Ledger, cloc
 
 def test_a_share_of_compute_counts_where_it_is_larger(charged: Ledger, clock: Clock) -> None:
     entry = grant(charged)
-    put(charged, replace(entry, job=replace(entry.job, request=replace(entry.job.request, compute_share=0.5))))
+    put(charged, with_slice(entry, Slice("GPU-0", 100, 0.5)))
     clock.seconds += 10
     assert used(charged) == pytest.approx(2.5)
+
+
+def test_any_slice_of_a_mig_instance_is_charged_for_all_of_it(charged: Ledger, clock: Clock) -> None:
+    with charged.decision() as decision:
+        decision.put_gpus([instance_of("GPU-0", 250)], 1.0)
+    grant(charged)
+    clock.seconds += 10
+    assert used(charged) == pytest.approx(2.5)
+    rate = replace(MACHINE, instance_bytes={"GPU-0": 250}).rate_of(Held(JOB, USER, (Slice("GPU-0", 100),), 0.0))
+    assert rate == 0.25, "rounds expect what the ledger charges"
 
 
 def test_a_job_alone_on_its_gpu_is_charged_for_all_of_it(charged: Ledger, clock: Clock) -> None:
@@ -98,9 +103,7 @@ def test_a_job_alone_on_its_gpu_is_charged_for_all_of_it(charged: Ledger, clock:
 def test_time_before_a_resize_is_charged_by_the_size_before(charged: Ledger, clock: Clock) -> None:
     entry = grant(charged, memory_bytes=500)
     clock.seconds += 10
-    assert entry.job.lease is not None
-    small = replace(entry.job.lease, slices=(Slice("GPU-0", 100),))
-    put(charged, replace(entry, job=replace(entry.job, lease=small)))
+    put(charged, with_slice(entry, Slice("GPU-0", 100)))
     clock.seconds += 10
     assert used(charged) == pytest.approx(6.0)
 
@@ -148,7 +151,7 @@ def test_a_job_that_is_queued_again_pays_for_what_it_held(charged: Ledger, clock
 def test_a_lease_of_an_earlier_boot_is_charged_no_further(charged: Ledger, clock: Clock) -> None:
     entry = grant(charged)
     clock.seconds += 10
-    put(charged, replace(entry, job=replace(entry.job, request=replace(entry.job.request, compute_share=0.1))))
+    put(charged, with_slice(entry, Slice("GPU-0", 100, 0.1)))
     clock.seconds, clock.boot = 1e6, "second boot"
     put(charged, replace(entry, lease_released_at_seconds=2.0))
     assert used(charged) == pytest.approx(1.0)
@@ -163,14 +166,14 @@ def test_a_lease_that_outlives_its_boot_is_charged_again_from_its_next_write_on(
     assert used(charged) == pytest.approx(1.0)
 
 
-def test_floor_active_users_and_clocks_that_a_round_set_forward_are_kept(charged: Ledger, clock: Clock) -> None:
-    after = VirtualTime({USER: 3.0, 8: 100.0}, 90.0, frozenset({8}))
+def test_floors_contenders_and_clocks_that_a_round_set_forward_are_kept(charged: Ledger, clock: Clock) -> None:
+    after = VirtualTime({USER: 3.0, 8: 100.0}, {0: 90.0, -5: 80.0}, {(8, 0): True, (USER, 0): False, (8, -5): True})
     grant(charged, time=after)
     clock.seconds += 10
     with charged.view() as view:
         now = view.precedence(MODEL).time
         assert now.clocks == pytest.approx({USER: 4.0, 8: 100.0})
-        assert (now.floor, now.active) == (after.floor, after.active)
+        assert (now.floors, now.contenders) == (after.floors, after.contenders)
         assert view.precedence("another model").time == VirtualTime()
 
 
@@ -223,15 +226,14 @@ def test_clocks_are_the_sum_of_rate_and_time_by_weight_through_all_changes(
         clock.seconds += seconds
         lease = entry.job.lease
         assert lease is not None
-        rate = max(lease.slices[0].memory_bytes / 1000, (entry.job.request.compute_share or 0.0) / 2)
+        part = lease.slices[0]
+        rate = max(part.memory_bytes / 1000, (part.compute_share or 0.0) / 2)
         if entry.job.parked_at_seconds is None and entry.job.suspended_by is None:
             expected += rate * seconds / weight
         if kind == "size":
-            sized = replace(lease, slices=(Slice("GPU-0", amount * 100),))
-            entry = replace(entry, job=replace(entry.job, lease=sized))
+            entry = with_slice(entry, replace(part, memory_bytes=amount * 100))
         elif kind == "compute":
-            request = replace(entry.job.request, compute_share=amount / 10)
-            entry = replace(entry, job=replace(entry.job, request=request))
+            entry = with_slice(entry, replace(part, compute_share=amount / 10))
         elif kind == "park":
             parked = None if entry.job.parked_at_seconds is not None else 7.0
             entry = replace(entry, job=replace(entry.job, parked_at_seconds=parked))

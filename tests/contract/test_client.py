@@ -123,8 +123,9 @@ def test_a_dry_run_forecasts_start_and_gpu_and_stores_nothing(client: Client) ->
     reports = client.dry_run([Submission(spec, Request(2 * GIB), array=Array((3, 5)))])
     assert [report.job.spec.name for report in reports] == ["one-3", "one-5"]
     assert [report.position for report in reports] == [1, 2]
-    assert all(report.job.expected_start_seconds is not None for report in reports)
     [gpu] = client.gpus()
+    assert all(report.is_start_known for report in reports)
+    assert all(report.job.expected_start_seconds is not None for report in reports)
     assert {report.job.expected_gpu_uuids for report in reports} == {(gpu.gpu.uuid,)}
     assert not client.jobs(include_final=True)
 

@@ -4,13 +4,13 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.ledger_entries import add, waiting
+from tests.ledger_entries import Clock, add, waiting
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
-from pgpu.model import JobState, Lease, Objective, Request, Slice
-from pgpu.scheduling import NO_PRECEDENCE
+from pgpu.model import JobState, Lease, Objective, Request, Slice, UserUsage
+from pgpu.scheduling import NO_PRECEDENCE, VirtualTime
 from pgpu.structs import replace
 
 OLD = Path(__file__).with_name("ledger_version_1.sql")
@@ -32,25 +32,60 @@ def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(ledger_pa
     ledger.close()
 
 
-def test_the_ledger_of_the_last_version_keeps_its_leases_and_a_copy_of_it_stays(ledger_path: Path) -> None:
-    ledger_path.parent.mkdir()
-    with sqlite3.connect(ledger_path) as connection:
+def make_version(path: Path, version: int, also: str = "") -> None:
+    """Make the ledger of an older version with a running and a waiting job; `also` is SQL."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
         connection.executescript(OLD.read_text())
-        for script in MIGRATIONS[1:-1]:
+        for script in (*MIGRATIONS[1:version], also):
             connection.executescript(script)
-        connection.execute(f"PRAGMA user_version = {VERSION - 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    ledger = Ledger(ledger_path)
+
+
+@pytest.mark.parametrize("version", [26, 27])
+def test_the_ledger_of_a_late_version_keeps_its_leases_and_a_copy_of_it_stays(ledger_path: Path, version: int) -> None:
+    make_version(ledger_path, version)
+    clock = Clock()
+    ledger = Ledger(ledger_path, now=clock)
     running = ledger.entries(include_final=False)[0]
     assert running.job.lease == Lease("aaaaaaaaaaaa", (Slice("GPU-0", 1 << 30),), 2.0, "shim")
     with ledger.view() as view:
         assert view.precedence(None) == NO_PRECEDENCE
-    copy = ledger_path.with_name(f"{ledger_path.name}.version-{VERSION - 1}")
+    copy = ledger_path.with_name(f"{ledger_path.name}.version-{version}")
     assert copy.stat().st_mode & 0o777 == 0o600
     with sqlite3.connect(copy) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone()[0] == VERSION - 1
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == version
         assert connection.execute("SELECT id FROM jobs").fetchall() == [("a" * 12,), ("b" * 12,)]
     connection.close()
+    # It is charged from its next write on, and its end is recorded as that of any other job.
+    with ledger.decision() as decision:
+        decision.put(running)
+    clock.seconds += 60
+    ended = replace(running.job, state=JobState.EXITED, exit_code=0, finished_at_seconds=9.0)
+    for entry in (replace(running, job=ended), replace(running, job=ended, lease_released_at_seconds=9.0)):
+        with ledger.decision() as decision:
+            decision.put(entry)
+    entry = ledger.entry(running.job.id)
+    assert (entry.job.state, entry.ran_seconds, entry.is_live) == (JobState.EXITED, 60, False)
+    with ledger.view() as view:
+        assert view.holding() == []
+        assert view.charges.usage(None, 0.0)[0].gpu_seconds == pytest.approx(60)
+    ledger.close()
+
+
+def test_hours_and_waiting_users_of_a_development_version_are_kept(ledger_path: Path) -> None:
+    make_version(
+        ledger_path,
+        27,
+        "INSERT INTO virtual_times VALUES ('', 5.0, NULL, NULL, 1, 1); INSERT INTO clocks VALUES ('', 7, 6.0, 1);"
+        " CREATE TABLE usage_hours (uid, hour, runs, gpu_seconds, byte_seconds, used_byte_seconds);"
+        " INSERT INTO usage_hours VALUES (7, 0, 2, 3.0, 4.0, 4.0)",
+    )
+    ledger = Ledger(ledger_path)
+    with ledger.view() as view:
+        assert view.charges.usage(None, 0.0)[7] == UserUsage(7, 2, 3.0, 4.0, 4.0)
+        assert view.precedence(None).time == VirtualTime({7: 6.0, 0: 0.0}, {0: 5.0}, {(7, 0): True})
     ledger.close()
 
 
@@ -75,7 +110,7 @@ def test_columns_that_the_release_before_did_not_have_are_added_without_a_new_ve
         assert [entry.job.request.objective for entry in view.live()] == [Objective.RESPONSE]
         assert view.history.demands([("a call", 0)], ["RTX 3090"], 10) == {}
         assert view.conditional() == []
-        assert view.accounts.usage(0.0) == {}
+        assert view.charges.usage(None, 0.0) == {}
 
 
 def test_the_oldest_tables_are_those_of_the_fixture() -> None:

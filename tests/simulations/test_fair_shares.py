@@ -15,7 +15,7 @@ from pgpu.model import Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, OrderRules, Precedence, Quota, VirtualTime, admit
 from pgpu.scheduling.admission import machine_of
 from pgpu.scheduling.order import NO_PLAN, PlannedOrder, RoundOrder
-from pgpu.scheduling.virtual_clocks import UserClocks
+from pgpu.scheduling.virtual_clocks import UserClocks, contenders_of
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -53,6 +53,10 @@ class Recorder:
         return found
 
 
+def both_wait(admission: Admission) -> bool:
+    return admission.time.contenders == {(A, 0): True, (B, 0): True}
+
+
 def play(arrivals: Sequence[Arrival], gpus: int, weights: Mapping[int, float]) -> list[tuple[float, Admission]]:
     policy = Recorder({uid: Quota(weight=weight) for uid, weight in weights.items()})
     replay(cards(gpus, CARD_BYTES), arrivals, policy, headroom=NO_HEADROOM, quotas=policy.quotas)
@@ -81,9 +85,11 @@ def test_clocks_of_users_that_always_wait_differ_by_one_job_at_most(
     # Said to be over at once, jobs of all slots start before the first of them is charged.
     bound = largest * (1 if said is None else slots * gpus)
     for now, admission in rounds:
-        if now > offset and admission.time.active == {A, B}:
-            turns = admission.turns if said is None else admission.time.clocks
-            assert abs(turns[A] - turns[B]) <= bound * (1 + 1e-6) + offset / weight
+        if now > offset and both_wait(admission):
+            times = admission.time.clocks
+            if said is None:
+                times = {uid: turn for (uid, _), turn in admission.turns.items()}
+            assert abs(times[A] - times[B]) <= bound * (1 + 1e-6) + offset / weight
 
 
 @settings(max_examples=5, deadline=None)
@@ -119,8 +125,40 @@ def test_a_pause_of_any_length_earns_the_credit_and_keeps_nobody_waiting_for_lon
     gaps = [after - before for before, after in pairwise(later)]
     assert max(gaps) <= RULES.credit_seconds + 2 * lasts
     for now, found in policy.rounds:
-        if now >= came and found.time.active == {A, B}:
+        if now >= came and both_wait(found):
             assert found.time.clocks[A] - found.time.clocks[B] <= RULES.credit_seconds + lasts
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(2, 12), st.sampled_from([-50, -1, 1]), st.sampled_from([5 * MINUTE, 25 * MINUTE]), st.integers(1, 2))
+def test_small_jobs_that_always_wait_at_another_priority_earn_no_more_than_a_pause(
+    hours: int, priority: int, apart: float, slots: int
+) -> None:
+    """B keeps one small job waiting while A has the machine, and then floods at A's priority."""
+    lasts, came = 30 * MINUTE, hours * HOUR
+    tiny = [
+        Arrival(Candidate(f"tiny{number}", Request(GIB, priority=priority), None, B, number * apart, 1.0), 1.0)
+        for number in range(int(came / apart))
+    ]
+    of_a = jobs(A, (hours + 6) * 2 * slots, lasts, slots=slots)
+    arrivals = [*of_a, *tiny, *jobs(B, 16 * slots, lasts, slots=slots, came=came + 1)]
+    policy = Recorder({})
+    fates = replay(cards(1, CARD_BYTES), arrivals, policy, headroom=NO_HEADROOM)
+    starts = sorted(fates[each.candidate.job_id].started_seconds for each in of_a)
+    later = [came, *(start for start in starts if start > came)]
+    assert max(after - before for before, after in pairwise(later)) <= RULES.credit_seconds + 2 * lasts
+
+
+def test_users_that_wait_below_a_flood_of_a_higher_priority_keep_their_distances() -> None:
+    """Neither the clock of the flood nor that of a third user of their priority takes a lead from the one that has had less."""
+    before = VirtualTime(
+        {A: 20 * HOUR, B: 3 * HOUR, 3: 1 * HOUR}, {50: 20 * HOUR, 0: HOUR}, {(A, 50): True, (B, 0): True, (3, 0): True}
+    )
+    queue = [Candidate(f"{uid}", Request(CARD_BYTES), None, uid, 0.0, 60.0) for uid in (B, 3, 4)]
+    rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]
+    found = admit(rooms, queue, 60.0, precedence=Precedence(None, before))
+    assert [grant.job_id for grant in found.grants] == ["4"], "a newcomer leads by the credit, and not by all that A has had"
+    assert found.turns[B, 0] - found.turns[3, 0] == 2 * HOUR
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -139,8 +177,7 @@ def test_a_user_that_ran_while_nobody_waited_is_behind_by_the_credit_at_most(slo
 
 def order_of(queue: Sequence[Candidate], now: float) -> list[str]:
     rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]
-    uids = {each.owner_uid for each in queue}
-    clocks = UserClocks(VirtualTime(), uids, (), machine_of(rooms), quotas={}, rules=RULES, now_seconds=now)
+    clocks = UserClocks(VirtualTime(), contenders_of(queue), (), machine_of(rooms), quotas={}, rules=RULES, now_seconds=now)
     return [each.job_id for each in RoundOrder(clocks, PlannedOrder(NO_PLAN, ()), RULES, now).of(queue)]
 
 
@@ -205,13 +242,13 @@ def test_a_job_that_only_its_owners_quota_bars_earns_nothing() -> None:
     waits = admit(
         rooms, [barred, own, replace(own, job_id="next")], 0.0, quotas=quotas, precedence=Precedence(None, time)
     )
-    assert waits.time.active == {A}
+    assert waits.time.contenders == {(A, 0): True, (B, 0): False}
     later = replace(waits.time, clocks={A: 20 * HOUR, B: 0.0})
     after = admit(
         rooms, [replace(barred, request=Request(CARD_BYTES // 2)), own], 20 * HOUR, precedence=Precedence(None, later)
     )
     assert after.time.clocks[B] == 20 * HOUR - RULES.credit_seconds
-    assert after.time.floor >= 20 * HOUR
+    assert after.time.floors[0] >= 20 * HOUR
 
 
 @pytest.mark.parametrize(

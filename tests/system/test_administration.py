@@ -111,6 +111,28 @@ def test_more_than_a_users_quota_waits_and_others_go_on(world: UserWorld, admin:
     assert json.loads(admin("quota", "--json"))["quotas"] == []
 
 
+def test_a_change_of_a_quota_keeps_what_it_does_not_name(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice = world.user()
+
+    def quota() -> tuple[Any, ...]:
+        [own] = json.loads(admin("quota", str(alice.uid), "--json"))["quotas"]
+        return tuple(own[name] for name in ("memory_bytes", "jobs", "weight", "gpu_hours", "period"))
+
+    admin("quota", str(alice.uid), "--gpu-hours", "9", "--per", "month", "--weight", "3")
+    admin("quota", str(alice.uid), "--jobs", "4")
+    assert quota() == (None, 4, 3.0, 9.0, "month")
+    admin("quota", str(alice.uid), "--memory", "2GiB", "--gpu-hours", "8")
+    assert quota() == (2 * GIB, 4, 3.0, 8.0, "month")
+    assert world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "period": "day", "jobs": 5}).status == 204
+    assert quota() == (2 * GIB, 5, 3.0, 8.0, "day")
+    admin("quota", str(alice.uid), "--gpu-hours", "none", "--weight", "1")
+    assert quota() == (2 * GIB, 5, 1.0, None, "week")
+    assert world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "lifted": ["jobs", "memory_bytes"]}).status == 204
+    assert quota() == (None, None, 1.0, None, "week")
+    assert world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "lifted": ["uid"]}).status == 400
+    admin("quota", str(alice.uid), "--remove")
+
+
 def test_no_job_grows_past_its_owners_quota(world: UserWorld, admin: Callable[..., str]) -> None:
     alice = world.user()
     admin("quota", str(alice.uid), "--memory", "2GiB")
@@ -245,6 +267,8 @@ def test_bad_words_of_the_administrator_get_one_line_and_change_nothing(world: U
     for words in (
         ["quota", "no-such-user", "--jobs", "1"],
         ["quota", "nobody", "--jobs", "-1"],
+        ["quota", "nobody", "--jobs", "many"],
+        ["quota", "nobody", "--per", "month"],
         ["quota", "nobody", "--weight", "0"],
         ["quota", "nobody", "--weight", "1e-9"],
         ["quota", "nobody", "--gpu-hours", "-1"],

@@ -133,6 +133,22 @@ def test_a_queue_continues_after_its_agent_died_when_a_job_ends(machine: World) 
     assert {machine.state(job) for job in (second, third) if job.id != started.id} == {JobState.WAITING}
 
 
+def test_a_user_competes_from_its_first_to_its_last_waiting_job_whatever_dies(machine: World) -> None:
+    """Else what others have meanwhile would be a lead of a user that waits for nothing, or be lost by one that waits."""
+
+    def competes() -> bool:
+        with machine.engine.ledger.view() as view:
+            time = view.precedence(machine.engine.settings.gpu_model).time
+            return time.contenders == {(machine.client.caller.uid, 0): True}
+
+    machine.until_running(machine.submit(gib=6))
+    waits = machine.submit(gib=6)
+    until(competes)
+    machine.kill_agent()
+    machine.client.stop(waits.id)
+    until(lambda: not competes())
+
+
 def test_a_queue_continues_with_the_next_command_after_all_its_processes_died(machine: World) -> None:
     jobs = [machine.submit(gib=6) for _ in range(4)]
     machine.until_running(jobs[0])

@@ -77,7 +77,7 @@ def running(engine: Engine, **words: object) -> Entry:
 
 def uncounted(entry: Entry) -> Entry:
     """Return it without the time that its job has run: each write counts it anew."""
-    return replace(entry, ran_seconds=0.0, runs_since_seconds=None)
+    return replace(entry, ran_seconds=0.0, runs_since=None)
 
 
 @pytest.mark.parametrize("memory_bytes", [GIB // 2, 2 * GIB])

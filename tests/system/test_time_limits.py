@@ -37,7 +37,8 @@ def submit(machine: World, command: Sequence[str] = LONG, gib: int = 1, **words:
 def age(machine: World, job: Job, seconds: float) -> None:
     """Let a job have run for longer than it has."""
     with machine.engine.ledger.decision() as decision:
-        decision._connection.execute("UPDATE jobs SET runs_since = runs_since - ? WHERE id = ?", (seconds, job.id))
+        statement = "UPDATE leases SET charged_since = charged_since - ? WHERE job_id = ?"
+        decision._connection.execute(statement, (seconds, job.id))
 
 
 def rule(machine: World, job: Job) -> str:
@@ -139,7 +140,7 @@ def test_time_in_which_a_job_is_suspended_does_not_count() -> None:
         kill(machine.until_supervised(victim))  # the next agent begins with what is in the ledger
         machine.client.jobs(include_final=False)
         end(machine, urgent)
-        until(lambda: machine.entry(victim).runs_since_seconds is not None)
+        until(lambda: machine.entry(victim).runs_since is not None)
         assert machine.entry(victim).job.state is JobState.RUNNING
         age(machine, victim, 1000)
         kill(machine.until_supervised(victim))

@@ -41,8 +41,8 @@ def test_a_job_that_has_run_for_long_counts_no_more() -> None:
 def test_a_user_whose_jobs_are_all_held_back_has_a_turn_and_takes_none_from_others() -> None:
     held = [a_running_job(f"held{number}") for number in range(4)]
     found = admit([replace(ROOM, granted_bytes=4 * GIB)], [a_job("fifth")], 0.0, held=held)
-    assert 1000 in found.turns
-    assert not found.time.active
+    assert (1000, 0) in found.turns
+    assert found.time.contenders == {(1000, 0): False}
 
 
 def test_no_gpu_is_idle_for_a_slow_start() -> None:

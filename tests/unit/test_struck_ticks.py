@@ -121,7 +121,8 @@ def test_a_limit_that_has_passed_stops_only_a_job_that_still_runs(world: World, 
     request = replace(world.running.job.request, time_limit_seconds=0.001)
     world.running.job = replace(world.running.job, request=request)
     with world.engine.ledger.decision() as decision:
-        decision._connection.execute("UPDATE jobs SET time_limit = 0.001, runs_since = runs_since - 1000")
+        decision._connection.execute("UPDATE jobs SET time_limit = 0.001")
+        decision._connection.execute("UPDATE leases SET charged_since = charged_since - 1000")
     world.process.has_ended = has_ended
     world.running._watch_limit()
     entry = world.engine.ledger.entry(_ID)

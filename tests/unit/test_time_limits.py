@@ -16,7 +16,7 @@ from pgpu.engine.admission.situation import Situation
 from pgpu.engine.event_loop import EventLoop
 from pgpu.errors import RequestError
 from pgpu.ledger import JobPeer
-from pgpu.ledger.accounts import bounds_of
+from pgpu.ledger.charges import bounds_of
 from pgpu.model import (
     Gpu,
     GpuHours,

@@ -4,6 +4,7 @@ Each decision of the engine is one write transaction. The ledger stores and find
 """
 
 from pgpu.ledger.change_watch import ChangeWatch
+from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.gpu_history import GpuHistory, GpuMinute
@@ -33,4 +34,5 @@ __all__ = [
     "Token",
     "Tokens",
     "Waiting",
+    "monotonic_now",
 ]

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pgpu.errors import RequestError
-from pgpu.host.process_identity import boot_id
-from pgpu.ledger.charges import Moment, monotonic_now
+from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.end_commands import end_command, notifies
-from pgpu.ledger.rows import Entry, immutable_columns, mutable_columns
+from pgpu.ledger.rows import Entry, Moment, immutable_columns, mutable_columns
 from pgpu.ledger.view import LIVE, LedgerView, Waiting
 from pgpu.model import Gpu, Job, JobState, Lease
 from pgpu.scheduling import Admission, Quota, VirtualTime
@@ -99,18 +98,16 @@ class Decision(LedgerView):
         if notifies(entry) and not self.entry(entry.job.id).job.state.is_final:
             self._add_end_command(entry.job)
         job = entry.job
-        self.accounts.add_up(job.id)
-        if job.state is JobState.WAITING or job.state.is_final:
-            self.accounts.book(entry)
-        is_counted = job.state is JobState.RUNNING and job.suspended_by is None and job.parked_at_seconds is None
-        charged_from = self.charges.begin_or_end(entry) if job.lease is not None else (None, None)
+        if job.lease is not None:
+            self.charges.charge("leases.job_id = ?3", job.id)  # by what it held until now
         columns = mutable_columns(entry)
-        columns |= {"runs_since": time.monotonic() if is_counted else None, "runs_boot": boot_id()}
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
         self._connection.execute(statement, [*columns.values(), entry.job.id])
         if job.lease is not None:
-            self._put_lease(job.lease, entry.lease_released_at_seconds, charged_from)
+            self._put_lease(job.lease, entry.lease_released_at_seconds, self.charges.charged_from(entry))
+            if entry.lease_released_at_seconds is not None:
+                self.charges.book(job.id, entry.lease_released_at_seconds)
 
     def cancel_waiting(self, job_ids: Collection[str], now_seconds: float) -> set[str]:
         """Cancel those of these jobs that wait, for their user, and return their ids."""
@@ -197,8 +194,8 @@ class Decision(LedgerView):
             since_seconds: Start of its wait, in seconds since the epoch; None for that of its wait before.
             wait_deadline_seconds: End of its wait, in seconds since the epoch; None for no limit.
         """
-        self.accounts.add_up(job_id)  # with the slices that are deleted here
-        self.charges.charge("AND leases.job_id = ?3", job_id)
+        self.charges.charge("leases.job_id = ?3", job_id)
+        self.charges.book(job_id, time.time())
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
         statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ifnull(?, eligible_at) WHERE id = ?"
         self._connection.execute(statement, (wait_deadline_seconds, since_seconds, job_id))
@@ -228,7 +225,7 @@ class Decision(LedgerView):
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write the quota of one user; None removes it."""
-        self.charges.charge("AND jobs.owner_uid = ?3", uid)  # by the weight before
+        self.charges.charge("owner_uid = ?3", uid)  # by the weight before
         if quota is None:
             self._connection.execute("DELETE FROM quotas WHERE uid = ?", (uid,))
         else:
@@ -250,8 +247,9 @@ class Decision(LedgerView):
     def put_gpus(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
         """Store the properties of each GPU, for when it is gone."""
         self._connection.executemany(
-            "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",
-            [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds) for g in gpus],
+            "INSERT OR REPLACE INTO gpus (uuid, name, memory_bytes, driver_version, is_simulated, seen_at, part)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds, g.part) for g in gpus],
         )
 
     def _add_end_command(self, ended: Job) -> None:
@@ -275,12 +273,12 @@ class Decision(LedgerView):
     def _put_lease(
         self, lease: Lease, released_at_seconds: float | None, charged_from: tuple[float | None, str | None]
     ) -> None:
-        # An upsert, since REPLACE would delete the row first: its slices with it (ON DELETE CASCADE), and `went_first`.
+        # An upsert, since REPLACE would delete the row first: its slices with it (ON DELETE CASCADE), and its amounts.
         self._connection.execute(
-            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing, charged_since, charged_boot)"
-            " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (job_id) DO UPDATE"
+            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing, charged_since, charged_boot,"
+            " gpu_seconds, byte_seconds) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0.0, 0.0) ON CONFLICT (job_id) DO UPDATE"
             " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5, sharing = ?6,"
-            " charged_since = iif(charged_boot IS ?8, ifnull(charged_since, ?7), ?7), charged_boot = ?8",
+            " charged_since = ?7, charged_boot = ?8",
             (
                 lease.job_id,
                 lease.granted_at_seconds,

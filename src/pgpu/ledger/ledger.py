@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from pgpu.errors import JobNotFoundError, LedgerError
 from pgpu.ledger.change_watch import CachedRead, CommitCounter
-from pgpu.ledger.charges import Moment, monotonic_now
+from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
-from pgpu.ledger.rows import SELECT, Entry, entry_of
+from pgpu.ledger.rows import SELECT, Entry, Moment, entry_of
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections

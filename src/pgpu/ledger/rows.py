@@ -30,6 +30,10 @@ from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, repl
 from pgpu.units import escape_undecodable
 
 
+Moment = tuple[float, str]
+"""Seconds of the monotonic clock, and the id of the boot."""
+
+
 class GrowthWait(Struct, frozen=True):
     """Waits of a running job for larger slices (`scheduling.slice_growth`). Times are in seconds since the epoch."""
 
@@ -65,18 +69,18 @@ class Entry(Struct, frozen=True):
     """When the memory of its lease was free again; None before, and without a lease."""
 
     ran_seconds: float = 0.0
-    """How long it had run by its last write, without time in which it was suspended or parked."""
+    """How long it had run by its last write in this attempt, without time in which it was suspended or parked."""
 
-    runs_since_seconds: float | None = None
-    """When that was, by CLOCK_MONOTONIC; None while it does not run on."""
+    runs_since: Moment | None = None
+    """When that was; None while it does not run on."""
 
     growth: GrowthWait | None = None
     """None while it never waited for larger slices in this attempt."""
 
-    def run_seconds(self, now_seconds: float) -> float:
-        """Return how long it has run by a time of CLOCK_MONOTONIC."""
-        since_seconds = now_seconds if self.runs_since_seconds is None else self.runs_since_seconds
-        return self.ran_seconds + max(0.0, now_seconds - since_seconds)
+    def run_seconds(self, now: Moment) -> float:
+        """Return how long it has run by now; of an earlier boot only what was written then counts."""
+        since_seconds, boot = self.runs_since or now
+        return self.ran_seconds + (max(0.0, now[0] - since_seconds) if boot == now[1] else 0.0)
 
     @property
     def is_lease_held(self) -> bool:
@@ -112,7 +116,8 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
     reclaimed_at, parked_at, wanted_at, gpu_model, batch, begin_at, held_by, hit_time_limit,
     memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, is_strict, jobs.sharing,
     oversubscribes, preempts, measures, objective, time_limit, on_time_limit, gpu_models,
-    sequence, wait_deadline, supervisor, spawned_at, stop_grace, ran, runs_since, growth,
+    sequence, wait_deadline, supervisor, spawned_at, stop_grace, growth,
+    leases.ran, iif(state = 'running', charged_since, NULL), charged_boot,
     granted_at, released_at, enforcer, is_advisory, leases.sharing,
     iif(granted_at IS NULL, NULL,
         (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
@@ -121,7 +126,7 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
-_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 45), slice(45, 53), slice(53, 59)
+_JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 45), slice(45, 54), slice(54, 60)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _GROWTHS = JsonDecoder(GrowthWait)
 _STATES = {state.value: state for state in JobState}
@@ -209,7 +214,8 @@ def entry_of(row: Iterable[Any]) -> Entry:
     """Return the entry of a row of `SELECT`."""
     # By position: `sqlite3.Row` finds a name by comparing it with every column before it, and queues are thousands of rows long.
     columns = tuple(row)
-    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, ran_seconds, runs_since, growth = columns[_ENTRY]
+    sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, growth, *running = columns[_ENTRY]
+    ran_seconds, since_seconds, boot = running
     supervisor = _holder(supervisor_text)
     return Entry(
         _job(columns),
@@ -220,7 +226,7 @@ def entry_of(row: Iterable[Any]) -> Entry:
         stop_grace,
         columns[_LEASE][1],
         ran_seconds or 0.0,
-        runs_since,
+        None if since_seconds is None else (since_seconds, boot),
         None if growth is None else _GROWTHS.decode(growth),
     )
 

@@ -408,6 +408,38 @@ ALTER TABLE leases ADD COLUMN charged_since REAL;
 ALTER TABLE leases ADD COLUMN charged_boot TEXT;
 UPDATE leases SET went_first = 0 WHERE went_first = 1;
 """,
+    # Users with waiting jobs, by priority, each with the floor of that priority. Amounts of leases, and the hours in which they were
+    # held, by queue (development versions of 27 had these in `usage_hours`, without the queue).
+    """
+CREATE TABLE contenders (
+    queue TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    is_active INTEGER NOT NULL,
+    floor REAL NOT NULL,
+    PRIMARY KEY (queue, uid, priority)
+) STRICT, WITHOUT ROWID;
+INSERT INTO contenders SELECT queue, uid, 0, 1, floor FROM clocks JOIN virtual_times USING (queue) WHERE is_active;
+ALTER TABLE clocks DROP COLUMN is_active;
+ALTER TABLE virtual_times DROP COLUMN floor;
+ALTER TABLE leases ADD COLUMN ran REAL;
+ALTER TABLE leases ADD COLUMN gpu_seconds REAL;
+ALTER TABLE leases ADD COLUMN byte_seconds REAL;
+UPDATE leases SET gpu_seconds = 0.0, byte_seconds = 0.0 WHERE released_at IS NULL;
+CREATE TABLE queue_hours (
+    queue TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    gpu_seconds REAL NOT NULL,
+    byte_seconds REAL NOT NULL,
+    used_byte_seconds REAL NOT NULL,
+    PRIMARY KEY (queue, uid, hour)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage_hours (uid, hour, runs, gpu_seconds, byte_seconds, used_byte_seconds);
+INSERT INTO queue_hours SELECT '', uid, hour, runs, gpu_seconds, byte_seconds, used_byte_seconds FROM usage_hours;
+DROP TABLE usage_hours;
+""",
 )
 
 VERSION = len(MIGRATIONS)
@@ -421,11 +453,7 @@ ADDITIONS = (
     ("jobs", "hit_time_limit", "INTEGER"),
     ("jobs", "begin_at", "REAL"),
     ("jobs", "held_by", "INTEGER"),
-    ("jobs", "ran", "REAL"),
-    ("jobs", "runs_since", "REAL"),
-    ("jobs", "runs_boot", "TEXT"),
-    ("jobs", "gpu_seconds", "REAL"),
-    ("jobs", "byte_seconds", "REAL"),
+    ("gpus", "part", "REAL"),
     ("quotas", "gpu_hours", "REAL"),
     ("quotas", "period", "TEXT"),
     ("jobs", "growth", "TEXT"),
@@ -441,16 +469,5 @@ NEW_OBJECTS = {
     "delayed": """
 CREATE INDEX delayed ON jobs (sequence) WHERE state = 'waiting' AND (begin_at IS NOT NULL OR held_by IS NOT NULL)
 """,
-    "usage_hours": """
-CREATE TABLE usage_hours (
-    uid INTEGER NOT NULL,
-    hour INTEGER NOT NULL,
-    runs INTEGER NOT NULL,
-    gpu_seconds REAL NOT NULL,
-    byte_seconds REAL NOT NULL,
-    used_byte_seconds REAL NOT NULL,
-    PRIMARY KEY (uid, hour)
-) STRICT, WITHOUT ROWID
-""",
 }
-"""Likewise indexes and tables by name, made after the columns."""
+"""Likewise indexes by name, made after the columns."""

@@ -13,10 +13,9 @@ from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
-from pgpu.ledger.accounts import HOUR_SECONDS, Accounts, bounds_of
-from pgpu.ledger.charges import Charges, Moment, monotonic_now
+from pgpu.ledger.charges import HOUR_SECONDS, Charges, bounds_of, monotonic_now
 from pgpu.ledger.history import History, Profiles
-from pgpu.ledger.rows import SELECT, Entry, entry_of
+from pgpu.ledger.rows import SELECT, Entry, Moment, entry_of
 from pgpu.ledger.small_tables import HeldClaims
 from pgpu.model import Batch, GpuHours, JobState, Objective, OnTimeLimit, Period, Place, Request, SharingWish
 from pgpu.scheduling import OverdueReservation, Precedence, Quota
@@ -194,7 +193,6 @@ class LedgerView:
         self.history = History(connection)
         self.held_claims = HeldClaims(connection)
         self.profiles = Profiles(connection)
-        self.accounts = Accounts(connection)
 
     def version(self) -> tuple[object, ...]:
         """Return a value that changes with every write to the database, and differs between connections."""
@@ -318,19 +316,19 @@ class LedgerView:
         rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program, most))
         return [(row["signature"], row["gpu_count"], bool(row["is_fixed"])) for row in rows]
 
-    def quotas(self) -> dict[int, Quota]:
-        """Return quotas by UID, with the GPU hours that are used in their periods; a user that is missing has none."""
+    def quotas(self, gpu_model: str | None = None) -> dict[int, Quota]:
+        """Return quotas by UID, with the GPU hours that are used in their periods in a queue; a user that is missing has none."""
         rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight, gpu_hours, period FROM quotas")
         return {
-            uid: Quota(memory_bytes, jobs, weight, self._gpu_hours(uid, most, period))
+            uid: Quota(memory_bytes, jobs, weight, self._gpu_hours(gpu_model, uid, most, period))
             for uid, memory_bytes, jobs, weight, most, period in rows
         }
 
-    def _gpu_hours(self, uid: int, most: float | None, period: str | None) -> GpuHours | None:
+    def _gpu_hours(self, gpu_model: str | None, uid: int, most: float | None, period: str | None) -> GpuHours | None:
         if most is None:
             return None
         begin, end = bounds_of(Period(period or Period.WEEK), time.time())
-        used = self.accounts.usage(begin, uid).get(uid)
+        used = self.charges.usage(gpu_model, begin, uid).get(uid)
         return GpuHours(most, Period(period or Period.WEEK), used.gpu_seconds / HOUR_SECONDS if used else 0.0, end)
 
     def precedence(self, gpu_model: str | None) -> Precedence:

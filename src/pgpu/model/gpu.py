@@ -1,5 +1,7 @@
 """A GPU, its memory, the processes on it, and its measured bandwidths."""
 
+import re
+
 from pgpu.model.lease import ProcessHolder
 from pgpu.structs import Struct
 
@@ -47,6 +49,15 @@ class Gpu(Struct, frozen=True):
     def is_instance(self) -> bool:
         """Whether this is a MIG instance."""
         return self.parent_uuid is not None
+
+    @property
+    def part(self) -> float:
+        """The part of a GPU that this is: of a MIG instance its compute slices, such as 2 of 7 for `MIG 2g.10gb`; else 1.
+
+        Source: MIG User Guide, supported profiles.
+        """
+        found = re.search(r" MIG (\d)g\.", self.name) if self.is_instance else None
+        return 1.0 if found is None else int(found[1]) / (4 if re.search("A30|RTX PRO", self.name) else 7)
 
     @property
     def place(self) -> str:

@@ -16,6 +16,7 @@ from pgpu.scheduling.admission_round import (
     Admission,
     Candidate,
     Cause,
+    Contender,
     Grant,
     Held,
     KeptMemory,
@@ -49,7 +50,7 @@ from pgpu.scheduling.reservations import (
 )
 from pgpu.scheduling.slow_start import split_new_families
 from pgpu.scheduling.start_rule import StartRule, may_be_held
-from pgpu.scheduling.virtual_clocks import Machine, UserClocks
+from pgpu.scheduling.virtual_clocks import Machine, UserClocks, contenders_of
 from pgpu.structs import Struct, replace
 
 _LIMITS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
@@ -96,11 +97,11 @@ def admit(
     quotas, rules = quotas or {}, rules or OrderRules()
     allowances = QuotaUsage(held, quotas, rules, now_seconds)
     line, rest = split_queue(queue)
-    users = {each.owner_uid for each in line}
+    contenders = contenders_of(line)
     line, of_new_families = split_new_families(line, held, len(rooms), now_seconds)
     clocks = UserClocks(
         precedence.time,
-        users,
+        contenders,
         held,
         machine_of(rooms),
         quotas=quotas,
@@ -119,7 +120,7 @@ def admit(
         Waits([*round_.waits, *without_gpu.waits], round_.explain, len(round_.waits)),
         (*round_.expired, *without_gpu.expired),
         round_.reservation,
-        clocks.after(round_.active_users(), has_late=bool(round_.order.late_ids)),
+        clocks.after(round_.contenders(), has_late=bool(round_.order.late_ids)),
         clocks.turns,
         round_.order.late_ids,
         holds_back=round_.start_rule.has_held_back or bool(of_new_families),
@@ -129,7 +130,8 @@ def admit(
 
 def machine_of(rooms: Sequence[GpuRoom]) -> Machine:
     """Return what shares of these GPUs are relative to."""
-    return Machine(sum(room.gpu.memory_bytes for room in rooms), len(rooms))
+    instance_bytes = {room.gpu.uuid: room.gpu.memory_bytes for room in rooms if room.gpu.is_instance}
+    return Machine(sum(room.gpu.memory_bytes for room in rooms), len(rooms), instance_bytes)
 
 
 class _JobReservation(Struct, frozen=True):
@@ -213,20 +215,25 @@ class _Round:
             for each in self._reservations
         )
 
-    def active_users(self) -> set[int]:
-        """Return the UIDs of the users of which a job waits for other jobs, and not for its owner's quota or own family."""
-        found: set[int] = set()
+    def contenders(self) -> dict[Contender, bool]:
+        """Return the users with jobs that go on waiting, and whether one of them waits for other jobs.
+
+        Not so if all wait for their owner's quota or own family, or nothing can host them.
+        """
+        found: dict[Contender, bool] = {}
         hostable: dict[tuple[Request, str | None], bool] = {}  # the jobs of an array share one request
+        count_active = 0
         for candidate, cause in self.waits:
-            if candidate.owner_uid in found or cause in _LIMITS or cause is Cause.FAMILY:
+            contender = candidate.contender
+            if found.get(contender):
                 continue
             key = candidate.request, candidate.gpu_uuid
             if key not in hostable:
                 hostable[key] = bool(possible_hosts(self._rooms, candidate))
-            if hostable[key]:
-                found.add(candidate.owner_uid)
-                if len(found) == len(self._clocks.waiting):
-                    break
+            found[contender] = hostable[key] and cause not in _LIMITS and cause is not Cause.FAMILY
+            count_active += found[contender]
+            if count_active == len(self._clocks.contenders):
+                break
         return found
 
     def consider(self, candidate: Candidate) -> None:
@@ -434,7 +441,7 @@ class _Round:
         self._may_move = self._may_move and candidate.gpu_uuid is None and not candidate.request.gpu_models
         self._allowances.note_grant(candidate, self._held[-1])
         is_late = candidate.job_id in self.order.late_ids
-        self._clocks.note_grant(candidate, is_late=is_late)
+        self._clocks.note_grant(candidate, self._held[-1], is_late=is_late)
         self.planned.note_grant(slices)
         self.grants.append(Grant(candidate.job_id, slices, is_late, candidate.mode))
 

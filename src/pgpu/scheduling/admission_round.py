@@ -21,6 +21,9 @@ ProfiledCall = tuple[str, int]
 PredictSlowdowns = Callable[[str, Sequence[ProfiledCall]], Sequence[float] | None]
 
 
+# A user with waiting jobs: UID, and the priority of these jobs.
+Contender = tuple[int, int]
+
 # Text of the family of a call (`advising.memory_demand`) and user.
 Family = tuple[str, int]
 
@@ -77,6 +80,10 @@ class Candidate(Struct, frozen=True):
     def compute_share(self) -> float:
         """Share of each GPU's time that it takes, 0 to 1; 1 in exclusive mode."""
         return 1.0 if self.mode is SharingMode.EXCLUSIVE else self.request.compute_share or 0.0
+
+    @property
+    def contender(self) -> Contender:
+        return self.owner_uid, self.request.priority
 
     @property
     def grows(self) -> bool:
@@ -211,11 +218,12 @@ class VirtualTime(Struct, frozen=True):
     clocks: Mapping[int, float] = field(default_factory=dict)
     """By UID: machine time times dominant share by weight, in seconds; what running jobs have had is included. Missing is 0."""
 
-    floor: float = 0.0
-    """Never falls; a clock that is further behind it than the credit is set forward when its user has a job again."""
+    floors: Mapping[int, float] = field(default_factory=dict)
+    """By priority of waiting jobs: never falls while jobs of it wait. A clock that is further behind it than the credit counts as
+    that far behind, and is set forward when a job of its user starts."""
 
-    active: frozenset[int] = frozenset()
-    """UIDs of the users of which a job waited for other jobs after the last round."""
+    contenders: Mapping[Contender, bool] = field(default_factory=dict)
+    """Users with waiting jobs after the last round, and whether they are active: a job waits for others, not for its owner's quota."""
 
     late_seconds: float | None = None
     """Machine time of late jobs since there are any in the queue; None while there are none."""
@@ -388,8 +396,8 @@ class Admission(Struct, frozen=True):
     time: VirtualTime = VirtualTime()
     """Input of the next round."""
 
-    turns: Mapping[int, float] = field(default_factory=dict)
-    """Clock of each user with waiting jobs at the expected ends of the user's running ones, by UID: the least is next."""
+    turns: Mapping[Contender, float] = field(default_factory=dict)
+    """Clock of each user with waiting jobs at the expected ends of the user's running ones: the least of a priority is next."""
 
     late_ids: frozenset[str] = frozenset()
     """Ids of the jobs of the queue that were overdue behind a higher priority or a batch plan."""

@@ -148,18 +148,23 @@ class RoundOrder:
             rows[candidate.owner_uid].append((key, place, candidate))
         for row in rows.values():
             row.sort(reverse=True)
-        users = [(self._clocks.turn(uid), row[-1][:2], uid) for uid, row in rows.items()]
+
+        def standing(uid: int) -> tuple[float, float, int, int]:
+            key, number, candidate = rows[uid][-1]
+            return self._clocks.turn(candidate.contender), key, number, uid
+
+        users = [standing(uid) for uid in rows]
         heapq.heapify(users)
         while users:
-            turn, first, uid = users[0]
+            before, uid = users[0], users[0][-1]
             # A grant since, of this iterator or another one, moved the user back.
-            if turn != self._clocks.turn(uid):
-                heapq.heapreplace(users, (self._clocks.turn(uid), first, uid))
+            if before != (now := standing(uid)):
+                heapq.heapreplace(users, now)
                 continue
             row = rows[uid]
             yield row.pop()[2]
             if row:
-                heapq.heapreplace(users, (self._clocks.turn(uid), row[-1][:2], uid))
+                heapq.heapreplace(users, standing(uid))
             else:
                 heapq.heappop(users)
 

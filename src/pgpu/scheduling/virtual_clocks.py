@@ -2,9 +2,11 @@
 
 A user's clock runs while the user's jobs hold slices: machine time, times the larger of a job's shares of all memory and of all
 GPU time, divided by the user's weight. So 1.0 is the whole machine for a second. The user with the earliest clock is next; a
-running job counts up to its expected end at once, and by its real run time in the end, so wrong predictions gain nothing. The
-floor follows the earliest clock of the active users, those with a job that waits for others, and while there are none the latest
-clock of all. A user that comes back after a pause is at most `credit_seconds` behind the floor, so a pause earns a bounded lead.
+running job counts up to its expected end at once, and by its real run time in the end, so wrong predictions gain nothing.
+
+Users compete within a priority, so each priority has a floor: the earliest clock of its active users, those of whom a job of this
+priority waits for others, and while there are none the latest clock of all. A user that begins to wait there is at most
+`credit_seconds` behind it, so neither a pause nor a job that waits at another priority earns more than a bounded lead.
 
 Two further clocks divide the machine between *late* jobs, which are overdue behind a higher priority or a batch plan, and all
 others: while there are late jobs they go first until they have had `LATE_SHARE` of the machine time since.
@@ -14,9 +16,17 @@ Sources: start-time fair queueing (Goyal et al., SIGCOMM'96); dominant shares (G
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, OrderRules, Quota, VirtualTime
+from pgpu.scheduling.admission_round import (
+    NO_QUOTA,
+    Candidate,
+    Contender,
+    Held,
+    OrderRules,
+    Quota,
+    VirtualTime,
+)
 from pgpu.structs import Struct, replace
 
 # Late jobs go first while they have had less than this part of the machine time since the first of them became late.
@@ -28,16 +38,19 @@ class Machine(Struct, frozen=True):
 
     capacity_bytes: int
     gpu_count: int
-
-    def dominant_share(self, memory_bytes: int, compute_share: float) -> float:
-        """Return the larger of the shares of all memory and of all GPU time; `compute_share` is summed over GPUs."""
-        return max(memory_bytes / max(1, self.capacity_bytes), compute_share / max(1, self.gpu_count))
+    instance_bytes: Mapping[str, int] = {}
+    """Memory of each MIG instance by UUID: any slice takes all of it."""
 
     def rate_of(self, held: Held) -> float:
-        """Return the dominant share that a job holds."""
-        return self.dominant_share(
-            sum(part.memory_bytes for part in held.slices), held.compute_share * len(held.slices)
-        )
+        """Return the dominant share that a job holds: the larger of its shares of all memory and of all GPU time."""
+        size_bytes = sum(self.instance_bytes.get(part.gpu_uuid, part.memory_bytes) for part in held.slices)
+        compute_share = held.compute_share * len(held.slices)
+        return max(size_bytes / max(1, self.capacity_bytes), compute_share / max(1, self.gpu_count))
+
+
+def contenders_of(queue: Iterable[Candidate]) -> frozenset[Contender]:
+    """Return UID and priority of each user with waiting jobs that need a GPU."""
+    return frozenset({(each.owner_uid, each.request.priority) for each in queue if each.request.gpu_count})
 
 
 class UserClocks:
@@ -46,7 +59,7 @@ class UserClocks:
     def __init__(
         self,
         before: VirtualTime,
-        waiting: Collection[int],
+        contenders: Collection[Contender],
         held: Sequence[Held],
         machine: Machine,
         *,
@@ -58,7 +71,7 @@ class UserClocks:
 
         Args:
             before: Virtual time now, as the round before left it.
-            waiting: UIDs of the users with waiting jobs.
+            contenders: Users with waiting jobs.
             held: Every job that holds slices.
             machine: What shares are relative to.
             quotas: By UID; only the weights are used.
@@ -69,12 +82,18 @@ class UserClocks:
         self._machine = machine
         self._quotas = quotas
         self._rules = rules
-        active = [before.clocks.get(uid, 0.0) for uid in before.active]
+        self.contenders = contenders
+        self._clocks = dict(before.clocks)
+        active: defaultdict[int, list[float]] = defaultdict(list)
+        for uid, priority in contenders:
+            if before.contenders.get((uid, priority)):
+                active[priority].append(before.clocks.get(uid, 0.0))
         # While no user waits no lead grows: what a user had of an idle machine counts up to the credit afterwards.
-        self._floor = max(before.floor, min(active) if active else max(before.clocks.values(), default=0.0))
-        least = self._floor - rules.credit_seconds
-        self.waiting = waiting
-        self._clocks = {**before.clocks, **{uid: max(before.clocks.get(uid, 0.0), least) for uid in waiting}}
+        latest = max(before.clocks.values(), default=0.0)
+        self._floors = {
+            priority: max(before.floors.get(priority, 0.0), min(active[priority], default=latest))
+            for priority in {priority for _, priority in contenders}
+        }
         self._late_ids = set(before.late_ids)
         # What running jobs will have had at their expected ends; of late jobs and of the others not by weight.
         self._ahead: defaultdict[int, float] = defaultdict(float)
@@ -84,43 +103,49 @@ class UserClocks:
             left_seconds = max(0.0, duration - max(0.0, now_seconds - each.granted_at_seconds))
             self._charge(each.owner_uid, machine.rate_of(each) * left_seconds, is_late=each.job_id in self._late_ids)
 
-    def turn(self, uid: int) -> float:
-        """Return the clock of a user with waiting jobs at the expected ends of the user's running ones; the least is next."""
-        return self._clocks[uid] + self._ahead[uid]
+    def turn(self, contender: Contender) -> float:
+        """Return the clock of a user at the expected ends of the user's running jobs; the least is next."""
+        return self._start_tag(contender) + self._ahead[contender[0]]
 
     @property
-    def turns(self) -> dict[int, float]:
-        """`turn` of every user with waiting jobs, by UID."""
-        return {uid: self.turn(uid) for uid in self.waiting}
+    def turns(self) -> dict[Contender, float]:
+        """`turn` of every user with waiting jobs."""
+        return {contender: self.turn(contender) for contender in self.contenders}
 
     @property
     def is_late_first(self) -> bool:
         """Whether late jobs go before all others now."""
         return self._lanes[True] / LATE_SHARE <= self._lanes[False] / (1 - LATE_SHARE)
 
-    def note_grant(self, candidate: Candidate, *, is_late: bool) -> None:
-        """Charge a job that starts up to its expected end."""
-        request, count = candidate.request, candidate.request.gpu_count
-        rate = self._machine.dominant_share(request.memory_bytes * count, candidate.compute_share * count)
+    def note_grant(self, candidate: Candidate, held: Held, *, is_late: bool) -> None:
+        """Charge a job that starts, with what it holds then, up to its expected end."""
+        self._clocks[candidate.owner_uid] = self._start_tag(candidate.contender)
         expected_seconds = self._expected_seconds(candidate.duration_seconds)
-        self._charge(candidate.owner_uid, rate * expected_seconds, is_late=is_late)
+        self._charge(candidate.owner_uid, self._machine.rate_of(held) * expected_seconds, is_late=is_late)
         if is_late:
             self._late_ids.add(candidate.job_id)
 
-    def after(self, active: Collection[int], *, has_late: bool) -> VirtualTime:
+    def after(self, contenders: Mapping[Contender, bool], *, has_late: bool) -> VirtualTime:
         """Return the virtual time after the round, without what is only expected.
 
         Args:
-            active: UIDs of the users of which a job waits for other jobs, and not for its owner's own quota.
+            contenders: Users with jobs that go on waiting, and whether one of them waits for other jobs.
             has_late: Whether there were late jobs in the queue.
         """
-        floor = max(self._floor, min((self._clocks[uid] for uid in active), default=0.0))
+        tags: defaultdict[int, list[float]] = defaultdict(list)
+        for contender, is_active in contenders.items():
+            tags[contender[1]] += [self._start_tag(contender)] if is_active else []
+        floors = {priority: max(self._floors[priority], min(own, default=0.0)) for priority, own in tags.items()}
         late = other = None
         if has_late:
             # A late job that nothing can host earns no more than the credit for the late jobs after it.
             late, other = self._before.late_seconds or 0.0, self._before.other_seconds or 0.0
             other = min(other, late * (1 - LATE_SHARE) / LATE_SHARE + self._rules.credit_seconds)
-        return VirtualTime(self._clocks, floor, frozenset(active), late, other, frozenset(self._late_ids))
+        return VirtualTime(self._clocks, floors, contenders, late, other, frozenset(self._late_ids))
+
+    def _start_tag(self, contender: Contender) -> float:
+        uid, priority = contender
+        return max(self._clocks.get(uid, 0.0), self._floors[priority] - self._rules.credit_seconds)
 
     def _expected_seconds(self, duration_seconds: float | None) -> float:
         # Infinite where a forecast asks what comes if jobs of unknown length never end: their users take turns all the same.

@@ -6,17 +6,20 @@ once, when it is made: the ledger keeps only a digest of its secret part.
 
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pgpu.engine.context import EngineContext
 from pgpu.errors import RequestError
 from pgpu.ledger import ALL_GPUS, Tokens
 from pgpu.model import GpuHours
 from pgpu.scheduling import Quota
+from pgpu.scheduling.admission_round import NO_QUOTA
 from pgpu.services.access import Caller
-from pgpu.services.messages import NewToken, TokenReport, UserQuota
+from pgpu.services.messages import NewToken, QuotaChange, TokenReport, UserQuota
 
 _PREFIX = "pgpu"
 # 4294967295 is -1 in system calls such as setreuid(2), where it stands for no change.
@@ -42,7 +45,7 @@ class AdministrationService:
     def quotas(self) -> Sequence[UserQuota]:
         """List the quotas by UID; a user without one may hold as much as there is."""
         with self._engine.ledger.view() as view:
-            found = view.quotas()
+            found = view.quotas(self._engine.settings.gpu_model)
         return [
             UserQuota(uid, each.memory_bytes, each.jobs, each.weight, hours.most, hours.period, hours.used)
             if (hours := each.gpu_hours) is not None
@@ -50,23 +53,29 @@ class AdministrationService:
             for uid, each in sorted(found.items())
         ]
 
-    def set_quota(self, quota: UserQuota) -> None:
-        """Set what a user may hold and use from now on; running jobs continue.
+    def set_quota(self, change: QuotaChange) -> None:
+        """Change what a user may hold and use from now on, as far as it is named; running jobs continue.
 
         Raises:
             RequestError: A value is out of range.
         """
-        _check_uid(quota.uid)
-        if not _SMALLEST_WEIGHT <= quota.weight <= _LARGEST_WEIGHT:
-            raise RequestError("a weight is between 0.000001 and 1000000", hint="2 gives twice the share of others")
-        if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
-            raise RequestError("a quota is not below 0")
-        if quota.gpu_hours is not None and not 0 <= quota.gpu_hours <= _MOST_GPU_HOURS:
-            raise RequestError(f"{quota.gpu_hours:g} is no number of GPU hours", hint="0 or more")
+        _check_uid(change.uid)
         # `deciding` wakes the agents: with a larger quota a waiting job may start now.
         with self._engine.deciding() as decision:
-            hours = None if quota.gpu_hours is None else GpuHours(quota.gpu_hours, quota.period)
-            decision.put_quota(quota.uid, Quota(quota.memory_bytes, quota.jobs, quota.weight, hours))
+            before = decision.quotas().get(change.uid, NO_QUOTA)
+            hours = before.gpu_hours or GpuHours(math.inf)
+            most = _changed("gpu_hours", before.gpu_hours and hours.most, change)
+            period = hours.period if change.period is None else change.period
+            if most is None and change.period is not None:
+                raise RequestError(f"no GPU hours of a {period} are set", hint="set their number, too")
+            after = Quota(
+                _changed("memory_bytes", before.memory_bytes, change),
+                _changed("jobs", before.jobs, change),
+                before.weight if change.weight is None else change.weight,
+                None if most is None else GpuHours(most, period),
+            )
+            _check_quota(after)
+            decision.put_quota(change.uid, after)
 
     def remove_quota(self, uid: int) -> None:
         """Remove a user's quota."""
@@ -141,6 +150,22 @@ def token_id_of(text: str) -> str:
 def digest_of(secret: str) -> str:
     """Return the stored form of a token's secret part; its 256 random bits need no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _changed(name: str, before: Any, change: QuotaChange) -> Any:
+    """Return a limit as it is after a change; None for none."""
+    after = getattr(change, name)
+    return None if name in change.lifted else before if after is None else after
+
+
+def _check_quota(quota: Quota) -> None:
+    if not _SMALLEST_WEIGHT <= quota.weight <= _LARGEST_WEIGHT:
+        raise RequestError("a weight is between 0.000001 and 1000000", hint="2 gives twice the share of others")
+    if (quota.memory_bytes or 0) < 0 or (quota.jobs or 0) < 0:
+        raise RequestError("a quota is not below 0")
+    hours = quota.gpu_hours
+    if hours is not None and not 0 <= hours.most <= _MOST_GPU_HOURS:
+        raise RequestError(f"{hours.most:g} is no number of GPU hours", hint="0 or more")
 
 
 def _check_uid(uid: int) -> None:

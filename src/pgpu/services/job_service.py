@@ -23,7 +23,7 @@ from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.watch.gpu_time import read_samples, time_shares
 from pgpu.errors import AccessError, CapacityError, JobNotFoundError, RequestError
-from pgpu.ledger import Decision, Entry, GpuHistory
+from pgpu.ledger import Decision, Entry, GpuHistory, monotonic_now
 from pgpu.model import (
     ANONYMOUS,
     GpuSeries,
@@ -474,20 +474,24 @@ class JobService:
 
         return read_waste(self.engines.own, self.caller.sees_uid)
 
-    def usage(self, since_seconds: float, uid: int | None = None) -> Sequence[UsageReport]:
+    def usage(
+        self, since_seconds: float, uid: int | None = None, simulate: str | None = None
+    ) -> Sequence[UsageReport]:
         """Return what each user has used since a time, in whole hours, with the quota of GPU hours; of others only for administrators.
 
         Args:
             since_seconds: Seconds since the epoch.
             uid: Only of this user; None for every visible one that used anything.
+            simulate: As of `Ask`; hours of simulated GPUs count apart.
         """
         if not 0 <= since_seconds <= _LAST_SECONDS:
             raise RequestError(f"{since_seconds} is no time", hint="in seconds since the epoch")
         if uid is not None and not self.caller.sees(uid):
             raise AccessError("the usage of other users is for administrators", hint="leave --user out")
         asked = uid if uid is not None else self.caller.sees_uid
+        gpu_model = self.engines.simulated(simulate).settings.gpu_model
         with self.ledger.view() as view:
-            found, quotas = view.accounts.usage(since_seconds, asked), view.quotas()
+            found, quotas = view.charges.usage(gpu_model, since_seconds, asked), view.quotas(gpu_model)
         if asked is not None:
             found.setdefault(asked, UserUsage(asked))
         return [
@@ -588,7 +592,7 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
         NodeError: Its meter cannot be read.
     """
     lease = entry.job.lease if entry.is_lease_held else None
-    run_seconds = entry.run_seconds(time.monotonic())
+    run_seconds = entry.run_seconds(monotonic_now())
     if lease is None:
         return JobReport(entry.job, (), run_seconds=run_seconds)
     # Samples and turns are files in the runtime directory, written by the agent: no GPU is read here.

@@ -4,6 +4,8 @@
 changes the interface that generated clients see.
 """
 
+from typing import Literal
+
 from pgpu.enforcement import SliceUse
 from pgpu.engine.watch.gpu_time import GpuTime
 from pgpu.model import (
@@ -126,6 +128,21 @@ class UserQuota(Struct, frozen=True):
 
     used_gpu_hours: float = 0.0
     """Of this period; only in answers."""
+
+
+class QuotaChange(Struct, frozen=True):
+    """What changes of one user's quota; None leaves a value as it is."""
+
+    uid: int
+    memory_bytes: int | None = None
+    jobs: int | None = None
+    weight: float | None = None
+    gpu_hours: float | None = None
+    period: Period | None = None
+    """As of a quota, all; at first without a limit, of weight 1, with hours of a week."""
+
+    lifted: tuple[Literal["memory_bytes", "jobs", "gpu_hours"], ...] = ()
+    """Limits that are taken away."""
 
 
 class UsageReport(Struct, frozen=True):
@@ -261,17 +278,17 @@ class QueueReport(Struct, frozen=True):
     """From 1 on, in the order of admission; None for a job that waits for other jobs, its begin or a release first."""
 
     job: Job
-    """With its current reason and expected start."""
+    """With its current reason, and its expected start where that is known."""
 
     rule: str = ""
     """The rule that decides: memory, compute, sharing, turn, plan, wave, busy, quota, quota turn, family, crowd, dependency, begin,
     held or fits."""
 
     is_start_known: bool = False
-    """Whether the expected start rests on earlier runs alone, and on no assumed duration."""
+    """Whether the start is known: it rests on earlier runs alone, and on no assumed duration."""
 
     doubt: str = ""
-    """Why it does not: far, after, held, no end, overdue or unmeasured; empty where it does, and from an older server."""
+    """Why it is not: far, after, held, no end, overdue or unmeasured; empty where it is, and from an older server."""
 
     place_rule: str = ""
     """Why it stands behind the job before it: first, reserved, late, priority, plan, shares or size; empty for one that is

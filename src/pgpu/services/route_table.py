@@ -36,6 +36,7 @@ from pgpu.services.messages import (
     NewFunctionToken,
     NewToken,
     QueueReport,
+    QuotaChange,
     ReplicaAsk,
     Rollout,
     Shown,
@@ -118,13 +119,13 @@ GPU_ROUTES = (
     ServiceRoute("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
     ServiceRoute("gpu_history", "GET", "/v1/gpu-history", tuple[GpuSeries, ...], query=("since_seconds", "gpu_uuid")),
     ServiceRoute("waste", "GET", "/v1/waste", tuple[Waste, ...]),
-    ServiceRoute("usage", "GET", "/v1/usage", tuple[UsageReport, ...], query=("since_seconds", "uid")),
+    ServiceRoute("usage", "GET", "/v1/usage", tuple[UsageReport, ...], query=("since_seconds", "uid", "simulate")),
     ServiceRoute("shares", "GET", "/v1/shares", tuple[UserShare, ...], query=("simulate",), is_shared=True),
 )
 
 ADMIN_ROUTES = (
     ServiceRoute("quotas", "GET", "/v1/admin/quotas", tuple[UserQuota, ...]),
-    ServiceRoute("set_quota", "POST", "/v1/admin/quotas", value=UserQuota),
+    ServiceRoute("set_quota", "POST", "/v1/admin/quotas", value=QuotaChange),
     ServiceRoute("remove_quota", "DELETE", "/v1/admin/quotas/{uid}"),
     ServiceRoute("closed_gpus", "GET", "/v1/admin/closed-gpus", tuple[str, ...]),
     ServiceRoute("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),

@@ -1,7 +1,8 @@
 """`pgpu admin`: quotas, GPUs that take no jobs, tokens, and the jobs of all users; for root."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,6 +16,8 @@ from pgpu.units import format_memory, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
     from pgpu.services.administration import AdministrationService
+
+T = TypeVar("T")
 
 verbs = typer.Typer(
     cls=Group,
@@ -30,6 +33,8 @@ verbs.add_typer(_tokens, name="token")
 _ALL_GPUS = "*"
 """Entry among the closed GPUs that stands for the whole machine."""
 
+_NO_LIMIT = "none"
+
 User = Annotated[str, typer.Argument(metavar="USER", help="User of this machine, by name or number.")]
 
 
@@ -40,39 +45,58 @@ def quota(
     *,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", "-m", metavar="SIZE", help="Most GPU memory at a time, over all GPUs."),
+        typer.Option("--memory", "-m", metavar="SIZE", help="Most GPU memory at a time, over all GPUs; or none."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Most jobs at a time.")] = None,
+    jobs: Annotated[str | None, typer.Option("--jobs", metavar="N", help="Most jobs at a time; or none.")] = None,
     weight: Annotated[
-        float,
+        float | None,
         typer.Option("--weight", metavar="W", help="Share beside other waiting users: 2 gets twice as much as 1."),
-    ] = 1.0,
+    ] = None,
     gpu_hours: Annotated[
-        float | None, typer.Option("--gpu-hours", metavar="N", help="Most GPU hours in each period; see pgpu usage.")
+        str | None,
+        typer.Option("--gpu-hours", metavar="N", help="Most GPU hours in each period, see pgpu usage; or none."),
     ] = None,
     per: Annotated[
-        str, typer.Option("--per", metavar="PERIOD", help="Of --gpu-hours: day, week (from Monday on) or month.")
-    ] = Period.WEEK.value,
+        str | None,
+        typer.Option("--per", metavar="PERIOD", help="Of --gpu-hours: day, week (from Monday on) or month [week]."),
+    ] = None,
     is_removed: Annotated[bool, typer.Option("--remove", help="Remove the user's quota.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show or set what a user may hold at a time, and use in a period.
+    """Show or change what a user may hold at a time, and use in a period.
 
-    Jobs beyond the quota wait; running jobs go on.
+    What is not named stays as it is. Jobs beyond the quota wait; running jobs go on.
     """
     administration = _open_administration(context)
-    if user is None:
-        _show_quotas(administration, as_json=as_json)
+    uid = None if user is None else console.user_number(user)
+    if uid is None or (not is_removed and {memory, jobs, weight, gpu_hours, per} == {None}):
+        _show_quotas(administration, uid, as_json=as_json)
     elif is_removed:
-        administration.remove_quota(console.user_number(user))
+        administration.remove_quota(uid)
     else:
-        memory_bytes = None if memory is None else parse_memory_bytes(memory)
-        from pgpu.services.messages import UserQuota
+        from pgpu.services.messages import QuotaChange
 
-        if per not in {*Period}:
+        if per is not None and per not in {*Period}:
             raise RequestError(f"--per {quoted(per)} is no period", hint=f"write {' or '.join(Period)}")
-        uid = console.user_number(user)
-        administration.set_quota(UserQuota(uid, memory_bytes, jobs, weight, gpu_hours, Period(per)))
+        limits = {"memory_bytes": memory, "jobs": jobs, "gpu_hours": gpu_hours}
+        change = QuotaChange(
+            uid,
+            _limit("--memory", memory, parse_memory_bytes),
+            _limit("--jobs", jobs, int),
+            weight,
+            _limit("--gpu-hours", gpu_hours, float),
+            None if per is None else Period(per),
+            tuple(name for name, text in limits.items() if text == _NO_LIMIT),
+        )
+        administration.set_quota(change)
+
+
+def _limit(option: str, text: str | None, parse: Callable[[str], T]) -> T | None:
+    """Return a limit that is set; None where it stays as it is or is taken away."""
+    try:
+        return None if text in {None, _NO_LIMIT} else parse(str(text))
+    except ValueError as exc:
+        raise RequestError(f"{option} {quoted(str(text))} is no number", hint="write one, or none for no limit") from exc
 
 
 @verbs.command()
@@ -198,8 +222,8 @@ def _open_administration(context: typer.Context) -> "AdministrationService":
     return open_administration(invocation_of(context).settings())
 
 
-def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> None:
-    found = administration.quotas()
+def _show_quotas(administration: "AdministrationService", uid: int | None, *, as_json: bool) -> None:
+    found = [each for each in administration.quotas() if uid in {None, each.uid}]
     if as_json:
         quotas = [
             {
@@ -222,4 +246,4 @@ def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> N
         used = "" if each.gpu_hours is None else f" ({each.used_gpu_hours:.2f} used)"
         print(f"{console.user_name(each.uid)}: {memory}, {jobs}{hours}{used}, weight {each.weight:g}")
     if not found:
-        console.print_note("no user has a quota")
+        console.print_note("no user has a quota" if uid is None else f"{console.user_name(uid)} has no quota")

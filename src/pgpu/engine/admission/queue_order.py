@@ -3,6 +3,7 @@
 Computed from a round that is decided as usual and not written.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -66,8 +67,9 @@ def _place_rule(
         return PlaceRule(PRIORITY)
     if before.job_id in planned:
         return PlaceRule(PLAN)
-    behind_seconds = admission.turns[candidate.owner_uid] - admission.turns[before.owner_uid]
-    return PlaceRule(SIZE) if before.owner_uid == candidate.owner_uid else PlaceRule(SHARES, behind_seconds)
+    if before.owner_uid == candidate.owner_uid:
+        return PlaceRule(SIZE)
+    return PlaceRule(SHARES, admission.turns[candidate.contender] - admission.turns[before.contender])
 
 
 def user_shares(situation: Situation, admission: Admission) -> list[UserShare]:
@@ -77,15 +79,18 @@ def user_shares(situation: Situation, admission: Admission) -> list[UserShare]:
     for each in situation.held:
         holds[each.owner_uid] += machine.rate_of(each)
     waiting = Counter(each.owner_uid for each in situation.queue if each.request.gpu_count)
-    least = min((admission.turns[uid] for uid in admission.time.active), default=0.0)
-
+    turns: dict[int, float] = {}
+    for (uid, priority), is_active in admission.time.contenders.items():
+        if is_active:
+            turns[uid] = min(turns.get(uid, math.inf), admission.turns[uid, priority])
+    least = min(turns.values(), default=0.0)
     found = [
         UserShare(
             uid,
             situation.quotas.get(uid, NO_QUOTA).weight,
             holds[uid],
             waiting[uid],
-            admission.turns[uid] - least if uid in admission.time.active else None,
+            turns[uid] - least if uid in turns else None,
         )
         for uid in {*holds, *waiting}
     ]

@@ -48,7 +48,7 @@ class Forecast(Struct, frozen=True):
     """From 1 on, in the order of the next round; None if it waits for other jobs, its begin or a release."""
 
     job: Job
-    """With its present reason and its expected start."""
+    """With its present reason, and its expected start where that rests on earlier runs alone."""
 
     rule: str
     """The rule that decides: a `Cause`, a rule of `dependencies`, or `FITS`."""
@@ -86,7 +86,10 @@ class RoundOutcome(Struct, frozen=True, dict=True):
         """Whether there is anything to write."""
         if self.admission is None:
             return False
-        return bool(self._leaving_ids) or self.admission.reservation != self.situation.precedence.reservation
+        before, after = self.situation.precedence, self.admission
+        # From its first to its last waiting job a user competes with others, whether or not jobs start meanwhile.
+        is_same = not self.situation.rooms or before.time.contenders.keys() == after.time.contenders.keys()
+        return bool(self._leaving_ids) or after.reservation != before.reservation or not is_same
 
     @property
     def holds_back(self) -> bool:
@@ -325,11 +328,11 @@ class Admissions:
                 kept = AFTER if job.id in joining else NO_END if job.id in begins else KEPT
                 doubt = kept if position is None else FAR if job.id in far else NO_END
                 return Forecast(position, replace(job, reason=reason), rule, place, doubt)
-            job = replace(
-                job, reason=reason, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids
-            )
-            doubt = "" if start.assumed is None else OVERDUE if start.assumed in measured else UNMEASURED
-            doubted = jobs.get(start.assumed or "")
+            job = replace(job, reason=reason)
+            if start.assumed is None:
+                job = replace(job, expected_start_seconds=start.at_seconds, expected_gpu_uuids=start.gpu_uuids)
+                return Forecast(position, job, rule, place)
+            doubt, doubted = OVERDUE if start.assumed in measured else UNMEASURED, jobs.get(start.assumed)
             return Forecast(position, job, rule, place, doubt, doubted, start.not_before_seconds, start.by_seconds)
 
         queue = [waiting[job_id] for job_id in order if job_id in waiting]

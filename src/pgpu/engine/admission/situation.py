@@ -41,6 +41,7 @@ from pgpu.scheduling.quota_usage import MOST_AT_ONCE
 from pgpu.scheduling.reservations import left_for_growth
 from pgpu.scheduling.slice_growth import grows, holds_others
 from pgpu.scheduling.start_rule import may_be_held
+from pgpu.scheduling.virtual_clocks import contenders_of
 from pgpu.scheduling.yielding_headroom import has_declared_size
 from pgpu.structs import Struct, field, replace
 
@@ -116,7 +117,8 @@ class Situation(Struct, frozen=True):
 
     def decide(self, now_seconds: float) -> Admission | None:
         """Decide the round; None where obviously nothing changes, which saves ordering the queue."""
-        return None if self._admits_nothing() else self.admission(now_seconds)
+        is_known = not self.rooms or contenders_of(self.queue) == self.precedence.time.contenders.keys()
+        return None if is_known and self._admits_nothing() else self.admission(now_seconds)
 
     def _admits_nothing(self) -> bool:
         """Whether no job of the queue can fit in any order and no wait ends."""
@@ -209,7 +211,7 @@ class SituationReader(Struct):
         is_all_closed = ALL_GPUS in closed
         # Closed GPUs are still counted in `capacities`: they are there, and open again later.
         open_rooms = () if is_all_closed else tuple(room for room in rooms if room.gpu.uuid not in closed)
-        quotas = view.quotas()
+        quotas = view.quotas(gpu_model)
         waiting: Sequence[Waiting] = self.learning.update_sizes(open_rooms, view.waiting(gpu_model), quotas)
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}

@@ -329,7 +329,7 @@ def _refuse_growth_past_quota(view: LedgerView, entry: Entry, request: Request) 
         entry: A job with a lease.
         request: With the new amounts.
     """
-    quota, lease = view.quotas().get(entry.job.owner_uid), entry.job.lease
+    quota, lease = view.quotas(entry.job.gpu_model).get(entry.job.owner_uid), entry.job.lease
     if quota is None or lease is None:
         return
     more_bytes = sum(max(0, request.memory_bytes - part.memory_bytes) for part in lease.slices)

@@ -23,7 +23,7 @@ from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
 from pgpu.host.stderr_log import Complaints
-from pgpu.ledger import Entry
+from pgpu.ledger import Entry, monotonic_now
 from pgpu.ledger.change_watch import CachedRead
 from pgpu.model import Job, OnTimeLimit, SharingMode
 from pgpu.runtimes import RunningJob
@@ -372,9 +372,9 @@ class Running:
             return
         with self._errors_logged():
             entry = self._entry.get()
-            if entry.job.hit_time_limit or entry.runs_since_seconds is None or entry.stop_grace_seconds is not None:
+            if entry.job.hit_time_limit or entry.runs_since is None or entry.stop_grace_seconds is not None:
                 return
-            left_seconds = limit_seconds - entry.run_seconds(time.monotonic())
+            left_seconds = limit_seconds - entry.run_seconds(monotonic_now())
             if left_seconds > 0:
                 self._limit_timer = self._loop.call_later(left_seconds, self._watch_limit)
                 return

@@ -187,7 +187,7 @@ class PictureReader:
             job.request.compute_share,
             None if wait is None else wait.position,
             printable(waiting.reason or job.error or job.warning or ""),
-            None if wait is None else _expected_start(wait),
+            None if wait is None else _whole(wait.job.expected_start_seconds),
             job.exit_code,
             "" if wait is None else wait.rule,
             None if wait is None else _whole(wait.not_before_seconds),
@@ -233,13 +233,6 @@ def command_text(spec: JobSpec) -> str:
 
 def _whole(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds)
-
-
-def _expected_start(wait: QueueReport) -> int | None:
-    """Return when a waiting job starts, as `pgpu queue` does; None where that would rest on an assumed duration, unless it is due."""
-    start_seconds = wait.job.expected_start_seconds
-    is_due = start_seconds is not None and start_seconds < time.time() + 1
-    return _whole(start_seconds) if wait.is_start_known or is_due else None
 
 
 def _public_row(number: int, entry: Entry, places: Mapping[str, str]) -> Row:
