@@ -27,9 +27,9 @@ from pgpu.scheduling import (
 )
 from pgpu.scheduling.admission import machine_of
 from pgpu.scheduling.capacity import IDLE
-from pgpu.scheduling.forecast import Slowdown, SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.run_times import Slowdown, SlowdownCurve
 from pgpu.scheduling.virtual_clocks import advance
 from pgpu.structs import replace
 

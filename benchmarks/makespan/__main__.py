@@ -36,8 +36,8 @@ from benchmarks.replaying import (
 )
 
 from pgpu.engine.admission.queue_plan import fit_curve
-from pgpu.scheduling.forecast import SlowdownCurve
 from pgpu.scheduling.makespan import plan_batch
+from pgpu.scheduling.run_times import SlowdownCurve
 from pgpu.units import MIB
 
 SIGMA = 0.7

@@ -190,9 +190,7 @@ def test_a_long_lease_is_spread_over_its_hours(counted: Ledger, clock: Clock) ->
     job = run(counted, SLICE, ago_seconds=10 * HOUR_SECONDS)
     clock.seconds += 10 * HOUR_SECONDS
     now_seconds = time.time()
-    assert usage(counted, now_seconds - 5 * HOUR_SECONDS)[7].gpu_seconds == pytest.approx(
-        1.25 * HOUR_SECONDS, rel=0.01
-    )
+    assert usage(counted, now_seconds - 5 * HOUR_SECONDS)[7].gpu_seconds == pytest.approx(1.25 * HOUR_SECONDS, rel=0.01)
     end(counted, job)
     assert usage(counted)[7].gpu_seconds == pytest.approx(2.5 * HOUR_SECONDS)
     since = (now_seconds // HOUR_SECONDS - 4) * HOUR_SECONDS

@@ -184,9 +184,7 @@ class FakeClient(Client):
         self.stored |= {job.id: replace(job, held_by_uid=uid, reason=reason) for job in found}
         return [self.stored[job.id] for job in found]
 
-    def usage(
-        self, since_seconds: float, uid: int | None = None, simulate: str | None = None
-    ) -> Sequence[UsageReport]:
+    def usage(self, since_seconds: float, uid: int | None = None, simulate: str | None = None) -> Sequence[UsageReport]:
         return [each for each in self.usages if uid in {None, each.usage.uid}]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:

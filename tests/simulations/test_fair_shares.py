@@ -157,7 +157,9 @@ def test_users_that_wait_below_a_flood_of_a_higher_priority_keep_their_distances
     queue = [Candidate(f"{uid}", Request(CARD_BYTES), None, uid, 0.0, 60.0) for uid in (B, 3, 4)]
     rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]
     found = admit(rooms, queue, 60.0, precedence=Precedence(None, before))
-    assert [grant.job_id for grant in found.grants] == ["4"], "a newcomer leads by the credit, and not by all that A has had"
+    assert [grant.job_id for grant in found.grants] == ["4"], (
+        "a newcomer leads by the credit, and not by all that A has had"
+    )
     assert found.turns[B, 0] - found.turns[3, 0] == 2 * HOUR
 
 
@@ -177,7 +179,9 @@ def test_a_user_that_ran_while_nobody_waited_is_behind_by_the_credit_at_most(slo
 
 def order_of(queue: Sequence[Candidate], now: float) -> list[str]:
     rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]
-    clocks = UserClocks(VirtualTime(), contenders_of(queue), (), machine_of(rooms), quotas={}, rules=RULES, now_seconds=now)
+    clocks = UserClocks(
+        VirtualTime(), contenders_of(queue), (), machine_of(rooms), quotas={}, rules=RULES, now_seconds=now
+    )
     return [each.job_id for each in RoundOrder(clocks, PlannedOrder(NO_PLAN, ()), RULES, now).of(queue)]
 
 

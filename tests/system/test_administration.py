@@ -127,7 +127,9 @@ def test_a_change_of_a_quota_keeps_what_it_does_not_name(world: UserWorld, admin
     assert quota() == (2 * GIB, 5, 3.0, 8.0, "day")
     admin("quota", str(alice.uid), "--gpu-hours", "none", "--weight", "1")
     assert quota() == (2 * GIB, 5, 1.0, None, "week")
-    assert world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "lifted": ["jobs", "memory_bytes"]}).status == 204
+    assert (
+        world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "lifted": ["jobs", "memory_bytes"]}).status == 204
+    )
     assert quota() == (None, None, 1.0, None, "week")
     assert world.root.ask("POST", "/v1/admin/quotas", {"uid": alice.uid, "lifted": ["uid"]}).status == 400
     admin("quota", str(alice.uid), "--remove")

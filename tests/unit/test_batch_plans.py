@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch_simulation import BatchJob, RunningBatchJob, SimulatedBatch, simulate
-from pgpu.scheduling.forecast import KNOWN, is_significantly_less, sample_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.run_times import KNOWN, is_significantly_less, sample_left_seconds
 from pgpu.units import GIB, MIB
 
 CARD_BYTES = 24 * GIB

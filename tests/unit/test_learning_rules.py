@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgpu.advising.memory_demand import Basis, estimate, shrunk_bytes
 from pgpu.enforcement import SliceUse
-from pgpu.engine.admission.rounds import cancel_entry
+from pgpu.engine.admission.dependencies import cancel_entry
 from pgpu.engine.history.retry_policy import EndedRun, NextTry, observe_end
 from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
 from pgpu.engine.job_submission import signature_of_job

@@ -9,7 +9,7 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, read_plan
 from pgpu.engine.admission.situation import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.forecast import SlowdownCurve
+from pgpu.scheduling.run_times import SlowdownCurve
 from pgpu.structs import replace
 from pgpu.units import GIB
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held
-from pgpu.scheduling.forecast import LEAST_RUNS, RUNS_OF_A_NUMBER, SlowdownCurve, fit_slowdown_curve, mean_slowdown
 from pgpu.scheduling.makespan import plan_waiting
+from pgpu.scheduling.run_times import LEAST_RUNS, RUNS_OF_A_NUMBER, SlowdownCurve, fit_slowdown_curve, mean_slowdown
 from pgpu.units import GIB, MIB
 
 PRIOR = 0.5

@@ -41,9 +41,11 @@ _ADD = "INSERT INTO clocks VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET seconds
 # Of a slice: its memory, which is all of a MIG instance, and its share of compute.
 _SIZE = "iif(part < 1.0, gpus.memory_bytes, ifnull(resident_bytes, slices.memory_bytes))"
 _SHARE = "iif(leases.sharing = 'exclusive', 1.0, ifnull(slices.compute_share, 0.0))"
+# A parked job is granted its lease again.
+_BEGAN = "min(granted_at, ifnull(started_at, granted_at))"
 # Each lease that is not released, with its rates and its seconds since it was last charged. A GPU of unknown size counts as a whole.
 _HELD = f"""
-SELECT leases.job_id, owner_uid, ifnull(gpu_model, ''), went_first, ifnull(weight, 1.0), state = 'running', granted_at,
+SELECT leases.job_id, owner_uid, ifnull(gpu_model, ''), went_first, ifnull(weight, 1.0), state = 'running', {_BEGAN},
     max(total({_SIZE}) / max(1, capacity_bytes), total({_SHARE}) / max(1, virtual_times.gpu_count)),
     total(iif(gpu_uuid IS NULL, 0.0, ifnull(min(1.0, max({_SHARE}, 1.0 * {_SIZE} / gpus.memory_bytes)), 1.0) * ifnull(part, 1.0))),
     total({_SIZE}), iif(charged_boot = ?2, max(0.0, ?1 - charged_since), 0.0), leases.gpu_seconds, leases.byte_seconds
@@ -56,10 +58,10 @@ _ADD_TO_LEASE = """
 UPDATE leases SET charged_since = charged_since + ?2, ran = ifnull(ran, 0.0) + ?3, gpu_seconds = gpu_seconds + ?4,
     byte_seconds = byte_seconds + ?5 WHERE job_id = ?1
 """
-_ENDED = """
-SELECT ifnull(gpu_model, ''), owner_uid, gpu_count, granted_at, started_at IS NOT NULL, peak_bytes, ifnull(leases.ran, 0.0),
+_ENDED = f"""
+SELECT ifnull(gpu_model, ''), owner_uid, gpu_count, {_BEGAN}, started_at IS NOT NULL, peak_bytes, ifnull(leases.ran, 0.0),
     leases.gpu_seconds, leases.byte_seconds FROM leases JOIN jobs ON id = job_id WHERE job_id = ? AND leases.gpu_seconds IS NOT NULL
-"""
+"""  # noqa: S608 - words of our own
 _BOOK = """
 INSERT INTO queue_hours VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, gpu_seconds = gpu_seconds + excluded.gpu_seconds,
@@ -78,7 +80,7 @@ class _Held(Struct, frozen=True):
     is_late: int
     weight: float
     is_running: int
-    granted_at_seconds: float
+    began_at_seconds: float
     rate: float | None
     """Dominant share of the machine; None before the first round of its queue."""
 
@@ -184,7 +186,10 @@ class Charges:
         # Without late jobs both are NULL, and stay it.
         self._connection.executemany(
             "UPDATE virtual_times SET late_seconds = late_seconds + ?2, other_seconds = other_seconds + ?3 WHERE queue = ?1",
-            [(each.queue, each.machine_seconds * each.is_late, each.machine_seconds * (1 - each.is_late)) for each in held],
+            [
+                (each.queue, each.machine_seconds * each.is_late, each.machine_seconds * (1 - each.is_late))
+                for each in held
+            ],
         )
         self._connection.executemany(
             _ADD_TO_LEASE,
@@ -210,10 +215,10 @@ class Charges:
         row = self._connection.execute(_ENDED, (job_id,)).fetchone()
         if row is None:
             return
-        queue, uid, gpu_count, granted_at, is_run, peak_bytes, ran_seconds, gpu_seconds, byte_seconds = row
+        queue, uid, gpu_count, began_at, is_run, peak_bytes, ran_seconds, gpu_seconds, byte_seconds = row
         # Without a measured peak nothing counts as unused.
         used = byte_seconds if peak_bytes is None else min(byte_seconds, peak_bytes * gpu_count * ran_seconds)
-        parts = list(_hours(granted_at, ended_at_seconds))
+        parts = list(_hours(began_at, ended_at_seconds))
         last_hour = parts[-1][0]
         self._connection.executemany(
             _BOOK,
@@ -224,7 +229,9 @@ class Charges:
         )
         old = (queue, uid, last_hour - KEPT_HOURS)
         self._connection.execute("DELETE FROM queue_hours WHERE queue = ? AND uid = ? AND hour < ?", old)
-        self._connection.execute("UPDATE leases SET gpu_seconds = NULL, byte_seconds = NULL WHERE job_id = ?", (job_id,))
+        self._connection.execute(
+            "UPDATE leases SET gpu_seconds = NULL, byte_seconds = NULL WHERE job_id = ?", (job_id,)
+        )
 
     def usage(self, gpu_model: str | None, since_seconds: float, uid: int | None = None) -> dict[int, UserUsage]:
         """Return what users have used of a queue's GPUs since a time, in whole hours; of leases that last, the part until now.
@@ -242,7 +249,7 @@ class Charges:
         for each in self._held("gpu_model IS ?3", gpu_model):
             if uid not in {None, each.owner_uid}:
                 continue
-            held_seconds = now_seconds - each.granted_at_seconds
+            held_seconds = now_seconds - each.began_at_seconds
             part = min(1.0, max(0.0, now_seconds - since_seconds) / held_seconds) if held_seconds > 0 else 1.0
             byte_seconds = (each.byte_seconds + each.size_bytes * each.seconds) * part
             before = found.get(each.owner_uid, UserUsage(each.owner_uid))

@@ -249,7 +249,10 @@ class Decision(LedgerView):
         self._connection.executemany(
             "INSERT OR REPLACE INTO gpus (uuid, name, memory_bytes, driver_version, is_simulated, seen_at, part)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds, g.part) for g in gpus],
+            [
+                (g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds, g.part)
+                for g in gpus
+            ],
         )
 
     def _add_end_command(self, ended: Job) -> None:

@@ -29,7 +29,6 @@ from pgpu.model import (
 from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, replace
 from pgpu.units import escape_undecodable
 
-
 Moment = tuple[float, str]
 """Seconds of the monotonic clock, and the id of the boot."""
 

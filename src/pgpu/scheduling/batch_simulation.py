@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import starmap
 from typing import TYPE_CHECKING
 
-from pgpu.scheduling.forecast import KNOWN, Slowdown, expected_left_seconds, sample_left_seconds
+from pgpu.scheduling.run_times import KNOWN, Slowdown, expected_left_seconds, sample_left_seconds
 from pgpu.structs import Struct, field, replace
 
 if TYPE_CHECKING:

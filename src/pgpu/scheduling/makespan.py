@@ -18,8 +18,8 @@ from pgpu.model import SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held, OrderRules
 from pgpu.scheduling.batch_simulation import NO_HOLDS, BatchJob, RunningBatchJob, SimulatedBatch, SimulatedRun, simulate
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.forecast import Slowdown, SlowdownCurve, is_significantly_less, mean_slowdown
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.run_times import Slowdown, SlowdownCurve, is_significantly_less, mean_slowdown
 from pgpu.structs import Struct, replace
 
 # Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`.

@@ -474,9 +474,7 @@ class JobService:
 
         return read_waste(self.engines.own, self.caller.sees_uid)
 
-    def usage(
-        self, since_seconds: float, uid: int | None = None, simulate: str | None = None
-    ) -> Sequence[UsageReport]:
+    def usage(self, since_seconds: float, uid: int | None = None, simulate: str | None = None) -> Sequence[UsageReport]:
         """Return what each user has used since a time, in whole hours, with the quota of GPU hours; of others only for administrators.
 
         Args:

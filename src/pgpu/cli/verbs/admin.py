@@ -96,7 +96,9 @@ def _limit(option: str, text: str | None, parse: Callable[[str], T]) -> T | None
     try:
         return None if text in {None, _NO_LIMIT} else parse(str(text))
     except ValueError as exc:
-        raise RequestError(f"{option} {quoted(str(text))} is no number", hint="write one, or none for no limit") from exc
+        raise RequestError(
+            f"{option} {quoted(str(text))} is no number", hint="write one, or none for no limit"
+        ) from exc
 
 
 @verbs.command()

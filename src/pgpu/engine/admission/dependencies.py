@@ -3,15 +3,17 @@
 `--after` is Slurm's `afterok`, `--begin` and `pgpu hold` are Slurm's, `%N` is the number of an array's elements at a time.
 
 A job may start once all its predecessors have ended with exit code 0; as soon as one has ended otherwise, the job is
-cancelled, and so are its successors.
+cancelled, and so are its successors. All this follows from the time and from how other jobs ended, before memory counts; a round
+writes it first.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from pgpu.ledger import JobPeer, LedgerView
+from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
 from pgpu.model import JobState
-from pgpu.structs import Struct, field
+from pgpu.structs import Struct, field, replace
 from pgpu.units import format_time
 
 DEPENDENCY, HELD, BEGIN = "dependency", "held", "begin"
@@ -117,3 +119,64 @@ def _hindrance(
     if most is not None and granted[peer.place.array_id] >= most:
         return DEPENDENCY, f"waits for others of its array, of which {most} may run at a time"
     return None
+
+
+def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
+    """Cancel jobs that can never start, write the reasons of those that may not start, and release those that may.
+
+    The wait of a released job counts from now on.
+
+    Args:
+        decision: The transaction.
+        now_seconds: Seconds since the epoch.
+        gives_up: Jobs past their deadline; cancelled here if they may not start.
+
+    Returns:
+        The ids of the cancelled jobs.
+    """
+    waiting = decision.conditional()
+    found = judge(decision, now_seconds, waiting)
+    for job_id, why in found.doomed.items():
+        decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
+    if given_up := [late_id for late_id in gives_up if found.may_expire(late_id)]:
+        for late_id in given_up:
+            decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
+        # The successors of those given up can never start either.
+        return [*found.doomed, *given_up, *settle(decision, now_seconds)]
+    before = {peer.job_id: peer.reason for peer in waiting}
+    decision.put_reasons({job_id: why for job_id, why in found.hindered.items() if before[job_id] != why})
+    decision.mark_eligible(_released_ids(waiting, found), now_seconds)
+    return list(found.doomed)
+
+
+def has_unsettled_jobs(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
+    """Whether `settle` would write anything."""
+    waiting = view.conditional()
+    found = judge(view, time.time(), waiting)
+    reasons = {peer.job_id: peer.reason for peer in waiting}
+    is_stale = any(reasons[job_id] != why for job_id, why in found.hindered.items()) or bool(
+        _released_ids(waiting, found)
+    )
+    return bool(found.doomed) or is_stale or any(map(found.may_expire, gives_up))
+
+
+def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
+    # In the ledger only jobs that may not start have a reason.
+    return [
+        peer.job_id
+        for peer in waiting
+        if peer.reason is not None and peer.job_id not in found.hindered and peer.job_id not in found.doomed
+    ]
+
+
+def cancel_entry(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
+    """Return a waiting job as cancelled; `reason` is set unless a user cancelled it. A warning that announces a next try goes."""
+    job = replace(
+        entry.job,
+        state=JobState.CANCELLED,
+        finished_at_seconds=now_seconds,
+        reason=reason,
+        warning=None,
+        wait_timed_out=timed_out,
+    )
+    return replace(entry, job=job)

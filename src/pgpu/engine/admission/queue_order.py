@@ -67,9 +67,8 @@ def _place_rule(
         return PlaceRule(PRIORITY)
     if before.job_id in planned:
         return PlaceRule(PLAN)
-    if before.owner_uid == candidate.owner_uid:
-        return PlaceRule(SIZE)
-    return PlaceRule(SHARES, admission.turns[candidate.contender] - admission.turns[before.contender])
+    behind_seconds = admission.turns[candidate.contender] - admission.turns[before.contender]
+    return PlaceRule(SIZE) if before.owner_uid == candidate.owner_uid else PlaceRule(SHARES, behind_seconds)
 
 
 def user_shares(situation: Situation, admission: Admission) -> list[UserShare]:

@@ -16,9 +16,9 @@ from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Call, LedgerView
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules
-from pgpu.scheduling.forecast import SlowdownCurve, fit_slowdown_curve
 from pgpu.scheduling.order import NO_PLAN, BatchPlan
 from pgpu.scheduling.quota_usage import split_queue
+from pgpu.scheduling.run_times import SlowdownCurve, fit_slowdown_curve
 
 if TYPE_CHECKING:
     from pgpu.engine.admission.situation import Situation

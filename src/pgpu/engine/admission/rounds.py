@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from pgpu.engine.admission.auto_sharing import AutoSharing
-from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, DependencyVerdicts, judge
+from pgpu.engine.admission.dependencies import BEGIN, DEPENDENCY, cancel_entry, has_unsettled_jobs, settle
 from pgpu.engine.admission.idle_leases import mark_evicted, mark_restarting, regrant
 from pgpu.engine.admission.queue_order import PlaceRule, place_rules, user_shares
 from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
@@ -21,7 +21,7 @@ from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.history.usage_records import UserShare
 from pgpu.engine.settings import agent_paths
 from pgpu.engine.watch.gpu_time import gpu_demand, read_samples
-from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
+from pgpu.ledger import Decision, Entry, LedgerView
 from pgpu.model import Job, JobState, Lease, Objective, ProcessHolder, SharingWish
 from pgpu.scheduling import Admission, Wait, expected_starts
 from pgpu.scheduling.admission import machine_of
@@ -459,67 +459,3 @@ def _start(entry: Entry, lease: Lease, supervisor: ProcessHolder | None) -> Entr
     request = replace(entry.job.request, memory_bytes=amount)
     job = replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request)
     return replace(entry, job=job, supervisor=supervisor)
-
-
-# What follows for waiting jobs from the time and from how other jobs ended, before memory counts.
-
-
-def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
-    """Cancel jobs that can never start, write the reasons of those that may not start, and release those that may.
-
-    The wait of a released job counts from now on.
-
-    Args:
-        decision: The transaction.
-        now_seconds: Seconds since the epoch.
-        gives_up: Jobs past their deadline; cancelled here if they may not start.
-
-    Returns:
-        The ids of the cancelled jobs.
-    """
-    waiting = decision.conditional()
-    found = judge(decision, now_seconds, waiting)
-    for job_id, why in found.doomed.items():
-        decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
-    if given_up := [late_id for late_id in gives_up if found.may_expire(late_id)]:
-        for late_id in given_up:
-            decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
-        # The successors of those given up can never start either.
-        return [*found.doomed, *given_up, *settle(decision, now_seconds)]
-    before = {peer.job_id: peer.reason for peer in waiting}
-    decision.put_reasons({job_id: why for job_id, why in found.hindered.items() if before[job_id] != why})
-    decision.mark_eligible(_released_ids(waiting, found), now_seconds)
-    return list(found.doomed)
-
-
-def has_unsettled_jobs(view: LedgerView, gives_up: Collection[str] = ()) -> bool:
-    """Whether `settle` would write anything."""
-    waiting = view.conditional()
-    found = judge(view, time.time(), waiting)
-    reasons = {peer.job_id: peer.reason for peer in waiting}
-    is_stale = any(reasons[job_id] != why for job_id, why in found.hindered.items()) or bool(
-        _released_ids(waiting, found)
-    )
-    return bool(found.doomed) or is_stale or any(map(found.may_expire, gives_up))
-
-
-def _released_ids(waiting: Sequence[JobPeer], found: DependencyVerdicts) -> list[str]:
-    # In the ledger only jobs that may not start have a reason.
-    return [
-        peer.job_id
-        for peer in waiting
-        if peer.reason is not None and peer.job_id not in found.hindered and peer.job_id not in found.doomed
-    ]
-
-
-def cancel_entry(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
-    """Return a waiting job as cancelled; `reason` is set unless a user cancelled it. A warning that announces a next try goes."""
-    job = replace(
-        entry.job,
-        state=JobState.CANCELLED,
-        finished_at_seconds=now_seconds,
-        reason=reason,
-        warning=None,
-        wait_timed_out=timed_out,
-    )
-    return replace(entry, job=job)

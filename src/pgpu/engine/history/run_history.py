@@ -165,7 +165,7 @@ class RunHistory:
         self._durations_as_of, changed = view.history.since(self._durations_as_of)
         self._unread |= changed
         if missing := self._unread.intersection(calls):
-            from pgpu.scheduling.forecast import median  # noqa: PLC0415 - commands that forecast nothing have no calls
+            from pgpu.scheduling.run_times import median  # noqa: PLC0415 - commands that forecast nothing have no calls
 
             found = view.history.durations(missing, names, DURATION_RUNS)
             demands = view.history.demands(missing, names, DURATION_RUNS)
