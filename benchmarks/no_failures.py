@@ -1,7 +1,7 @@
 """No job fails for lack of memory: days of jobs replayed through the real admission (`python -m benchmarks.no_failures`).
 
 P1's 25 jobs arrive at random, and 300 jobs of mixed size and length come at random, half of them training that takes all of
-its slice as P2's does; on one, two and eight GPUs. After every decision all that jobs hold on a GPU is counted. For comparison
+its slice as P2's does, of five users who take turns; on one, two and eight GPUs. After every decision all that jobs hold on a GPU is counted. For comparison
 the same days without admission: each job starts when it arrives, on the GPU with most free memory, and fails if that is too little.
 """
 
@@ -25,6 +25,7 @@ from benchmarks.replaying import (
     replay,
 )
 
+from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
 RESULTS = Path(__file__).parent / "results"
@@ -74,7 +75,10 @@ def mixed_jobs(seed: int, gpu_count: int) -> list[Arrival]:
     within_seconds = work / (LOAD * gpu_count * CARD_MIB * MIB)
     return [
         Arrival(
-            candidate_of(f"job{number}", slice_bytes, dice.uniform(0, within_seconds), _predicted(dice, seconds)),
+            replace(
+                candidate_of(f"job{number}", slice_bytes, dice.uniform(0, within_seconds), _predicted(dice, seconds)),
+                owner_uid=number % 5,
+            ),
             seconds,
             used_bytes,
         )
