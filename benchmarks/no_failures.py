@@ -1,8 +1,9 @@
 """No job fails for lack of memory: days of jobs replayed through the real admission (`python -m benchmarks.no_failures`).
 
 P1's 25 jobs arrive at random, and 300 jobs of mixed size and length come at random, half of them training that takes all of
-its slice as P2's does, of five users who take turns; on one, two and eight GPUs. After every decision all that jobs hold on a GPU is counted. For comparison
-the same days without admission: each job starts when it arrives, on the GPU with most free memory, and fails if that is too little.
+its slice as P2's does, of five users who take turns; on one, two and eight GPUs. After every decision all that jobs hold on a GPU
+is counted. For comparison the same days without admission: each job starts when it arrives, on the GPU with most free memory, and
+fails if that is too little.
 """
 
 import argparse
