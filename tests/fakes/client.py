@@ -143,6 +143,7 @@ class FakeClient(Client):
                 at,
                 replace(job, expected_start_seconds=NOW_SECONDS, expected_gpu_uuids=(GPU.uuid,)),
                 "memory",
+                is_start_known=True,
             )
             for at, job in enumerate(jobs, 1)
         ]

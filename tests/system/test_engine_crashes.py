@@ -145,7 +145,7 @@ def test_a_user_competes_from_its_first_to_its_last_waiting_job_whatever_dies(ma
     waits = machine.submit(gib=6)
     until(competes)
     machine.kill_agent()
-    machine.client.stop(waits.id)
+    machine.client.stop(waits.id, grace_seconds=0)
     until(lambda: not competes())
 
 

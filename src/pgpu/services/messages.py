@@ -130,6 +130,9 @@ class UserQuota(Struct, frozen=True):
     """Of this period; only in answers."""
 
 
+QuotaLimit = Literal["memory_bytes", "jobs", "gpu_hours"]
+
+
 class QuotaChange(Struct, frozen=True):
     """What changes of one user's quota; None leaves a value as it is."""
 
@@ -141,7 +144,7 @@ class QuotaChange(Struct, frozen=True):
     period: Period | None = None
     """As of a quota, all; at first without a limit, of weight 1, with hours of a week."""
 
-    lifted: tuple[Literal["memory_bytes", "jobs", "gpu_hours"], ...] = ()
+    lifted: tuple[QuotaLimit, ...] = ()
     """Limits that are taken away."""
 
 

@@ -74,11 +74,11 @@ def quota(
     elif is_removed:
         administration.remove_quota(uid)
     else:
-        from pgpu.services.messages import QuotaChange
+        from pgpu.services.messages import QuotaChange, QuotaLimit
 
         if per is not None and per not in {*Period}:
             raise RequestError(f"--per {quoted(per)} is no period", hint=f"write {' or '.join(Period)}")
-        limits = {"memory_bytes": memory, "jobs": jobs, "gpu_hours": gpu_hours}
+        limits: dict[QuotaLimit, str | None] = {"memory_bytes": memory, "jobs": jobs, "gpu_hours": gpu_hours}
         change = QuotaChange(
             uid,
             _limit("--memory", memory, parse_memory_bytes),
