@@ -26,8 +26,9 @@ _WEEK = "7d"
 def usage(invocation: Invocation, *, user: str | None, since: str | None, shares: bool, **given: Any) -> None:
     """Show GPU hours, memory hours and waste, by user.
 
-    A GPU hour is an hour of a whole GPU; a slice counts as the larger of its parts of the memory and of the time. Waste is
-    memory above the peaks of runs that ended. Time in which a job was suspended or parked does not count.
+    A GPU hour is an hour of a whole GPU; a slice counts as the larger of its parts of the memory and of the time, from its grant
+    until its memory is free again. Waste is memory above the peaks of runs that ended. Time in which a job was suspended or
+    parked does not count.
     """
     options = ListOptions(**given)
     if shares:
