@@ -149,17 +149,19 @@ class RoundOrder:
         for row in rows.values():
             row.sort(reverse=True)
 
-        def standing(uid: int) -> tuple[float, float, int, int]:
+        clocks = self._clocks
+
+        def standing(uid: int) -> tuple[float, float, int, int, int]:
             key, number, candidate = rows[uid][-1]
-            return self._clocks.turn(candidate.contender), key, number, uid
+            return clocks.turn(candidate.contender), key, number, uid, clocks.grant_count
 
         users = [standing(uid) for uid in rows]
         heapq.heapify(users)
         while users:
-            before, uid = users[0], users[0][-1]
-            # A grant since, of this iterator or another one, moved the user back.
-            if before != (now := standing(uid)):
-                heapq.heapreplace(users, now)
+            *_, uid, grant_count = users[0]
+            # A grant since, of this iterator or another one, may have moved the user back.
+            if grant_count != clocks.grant_count:
+                heapq.heapreplace(users, standing(uid))
                 continue
             row = rows[uid]
             yield row.pop()[2]

@@ -83,6 +83,7 @@ class UserClocks:
         self._quotas = quotas
         self._rules = rules
         self.contenders = contenders
+        self.grant_count = 0
         self._clocks = dict(before.clocks)
         active: defaultdict[int, list[float]] = defaultdict(list)
         for uid, priority in contenders:
@@ -119,6 +120,7 @@ class UserClocks:
 
     def note_grant(self, candidate: Candidate, held: Held, *, is_late: bool) -> None:
         """Charge a job that starts, with what it holds then, up to its expected end."""
+        self.grant_count += 1
         self._clocks[candidate.owner_uid] = self._start_tag(candidate.contender)
         expected_seconds = self._expected_seconds(candidate.duration_seconds)
         self._charge(candidate.owner_uid, self._machine.rate_of(held) * expected_seconds, is_late=is_late)
