@@ -82,7 +82,7 @@ class TopApp(App[int]):
     #question {{ box-sizing: content-box; width: 62; border: round {DARK.accent}; padding: 0 1; background: {DARK.card}; }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "leave"),
+        Binding("q", "exit"),
         Binding("ctrl+c", "exit", priority=True),
         Binding("up,k", "move(-1)"),
         Binding("down,j", "move(1)"),
@@ -265,13 +265,6 @@ class TopApp(App[int]):
     def action_exit(self) -> None:
         """End the view."""
         self.exit(0)
-
-    def action_leave(self) -> None:
-        """End the view, or leave a screen that a key of the same piece of input has opened just now."""
-        if isinstance(self.screen, TextScreen | Question):
-            self.screen.dismiss()
-        else:
-            self.action_exit()
 
     def action_move(self, count: int) -> None:
         """Choose another job."""
