@@ -36,8 +36,12 @@ _UNICAST = 1
 _IMAGE = """.version 7.0
 .target sm_50
 .address_size 64
-.visible .global .align 4 .b8 table[{size}];
+.visible .global {attribute} .align 4 .b8 table[{size}];
 .visible .entry first() {{ ret; }}"""
+
+
+def _image(size: int, attribute: str = "") -> bytes:
+    return _IMAGE.format(size=size, attribute=attribute).encode()
 
 
 class IpcHandle(ctypes.Structure):
@@ -52,6 +56,10 @@ class EndpointProp(ctypes.Structure):
         ("handle_types", ctypes.c_uint),
         ("flags", ctypes.c_uint),
     )
+
+
+class MulticastProp(ctypes.Structure):
+    _fields_ = (("devices", ctypes.c_uint), ("size", c_size_t), ("handle_types", c_uint64), ("flags", c_uint64))
 
 
 class Actor:
@@ -118,11 +126,13 @@ class Actor:
     def free_array(self, key: int) -> None:
         self._cu.call("cuArrayDestroy", c_uint64(self._things[key]))
 
-    def pool(self, key: int, is_managed: bool) -> None:
-        self._things[key] = [] if is_managed and not self._is_bare else [self._cu.pool()]
-        if is_managed:
-            self._things[key].append(self._cu.pool(kind=MANAGED, place=ON_HOST))
-        self._pools += self._things[key]
+    def pool(self, key: int, kind: str) -> None:
+        """`pinned`, `managed` (preferred on the host) or `host` (pinned there)."""
+        made = [] if kind == "host" or (kind == "managed" and not self._is_bare) else [self._cu.pool()]
+        if kind != "pinned":
+            made.append(self._cu.pool(kind=MANAGED if kind == "managed" else PINNED, place=ON_HOST))
+        self._things[key] = made
+        self._pools += made
 
     def pool_alloc(self, key: int, pool: int, size: int) -> None:
         self._things[key] = [self._cu.alloc_from(each, size) for each in self._things[pool]]
@@ -184,6 +194,15 @@ class Actor:
     def end_endpoint(self, key: int) -> None:
         self._cu.call("cuLogicalEndpointDestroy", self._things[key][0])
 
+    def join(self, key: int, handle: int, size: int) -> None:
+        """Bind physical memory to a multicast object of its own."""
+        prop = MulticastProp(devices=1, size=size)
+        team = c_uint64(self._cu.number("cuMulticastCreate", byref(prop)))
+        self._cu.call("cuMulticastAddDevice", team, 0)
+        nothing, memory = c_size_t(0), c_uint64(self._things[handle])
+        self._cu.call("cuMulticastBindMem", team, nothing, memory, nothing, c_size_t(size), c_uint64(0))
+        self._things[key] = team.value
+
     def graph(self, key: int, size: int, frees: bool) -> None:
         graph = c_uint64(self._cu.number("cuGraphCreate", 0))
         wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=size)
@@ -212,13 +231,28 @@ class Actor:
         self._cu.call("cuDeviceGraphMemTrim", 0)
 
     def module(self, key: int, size: int) -> None:
-        self._things[key] = self._cu.number("cuModuleLoadData", _IMAGE.format(size=size).encode())
+        self._things[key] = self._cu.number("cuModuleLoadData", _image(size))
 
     def unload_module(self, key: int) -> None:
         self._cu.call("cuModuleUnload", c_uint64(self._things[key]))
 
+    def managed_module(self, key: int, size: int) -> None:
+        module = c_uint64(self._cu.number("cuModuleLoadData", _image(size, ".attribute(.managed)")))
+        try:
+            found = self._with_ballast(size, lambda: self._cu.number("cuModuleGetGlobal_v2", None, module, b"table"))
+        except Refused:
+            self._cu.call("cuModuleUnload", module)
+            raise
+        self._things[key] = (module.value, found[1])
+
+    def unload_managed_module(self, key: int) -> None:
+        module, ballast = self._things[key]
+        self._cu.call("cuModuleUnload", c_uint64(module))
+        if ballast is not None:
+            self._cu.free(ballast)
+
     def library(self, key: int, size: int) -> None:
-        image = _IMAGE.format(size=size).encode()
+        image = _image(size)
         self._things[key] = self._cu.number("cuLibraryLoadData", image, None, None, 0, None, None, 0)
 
     def use_library(self, key: int, way: int) -> None:

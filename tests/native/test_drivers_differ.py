@@ -153,12 +153,14 @@ _SIZES = st.integers(1, 24).map(lambda units: units * _UNIT_BYTES)
 _WHO = st.integers(0, _PROCESSES - 1)
 _PICK = st.integers(0, 1 << 20)
 
+_TAKES = ["alloc", "managed", "array", "create", "module", "managed_module", "library"]
 _FREES = {
     "free": ("alloc", "shared"),
     "free_async": ("alloc", "shared"),
     "free_managed": ("managed",),
     "free_array": ("array",),
     "unload_module": ("module",),
+    "unload_managed_module": ("managed_module",),
     "unload_library": ("library", "refused library"),
 }
 
@@ -238,7 +240,7 @@ class Calls(RuleBasedStateMachine):
         used_bytes = self.drivers.world.use().used_bytes
         assert self.drivers.world.device_bytes() <= used_bytes <= _LIMIT_BYTES
 
-    @rule(who=_WHO, size=_SIZES, kind=st.sampled_from(["alloc", "managed", "array", "create", "module", "library"]))
+    @rule(who=_WHO, size=_SIZES, kind=st.sampled_from(_TAKES))
     def take(self, who: int, size: int, kind: str) -> None:
         self._make(who, kind, size, kind, size)
 
@@ -250,9 +252,9 @@ class Calls(RuleBasedStateMachine):
     def give_back(self, who: int, pick: int, name: str) -> None:
         self._call(who, pick, _FREES[name], name, ends=True)
 
-    @rule(who=_WHO, is_managed=st.booleans())
-    def make_pool(self, who: int, is_managed: bool) -> None:
-        self._make(who, "pool", 0, "pool", is_managed)
+    @rule(who=_WHO, kind=st.sampled_from(["pinned", "managed", "host"]))
+    def make_pool(self, who: int, kind: str) -> None:
+        self._make(who, "pool", 0, "pool", kind)
 
     @rule(who=_WHO, pick=_PICK, size=_SIZES)
     def take_from_a_pool(self, who: int, pick: int, size: int) -> None:
@@ -281,7 +283,7 @@ class Calls(RuleBasedStateMachine):
         if (pair := self._of(who)) is not None:
             self._both(pair, name)
 
-    @rule(who=_WHO, pick=_PICK, kind=st.sampled_from(["map", "bind"]))
+    @rule(who=_WHO, pick=_PICK, kind=st.sampled_from(["map", "bind", "join"]))
     def hold_physical_memory(self, who: int, pick: int, kind: str) -> None:
         if (picked := self._pick(who, pick, "create")) is not None:
             size = picked[0].things[picked[1]][1]
@@ -292,10 +294,10 @@ class Calls(RuleBasedStateMachine):
         if (picked := self._pick(who, pick, "map")) is not None:
             self._make(who, "create", picked[0].things[picked[1]][1], "retain", picked[1])
 
-    @rule(who=_WHO, pick=_PICK, name=st.sampled_from(["release", "unmap", "end_endpoint"]))
+    @rule(who=_WHO, pick=_PICK, name=st.sampled_from(["release", "unmap", "end_endpoint", "leave"]))
     def drop_physical_memory(self, who: int, pick: int, name: str) -> None:
-        kind = {"release": "create", "unmap": "map", "end_endpoint": "bind"}[name]
-        self._call(who, pick, (kind,), name, ends=True)
+        kind = {"release": "create", "unmap": "map", "end_endpoint": "bind", "leave": "join"}[name]
+        self._call(who, pick, (kind,), "release" if name == "leave" else name, ends=True)
 
     @rule(who=_WHO, pick=_PICK)
     def unbind(self, who: int, pick: int) -> None:
