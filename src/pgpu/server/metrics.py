@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pgpu.distribution import installed_version
 from pgpu.errors import NodeError
 from pgpu.model import Job, JobState
-from pgpu.services.job_service import JobService, report_job
+from pgpu.services.job_reports import report_job
+from pgpu.services.job_service import JobService
 from pgpu.services.messages import GpuReport, JobReport
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -21,24 +21,20 @@ from pgpu.engine.history.usage_records import CallHistory, Findings, Profiled, U
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.settings import MOST_END_DELAY_SECONDS
 from pgpu.engine.submitter import Submitter
-from pgpu.engine.watch.gpu_time import read_samples, time_shares
 from pgpu.errors import AccessError, CapacityError, JobNotFoundError, RequestError
-from pgpu.ledger import Decision, Entry, GpuHistory, monotonic_now
+from pgpu.ledger import Decision, Entry, GpuHistory
 from pgpu.model import (
-    ANONYMOUS,
     GpuSeries,
     Job,
-    JobSpec,
     JobState,
-    Lease,
     Outsider,
     Profile,
-    Request,
     Resize,
     UserUsage,
 )
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
+from pgpu.services.job_reports import UNKNOWN_UID, anonymous_report, report_job
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport, UsageReport
 from pgpu.structs import replace
 
@@ -54,8 +50,6 @@ _MOST_SECONDS = 10.0 * 365 * 86_400
 
 _LAST_SECONDS = 1e12
 """No clock has a later time."""
-
-_UNKNOWN_UID = -1
 
 
 class JobService:
@@ -147,7 +141,7 @@ class JobService:
         entries = self._with_reasons(found[:limit])
         own = self.engines.own
         reports = [
-            report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else _anonymous_report(entry)
+            report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else anonymous_report(entry)
             for entry in entries
         ]
         return self._with_indices(reports), entries[-1].sequence if len(found) > len(entries) else None
@@ -260,7 +254,7 @@ class JobService:
     def shares(self, simulate: str | None = None) -> Sequence[UserShare]:
         """Return what each user holds of the machine, the next one first; users that the caller may not see are nameless."""
         found = self.engines.simulated(simulate).admissions.shares()
-        return [each if self.caller.sees(each.uid) else replace(each, uid=_UNKNOWN_UID) for each in found]
+        return [each if self.caller.sees(each.uid) else replace(each, uid=UNKNOWN_UID) for each in found]
 
     def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
@@ -581,46 +575,6 @@ class JobService:
         # A server's maintenance thread recovers every second; a local client has no other process to rely on.
         if self.caller.is_local:
             recover(self.engines.own)
-
-
-def report_job(engine: EngineContext, entry: Entry) -> JobReport:
-    """Report a job: its slices' use, and the GPU time that its agent sampled.
-
-    Raises:
-        NodeError: Its meter cannot be read.
-    """
-    lease = entry.job.lease if entry.is_lease_held else None
-    run_seconds = entry.run_seconds(monotonic_now())
-    if lease is None:
-        return JobReport(entry.job, (), run_seconds=run_seconds)
-    # Samples and turns are files in the runtime directory, written by the agent: no GPU is read here.
-    samples = read_samples(engine.places(entry.job.id).time_samples)
-    shares = time_shares(samples, [part.gpu_uuid for part in lease.slices])
-    if entry.job.request.oversubscribes:
-        from pgpu.engine.watch.turn_arbiter import add_turn
-
-        shares = tuple(add_turn(engine.settings, entry.job.id, each) for each in shares)
-    return JobReport(entry.job, tuple(engine.enforcer.use(lease)), shares, run_seconds=run_seconds)
-
-
-def _anonymous_report(entry: Entry) -> JobReport:
-    """Return state, GPUs and amounts of another user's job, without anything that identifies it or its owner."""
-    job, lease = entry.job, entry.job.lease
-    if lease is not None:
-        lease = Lease(ANONYMOUS, lease.slices, 0.0, None, is_advisory=False, sharing=lease.sharing)
-    return JobReport(
-        Job(
-            id=ANONYMOUS,
-            spec=JobSpec(command=(), runtime=job.spec.runtime),
-            request=Request(job.request.memory_bytes, job.request.gpu_count, job.request.compute_share),
-            state=job.state,
-            created_at_seconds=0.0,
-            lease=lease,
-            gpu_model=job.gpu_model,
-            owner_uid=_UNKNOWN_UID,
-        ),
-        (),
-    )
 
 
 def _check_seconds(seconds: float | None) -> None:

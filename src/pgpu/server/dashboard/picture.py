@@ -16,7 +16,8 @@ from pgpu.engine.context import EngineContext
 from pgpu.errors import NodeError, PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import OWNER_NAMES, JobSpec, JobState
-from pgpu.services.job_service import JobService, report_job
+from pgpu.services.job_reports import report_job
+from pgpu.services.job_service import JobService
 from pgpu.services.messages import GpuReport, QueueReport
 from pgpu.structs import Struct
 
