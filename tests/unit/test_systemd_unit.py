@@ -52,8 +52,9 @@ Source: systemd.exec(5).
 INHERITED = ["MemoryDenyWriteExecute", "RestrictSUIDSGID", "LockPersonality", "RestrictRealtime"]
 """What processes of jobs would inherit, though users' programs do it: compilers at run time, `chmod g+s`, debuggers, SCHED_FIFO."""
 
-MOST_EXPOSURE = 67
-"""Tenths of `systemd-analyze security`: the service is root's, and its jobs see the machine as their users do."""
+MOST_EXPOSURE = 70
+"""Tenths of `systemd-analyze security` (6.7 by systemd 252; versions weigh differently): the service is root's, and its jobs see the
+machine as their users do."""
 
 
 def settings() -> dict[str, str]:
