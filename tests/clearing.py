@@ -20,8 +20,7 @@ from pgpu.tmpfs import unmount
 def clear(directory: Path) -> None:
     """Kill all processes with a directory on their command line, unmount what lies below it, and remove it."""
     kill_at_work(directory)
-    for point in _mounts_below(directory):
-        unmount(point)
+    unmount_below(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -48,8 +47,9 @@ def _at_work(directory: Path) -> Iterator[int]:
                     yield int(name)
 
 
-def _mounts_below(directory: Path) -> list[str]:
-    """Return mount points, the deepest first."""
+def unmount_below(directory: Path) -> None:
+    """Unmount what lies below a directory, the deepest first."""
     lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     points = [line.split(" ")[1] for line in lines]
-    return sorted((point for point in points if point.startswith(f"{directory}/")), key=len, reverse=True)
+    for point in sorted((point for point in points if point.startswith(f"{directory}/")), key=len, reverse=True):
+        unmount(point)

@@ -1,4 +1,4 @@
-"""The record of a container that waits for its slice or runs in it, written by `pgpu.app.oci.create`."""
+"""The record of a container that waits for its slice or runs in it, made by `pgpu.app.oci.create`."""
 
 import contextlib
 import json
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder, SharingMode
-from pgpu.structs import Struct
+from pgpu.structs import Struct, asdict
 
 RECORD = "container.json"
 GATE = "gate"
@@ -65,6 +66,10 @@ class Container(Struct, frozen=True):
     gpu_model: str | None = None
     """Of the queue; None for real GPUs."""
 
+    unconfirmed: tuple[str, ...] = ()
+    """Variables that request something unless the image sets them to the same value; the engine, which was starting, did not
+    report the image."""
+
     @property
     def gate(self) -> Path:
         """The named pipe that the held container reads."""
@@ -81,6 +86,15 @@ class Container(Struct, frozen=True):
     def is_being_created(self) -> bool:
         """True while the creating process runs."""
         return identify_unreaped(self.creator) is not None and self._pid_in_file() is None
+
+    def save(self) -> None:
+        """Replace the record.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        fields = asdict(self)
+        write_atomically(fields.pop("home") / RECORD, json.dumps(fields, default=str).encode(), 0o600)
 
     def exists(self) -> bool:
         """True while it is being created or has a first process."""
@@ -112,6 +126,7 @@ def container_of(home: Path) -> Container:
         fields: dict[str, Any] = json.loads((home / RECORD).read_text(encoding="utf-8"))
         fields["runc"] = tuple(fields["runc"])
         fields["command"] = tuple(fields["command"])
+        fields["unconfirmed"] = tuple(fields.get("unconfirmed", ()))
         fields["bundle"] = Path(fields["bundle"])
         fields["pid_file"] = Path(fields["pid_file"]) if fields["pid_file"] else None
         return Container(home=home, **fields)

@@ -1,12 +1,16 @@
-"""The engine goes away while a container is waited for, and comes back: an engine of its own, which may be killed."""
+"""The engine goes away while it has containers, and comes back: an engine of its own, which may be killed."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.clearing import clear, unmount_below
 from tests.contract.runtime_worlds import Started, pipes
+from tests.system.docker.compose_project import Project
+from tests.system.docker.oci_place import OciPlace, docker, inspected, opened_oci_place
 from tests.system.docker.own_engine import OwnEngine, started_engine
 from tests.system.slice_stage import Stage, opened_stage
 
@@ -22,11 +26,11 @@ pytestmark = [
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-@pytest.fixture
-def engine(images: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+@pytest.fixture(scope="module")
+def engine(images: str) -> Iterator[OwnEngine]:
     """Start it with the tiny image."""
-    with started_engine(f"{images}:tiny") as own:
-        monkeypatch.setenv("DOCKER_HOST", own.host)
+    with pytest.MonkeyPatch.context() as patch, started_engine(f"{images}:tiny") as own:
+        patch.setenv("DOCKER_HOST", own.host)
         yield own
 
 
@@ -84,6 +88,72 @@ def test_a_container_that_outlives_a_crashed_engine_is_not_called_ended(
     started.running.close()
     started.streams.close()
     stage.enforcer.release(_lease(job))
+
+
+@pytest.fixture(scope="module")
+def revenants(engine: OwnEngine, images: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciPlace]:
+    """A service of Compose, a container beside it and one whose request is its image's own, all with `restart: always`."""
+    if shutil.which("docker-compose") is None:
+        pytest.skip("docker-compose is not installed")
+    with opened_oci_place(images) as place:
+        directory = tmp_path_factory.mktemp("project")
+        (directory / "Dockerfile").write_text(f"FROM {images}:tiny\nENV PGPU_MEMORY=3GiB\n")
+        docker("build", "--quiet", "--tag", f"{images}:asks", str(directory))
+        service = {"image": f"{images}:tiny", "command": ["sleep", "600"], "environment": {"PGPU_MEMORY": "8GiB"}}
+        project = Project(place, directory)
+        project.write(train={**service, "restart": "always", "stop_grace_period": "0s"})
+        up = project.compose("up", "--detach")
+        assert up.returncode == 0, up.stderr
+        words = ("--detach", "--restart", "always", "--stop-timeout", "0", "--name")
+        place.run(*words, f"{place.runtime}-beside", "-e", "PGPU_MEMORY=12GiB", image="tiny", command=("sleep", "600"))
+        place.run(*words, f"{place.runtime}-plain", image="asks", command=("sleep", "600"))
+        yield place
+        assert project.compose("down").returncode == 0
+
+
+def _stop(engine: OwnEngine, _place: OciPlace) -> None:
+    engine.tell("stop")
+
+
+def _crash(engine: OwnEngine, _place: OciPlace) -> None:
+    engine.crash()
+
+
+def _reboot(engine: OwnEngine, place: OciPlace) -> None:
+    """Leave nothing but the disk: no process, no mount, and empty runtime directories of the engine and of pgpu."""
+    pids = [int(inspected(name, ".State.Pid")) for name in docker("ps", "--format", "{{.Names}}").stdout.split()]
+    engine.crash()
+    clear(engine.directory / "exec")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    unmount_below(engine.directory)
+    clear(place.path / "run")
+
+
+@pytest.mark.parametrize("leave", [_stop, _crash, _reboot])
+def test_containers_that_always_restart_come_back_in_their_slices(
+    engine: OwnEngine, revenants: OciPlace, eventually: Eventually, leave: Callable[[OwnEngine, OciPlace], None]
+) -> None:
+    beside, plain = f"{revenants.runtime}-beside", f"{revenants.runtime}-plain"
+    train = f"{revenants.runtime}_train_1"
+
+    def running() -> dict[str, str]:
+        return {job["name"]: job["id"] for job in revenants.jobs() if job["state"] == "running"}
+
+    eventually(lambda: running().keys() == {train, beside})
+    before = running()
+    leave(engine, revenants)
+    engine.tell("start")
+    eventually(lambda: running().keys() == {train, beside} and not running().items() & before.items())
+    probe = docker("exec", beside, "/.pgpu/pgpu-probe", "allocate", str(12 << 30))
+    assert probe.stdout.splitlines()[-1] == "allocate 2"
+    # What the engine could not tell from a request at first is started once more, and again without a slice.
+    eventually(lambda: inspected(plain, ".State.Running") == "true" and _has_no_slice(plain))
+
+
+def _has_no_slice(name: str) -> bool:
+    done = docker("exec", name, "ls", "-d", "/.pgpu", check=False)
+    return "No such file" in done.stderr
 
 
 def _lease(job: Job) -> Any:

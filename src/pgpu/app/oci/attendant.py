@@ -1,9 +1,10 @@
 """Attends one container of `docker run --runtime=pgpu`, in threads of the queue's agent.
 
-It submits the request in the container's name, reports the reason of the wait to the container's log, withdraws the
-request if the container ends, and supervises the job once the memory is granted. Errors go to the container's log as well:
-its user reads them there. Another agent goes on from the container's record and the ledger. While the container waits, with its
-reason in its log, or runs, and nothing happens, it has no thread.
+If the engine was starting when it created the container, the engine is first asked for the image. Then the request is submitted
+in the container's name, the reason of the wait is written to the container's log, the request is withdrawn if the container
+ends, and the job is supervised once the memory is granted. Errors go to the container's log as well: its user reads them there.
+Another agent goes on from the container's record and the ledger. While the container waits, with its reason in its log, or
+runs, and nothing happens, it has no thread.
 """
 
 import os
@@ -12,7 +13,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
-from pgpu.app.oci.runc_call import clean_environment
+from pgpu.app.oci.gpu_request import EngineAwayError, find_image
+from pgpu.app.oci.runc_call import ContainerRefusedError, clean_environment
 from pgpu.app.settings import load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.admission.rounds import Admissions
@@ -23,12 +25,13 @@ from pgpu.engine.event_loop import READABLE, EventLoop
 from pgpu.engine.job_submission import accept
 from pgpu.engine.submitter import Submitter
 from pgpu.engine.supervisor import supervision
-from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.errors import CancelledError, JobNotFoundError, PgpuError, RequestError, RuntimeUnavailableError
 from pgpu.host.process_identity import has_ended, open_pidfd
 from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Objective, Request, SharingWish, Submission
 from pgpu.runtimes.container_record import CONTAINER_VARIABLE, Container, Gate, container_of
+from pgpu.structs import replace
 from pgpu.units import format_duration
 
 POLL_SECONDS = 0.2
@@ -89,6 +92,8 @@ def _follow(
         except JobNotFoundError:
             # The slice's directory has the job's id already. If the agent is killed before the submission, no job has this
             # id, and the next agent submits it.
+            if container.unconfirmed:
+                container = _confirm(container, gate)
             _submit(engine, container, job_id)
     while True:
         with closing(make_loop()) as loop:
@@ -97,6 +102,35 @@ def _follow(
         entry = engine.ledger.entry(job_id)
         if entry.job.state is not JobState.WAITING:  # else it was refused the place that it was granted
             return entry
+
+
+def _confirm(container: Container, gate: Gate) -> Container:
+    """Wait until the engine, which was starting when it created the container, reports the image; return the full record.
+
+    Raises:
+        CancelledError: The container ended meanwhile.
+        RequestError: A variable is the image's own. The engine's restart policy creates the container anew, without it.
+        RuntimeUnavailableError: The engine does not know the container or its image, or the record cannot be written.
+    """
+    gate.write("=waits until the engine has started and reports the image")
+    while container.exists():
+        try:
+            image = find_image(container.engine, container.container_id)
+        except EngineAwayError:
+            select.select([], [], [], POLL_SECONDS)
+            continue
+        except ContainerRefusedError as exc:
+            raise RuntimeUnavailableError(str(exc)) from exc
+        own = sorted(set(container.unconfirmed) & set(image.environment))
+        if own:
+            raise RequestError(f"{', '.join(own)} is set by the image, which requests nothing", hint="start it again")
+        found = replace(container, image=image.name, image_id=image.id, name=image.container_name, unconfirmed=())
+        try:
+            found.save()
+        except OSError as exc:
+            raise RuntimeUnavailableError(f"{container.home} cannot be written: {exc.strerror}") from exc
+        return found
+    raise CancelledError("the container ended before the engine had started")
 
 
 def _end_held(job: Job, container: Container, gate: Gate) -> None:

@@ -29,7 +29,7 @@ from pgpu.app.oci.container_slice import (
     view_of,
     write_record,
 )
-from pgpu.app.oci.gpu_request import ContainerImage, GpuRequest, find_image, parse_gpu_request
+from pgpu.app.oci.gpu_request import ContainerImage, EngineAwayError, GpuRequest, find_image, parse_gpu_request
 from pgpu.app.oci.runc_call import ContainerRefusedError, RuncCall, load_prepared
 
 TYPE_CHECKING = False  # `typing` takes 4 ms to import
@@ -65,7 +65,13 @@ def put_into_slice(words: RuncCall) -> None:
 
     def image() -> ContainerImage:
         if not seen:
-            seen.append(find_image(words.engine, words.container_id))
+            try:
+                seen.append(find_image(words.engine, words.container_id))
+            except EngineAwayError as exc:
+                if not exc.is_starting:
+                    raise
+                # It starts this container before it answers: the agent asks again, while the container is held.
+                seen.append(ContainerImage("", "", "", []))
         return seen[0]
 
     # The engine is queried at most once, and only if a variable requests something: most containers request nothing.
@@ -87,6 +93,8 @@ def put_into_slice(words: RuncCall) -> None:
     found = seen[0] if seen else ContainerImage("", "", "", [])
     record.update(image=found.name, image_id=found.id, name=found.container_name)
     record.update(glibc=view.has_glibc, gpu_model=prepared["agent"]["gpu_model"])
+    if not seen or found.id:
+        record["unconfirmed"] = []
     try:
         put_in_slice(configuration, home, view, prepared, job_id)
         # From here on an agent finds the slice by its record, and removes it if this process is killed.

@@ -71,6 +71,16 @@ class GpuRequest:
         self.sharing = sharing
         """One of `MODES`."""
 
+        self.unconfirmed: list[str] = []
+        """Variables that request something unless the image sets them to the same value, which the engine knows."""
+
+
+class EngineAwayError(ContainerRefusedError):
+    """The engine does not answer."""
+
+    is_starting = False
+    """Whether it may answer soon: an engine listens before it starts containers, and serves its API only afterwards."""
+
 
 class ContainerImage:
     """What the engine reports of a container and its image."""
@@ -110,6 +120,7 @@ def parse_gpu_request(
         return None
     _refuse_other_gpus(configuration)
     request = _read(words)
+    request.unconfirmed = settings
     # With a user namespace of its own, no program of the container could be a client of an MPS server.
     has_other_users = bool((configuration.get("linux") or {}).get("uidMappings"))
     if request.sharing == _MPS:
@@ -183,7 +194,8 @@ def find_image(engine: str, container_id: str) -> ContainerImage:
     """Return the image of a container that is being created.
 
     Raises:
-        ContainerRefusedError: The engine does not answer, or has no such container.
+        EngineAwayError: The engine does not answer.
+        ContainerRefusedError: It has no such container, or does not report the image.
     """
     # {"id":["CONTAINER"]}, percent-encoded by hand: urllib takes milliseconds to import.
     filters = "%7B%22id%22%3A%5B%22" + container_id + "%22%5D%7D"
@@ -202,9 +214,11 @@ def _get(engine: str, path: str) -> Any:
     try:
         return json.loads(_get_body(engine, path))
     except (OSError, ValueError) as exc:
-        raise ContainerRefusedError(
-            f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT
-        ) from exc
+        refused = EngineAwayError if isinstance(exc, OSError) else ContainerRefusedError
+        error = refused(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT)
+        if isinstance(exc, TimeoutError | BlockingIOError):  # accepted by the kernel, or one connection too many
+            error.is_starting = True
+        raise error from exc
 
 
 def _get_body(engine: str, path: str) -> bytes:
