@@ -1,6 +1,7 @@
 """Bad surroundings: one clear line, a hint where there is one, exit code 125, and nothing changed."""
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 from tests.system.conftest import Place
 
 import pgpu
+
+ANOTHER_UID = 4_242_424
+"""Of no user."""
 
 RUN = ("run", "--memory", "2GiB", "--", "true")
 Spoil = Callable[[Place], tuple[str, ...]]
@@ -70,6 +74,52 @@ def _unknown_image(place: Place) -> tuple[str, ...]:
     return ("run", "--memory", "2GiB", "--image", "no/such:image")
 
 
+def _anothers_state_directory(place: Place) -> tuple[str, ...]:
+    """Root with another user's HOME: a command that this user queued would be executed as root."""
+    return ("--state-dir", str(_given_away(place.path / "anothers")), *RUN)
+
+
+def _directory_of_another_above(place: Place) -> tuple[str, ...]:
+    return ("--state-dir", str(_given_away(place.path / "home") / ".local" / "state"), *RUN)
+
+
+def _state_directory_that_others_write(place: Place) -> tuple[str, ...]:
+    place.run("ps")
+    (place.path / "state").chmod(0o775)
+    return RUN
+
+
+def _ledger_that_others_write(place: Place) -> tuple[str, ...]:
+    place.run("ps")
+    (place.path / "state" / "ledger.db").chmod(0o620)
+    return RUN
+
+
+def _journal_of_another(place: Place) -> tuple[str, ...]:
+    place.run("ps")
+    journal = place.path / "state" / "ledger.db-wal"
+    journal.touch()
+    _given_away(journal)
+    return RUN
+
+
+def _settings_of_another(place: Place) -> tuple[str, ...]:
+    folder = place.path / "config" / "pgpu"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("headroom = 0\n")
+    _given_away(folder / "config.toml")
+    return RUN
+
+
+def _given_away(path: Path) -> Path:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    if not path.exists():
+        path.mkdir()
+    os.chown(path, ANOTHER_UID, ANOTHER_UID)
+    return path
+
+
 CASES: list[tuple[Spoil, str, str]] = [
     (_more_than_the_largest, "24 GiB can never be granted", "at most"),
     (_unknown_model, "GTX 9999", "rtx-3090"),
@@ -81,6 +131,12 @@ CASES: list[tuple[Spoil, str, str]] = [
     (_bad_setting, "headrom is no setting", "headroom"),
     (_no_tmpfs, "/proc", "/dev/shm"),
     (_unknown_image, "container engine", ""),
+    (_anothers_state_directory, f"anothers belongs to user {ANOTHER_UID}", "sudo -H"),
+    (_directory_of_another_above, f"belongs to user {ANOTHER_UID}", "sudo -H"),
+    (_state_directory_that_others_write, "state can be written by other users", "chmod go-w"),
+    (_ledger_that_others_write, "ledger.db can be written by other users", "chmod go-w"),
+    (_journal_of_another, f"ledger.db-wal belongs to user {ANOTHER_UID}", "sudo -H"),
+    (_settings_of_another, f"config.toml belongs to user {ANOTHER_UID}", "sudo -H"),
 ]
 
 
@@ -96,6 +152,35 @@ def test_bad_surroundings_get_one_line_and_change_nothing(place: Place, spoil: S
     assert len(lines) <= 2
     assert hints in done.stderr
     assert not [path for path in _files(place.path) - before if "/jobs/" in path or "/slices/" in path]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["ps"], ["queue"], ["gpus"], ["top", "--json"], ["usage"], ["history"], ["waste"], ["advise", "true"]),
+        *(["submit", "--memory", "1GiB", "true"], ["cancel", "x"], ["stop", "x"], ["wait", "x"], ["logs", "x"]),
+        *(["admin", "quota"], ["admin", "token", "list"], ["install-runtime", "--config", "daemon.json"]),
+        *(["serve", "--host", "unix:///nowhere/pgpu.sock"], ["dashboard", "--port", "0"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_verb_refuses_a_state_directory_of_another_user(place: Place, words: list[str]) -> None:
+    """It may have been made by root, and put there by the user to whom the directory above it belongs."""
+    place.run("ps")
+    _given_away(place.path / "state")
+    before = _files(place.path)
+    done = place.run("--state-dir", str(place.path / "state"), *words)
+    assert done.returncode == 125, done.stdout
+    said, hint = done.stderr.splitlines()
+    assert f"state belongs to user {ANOTHER_UID}" in said
+    assert "sudo -H" in hint
+    assert _files(place.path) == before
+
+
+def test_a_state_directory_that_was_made_with_mode_0755_is_closed_to_readers(place: Place) -> None:
+    (place.path / "state").mkdir(mode=0o755)
+    assert place.run("ps").returncode == 0
+    assert (place.path / "state").stat().st_mode & 0o777 == 0o700
 
 
 def test_errors_are_json_where_json_was_asked(place: Place) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pgpu.digests import sha256
 from pgpu.errors import NodeError
+from pgpu.host.ownership import check_state_directory
 
 _OWNER_ONLY = 0o700
 _HINT = (
@@ -32,8 +33,9 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
         environment: Source of `XDG_RUNTIME_DIR`.
 
     Raises:
-        NodeError: No directory is on a tmpfs, or the directory is not this user's alone.
+        NodeError: No directory is on a tmpfs, or one of both directories is not this user's alone.
     """
+    check_state_directory(state_directory)
     if chosen is not None:
         return _make_folder(chosen, state_directory)
     link = state_directory / _LINK_NAME

@@ -19,6 +19,7 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client.address import GATEWAY_SOCKET
 from pgpu.errors import NodeError
+from pgpu.host.ownership import check_state_directory
 from pgpu.structs import replace
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def serve(
 
     usual_descriptors = raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
+        check_state_directory(settings.state_dir)
         # First, before a socket is replaced or the engine sweeps: a second server must change nothing.
         stack.enter_context(listeners.hold_server_lock(settings.state_dir / "server.lock"))
         engine = make_engine(settings)

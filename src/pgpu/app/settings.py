@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pgpu.client.address import parse_host
 from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.host.ownership import check_own
 from pgpu.model import SharingWish
 from pgpu.scheduling.capacity import Headroom
 from pgpu.structs import Struct, asdict, field
@@ -250,6 +251,7 @@ def load_settings(
     """
     texts: dict[str, tuple[str, str]] = {}
     for path in (system_file, user_file(environment)):
+        check_own(path, "the settings file", is_only_read=True)
         texts.update({name: (text, f"{path}: {name}") for name, text in _file_texts(path)})
     for name in NAMES:
         variable = ENVIRONMENT_PREFIX + name.upper()

@@ -13,6 +13,7 @@ from pathlib import Path
 from pgpu.engine.claims import Claims
 from pgpu.errors import NodeError
 from pgpu.host.file_lock import open_lock_file, try_flock
+from pgpu.host.ownership import check_state_directory
 from pgpu.kubernetes.pod_shares import PodResources
 from pgpu.kubernetes.unit_ids import RESOURCE, is_ours
 from pgpu.ledger import ClaimRecord
@@ -30,8 +31,9 @@ def alone_on_node(state_directory: Path) -> Iterator[None]:
     """Hold the lock of this node's one driver for the block.
 
     Raises:
-        NodeError: Another driver holds it.
+        NodeError: Another driver holds it, or the directory is not this user's alone.
     """
+    check_state_directory(state_directory)
     path = state_directory / "driver.lock"
     try:
         descriptor = open_lock_file(path)

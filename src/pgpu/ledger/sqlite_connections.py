@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pgpu.errors import LedgerError, LedgerGoneError, RequestError
+from pgpu.errors import LedgerError, LedgerGoneError, NodeError, RequestError
+from pgpu.host.ownership import check_own
 from pgpu.host.thread_turns import pause
 from pgpu.ledger.change_watch import announce_change
 from pgpu.structs import Struct
@@ -231,6 +232,12 @@ class Connections:
             _make_private_file(self._path)
         else:
             self.refuse_if_gone()
+        try:
+            # Its journal too: SQLite would recover one that another user left.
+            for ending in ("", "-wal", "-shm"):
+                check_own(self._path.with_name(self._path.name + ending), "the ledger")
+        except NodeError as exc:
+            raise LedgerError(str(exc), hint=exc.hint) from exc
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))

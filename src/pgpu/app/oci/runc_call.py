@@ -27,6 +27,8 @@ NAME = "oci-runtime.json"
 FORMAT = 3
 """Version of the file; grows with its keys."""
 
+_OTHERS_WRITE = 0o022
+
 _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "console-socket", "pid-file", "preserve-fds"}
 _SHORT = {"b": "bundle"}
 
@@ -107,6 +109,9 @@ def stamp(path: str) -> list[int] | None:
 def _load(state_dir: str) -> dict[str, Any] | None:
     try:
         with open(f"{state_dir}/{NAME}", encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
+                return None  # it names programs: `installation` refuses the directory, or writes the file anew
             found: dict[str, Any] = json.load(file)
         is_current = found["format"] == FORMAT and all(stamp(path) == was for path, was in found["stamps"].items())
         are_there = all(os.path.exists(path) for path in found["needed"])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pgpu.digests import sha256
 from pgpu.distribution import installed_version
+from pgpu.errors import NodeError
+from pgpu.host.ownership import check_state_directory
 
 _DIRECTORY_MODE = 0o700
 """As the ledger makes it."""
@@ -16,6 +18,10 @@ _DIRECTORY_MODE = 0o700
 
 def is_new_notice(state_dir: Path, line: str) -> bool:
     """Whether a notice was never printed before, by this version; it counts as printed from now on."""
+    try:
+        check_state_directory(state_dir)
+    except NodeError:  # a client of a server needs no directory of its own
+        return True
     path = state_dir / "notices"
     mark = f"{installed_version()} {sha256(line.encode()).hexdigest()[:16]}"
     with suppress(OSError, UnicodeDecodeError):
