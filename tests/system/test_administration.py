@@ -2,15 +2,20 @@
 
 import contextlib
 import json
+import signal
 import socket
+import sqlite3
 import stat
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.system.storm_victims import agent
 from tests.system.user_world import User, UserWorld, opened_world
+from tests.waiting import until
 
 GIB = 1 << 30
 
@@ -249,6 +254,90 @@ def test_a_token_stands_for_its_user_until_it_is_revoked(admin: Callable[..., st
     assert show(port, "/v1/jobs", made["token"])[0] == 401
 
 
+def test_a_token_that_expires_is_valid_until_then(world: UserWorld, admin: Callable[..., str], port: int) -> None:
+    lasting = json.loads(admin("token", "create", "--user", "nobody", "--expires", "30d", "--json"))
+    expired = json.loads(admin("token", "create", "--user", "nobody", "--expires", "1ms", "--json"))
+    assert lasting["expires_at_seconds"] - expired["expires_at_seconds"] > 29 * 86_400
+    assert show(port, "/v1/jobs", lasting["token"])[0] == 200
+    until(lambda: time.time() > expired["expires_at_seconds"])
+    assert show(port, "/v1/jobs", expired["token"])[0] == 401
+    listed = json.loads(admin("token", "list", "--json"))["tokens"]
+    assert {each["id"]: each["expires_at_seconds"] for each in listed} == {
+        lasting["id"]: lasting["expires_at_seconds"]
+    }
+    # A version of pgpu that knows no ends compares the whole column.
+    with contextlib.closing(sqlite3.connect(world.place.path / "state" / "ledger.db")) as ledger:
+        [(digest,)] = ledger.execute("SELECT digest FROM tokens WHERE id = ?", (lasting["id"],)).fetchall()
+    assert digest.endswith(f"@{lasting['expires_at_seconds']!r}")
+    admin("token", "revoke", lasting["id"])
+
+
+def audited(world: UserWorld) -> list[dict[str, Any]]:
+    lines = (world.place.path / "state" / "audit.log").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_what_administrators_do_and_who_is_refused_is_in_the_audit_log(
+    world: UserWorld, admin: Callable[..., str], port: int
+) -> None:
+    alice = world.user()
+    show(port, "/v1/jobs", "pgpu_00000000_guess")
+    known = len(audited(world))
+    admin("quota", str(alice.uid), "--memory", "2GiB")
+    admin("quota", str(alice.uid), "--remove")
+    admin("drain")
+    admin("drain", "--end")
+    made = json.loads(admin("token", "create", "--user", "nobody", "--expires", "1h", "--json"))
+    admin("token", "revoke", made["id"])
+    assert alice.ask("GET", "/v1/admin/quotas").status == 403
+    with sleeping(alice) as job_id:
+        admin("stop", job_id)
+    entries = audited(world)[known:]
+    done = ["quota.set", "quota.remove", "gpu.close", "gpu.open", "token.create", "token.revoke"]
+    assert [each["action"] for each in entries] == [*done, "admin.refused", "job.stop"]
+    assert {each["uid"] for each in entries if each["action"] != "admin.refused"} == {0}
+    assert entries[0]["quota"]["memory_bytes"] == 2 * GIB
+    assert (entries[4]["token"], entries[4]["user"]) == (made["id"], 65534)
+    assert (entries[6]["uid"], entries[6]["path"]) == (alice.uid, "/v1/admin/quotas")
+    assert entries[7]["jobs_by_owner"] == {str(alice.uid): [job_id]}
+    refused = [each for each in audited(world) if each["action"] == "login.refused"]
+    assert {each["address"] for each in refused} == {"127.0.0.1"}
+    assert made["token"] not in (world.place.path / "state" / "audit.log").read_text()
+
+
+def test_a_hang_up_reloads_the_settings_that_can_be_and_names_the_others(world: UserWorld) -> None:
+    alice = world.user()
+    file = world.place.path / "config" / "pgpu" / "config.toml"
+    file.parent.mkdir(parents=True)
+    assert world.server.stderr is not None
+
+    def reload(text: str, last: str) -> list[str]:
+        file.write_text(text)
+        world.server.send_signal(signal.SIGHUP)
+        said = [str(world.server.stderr.readline())]  # type: ignore[union-attr]
+        while last not in said[-1]:
+            said.append(str(world.server.stderr.readline()))  # type: ignore[union-attr]
+            assert said[-1], said
+        return said
+
+    with sleeping(alice, 20 * GIB) as running, sleeping(alice, 20 * GIB):
+        alice.until(running, "running")
+        before = agent(world.place.path / "run")
+        said = reload('waiting_jobs = 1\nbuild_timeout = "1m"\n', "build_timeout")
+        assert "settings reloaded: waiting_jobs" in said[-2]
+        assert "start of a server alone: build_timeout" in said[-1]
+        refused = alice.submit("true", memory=20 * GIB)
+        assert refused.status >= 400, refused.text
+        until(lambda: agent(world.place.path / "run") != before)
+        assert alice.job(running)["state"] == "running"
+        assert "settings are kept" in reload("waiting_jobs = 0\n", "settings are kept")[-1]
+        assert alice.submit("true", memory=20 * GIB).status >= 400
+        reload("", "settings reloaded: waiting_jobs")
+        with sleeping(alice, 20 * GIB):
+            pass
+    assert [each["applied"] for each in audited(world) if each["action"] == "settings.reload"] == [["waiting_jobs"]] * 2
+
+
 @pytest.mark.parametrize("token", [None, "", "pgpu_", "pgpu_00000000_", "pgpu__x", "root", "pgpu_00000000_guess", "0"])
 def test_no_token_and_no_guess_lets_anybody_in(world: UserWorld, port: int, token: str | None) -> None:
     assert world.server.poll() is None
@@ -279,6 +368,8 @@ def test_bad_words_of_the_administrator_get_one_line_and_change_nothing(world: U
         ["exclude", "GPU-of-nobody", "--end"],
         ["drain", "--end"],
         ["token", "revoke", "00000000"],
+        ["token", "create", "--user", "nobody", "--expires", "0s"],
+        ["token", "create", "--user", "nobody", "--expires", "soon"],
         ["stop"],
         ["stop", "--all", "--user", "nobody"],
     ):

@@ -78,11 +78,15 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
     validate("functions", said("rollback", "doubler", "--json"))
     validate("functions", said("functions", "--json"))
 
-    token = said("token", "doubler", "create", "--label", "phone").strip()
+    token = said("token", "doubler", "create", "--label", "phone", "--expires", "1h").strip()
+    assert "EXPIRES" in said("token", "doubler", "list")
     listed = said("token", "doubler", "list", "--json")
     validate("function-tokens", listed)
     (found,) = json.loads(listed)["tokens"]
     assert found["label"] == "phone"
+    assert found["expires_at_seconds"] - found["created_at_seconds"] == pytest.approx(3600, abs=60)
+    said("token", "doubler", "create", "--expires", "1ms")
+    until(lambda: len(json.loads(said("token", "doubler", "list", "--json"))["tokens"]) == 1)
     assert found["id"] in token
     assert token not in listed
     said("token", "doubler", "revoke", found["id"])

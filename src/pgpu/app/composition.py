@@ -320,23 +320,30 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         state_directory=settings.state_dir,
         runtime_directory=runtime_path,
         gpu_model=simulated.name if simulated else None,
-        headroom_least_bytes=settings.headroom.least_bytes,
-        headroom_fraction=settings.headroom.fraction,
-        headroom_yields=settings.headroom.yields,
-        on_violation=settings.on_violation,
-        on_outsider=settings.on_outsider,
-        objective=settings.objective,
-        oversubscription=settings.oversubscription,
-        has_turns=settings.turns == "on",
-        divides_users=settings.user_turns == "on",
-        idle_timeout_seconds=settings.idle_timeout,
-        on_idle=settings.on_idle,
-        log_cap_bytes=settings.log_cap,
-        stop_grace_seconds=settings.stop_grace,
-        stable_seconds=settings.stable_time,
-        most_waiting=settings.waiting_jobs,
-        jobs_without_gpu=settings.jobs_without_gpu,
+        **changeable(settings),
     )
+
+
+def changeable(settings: Settings) -> dict[str, Any]:
+    """Return the fields of `EngineSettings` that may change while an engine runs."""
+    return {
+        "headroom_least_bytes": settings.headroom.least_bytes,
+        "headroom_fraction": settings.headroom.fraction,
+        "headroom_yields": settings.headroom.yields,
+        "on_violation": settings.on_violation,
+        "on_outsider": settings.on_outsider,
+        "objective": settings.objective,
+        "oversubscription": settings.oversubscription,
+        "has_turns": settings.turns == "on",
+        "divides_users": settings.user_turns == "on",
+        "idle_timeout_seconds": settings.idle_timeout,
+        "on_idle": settings.on_idle,
+        "log_cap_bytes": settings.log_cap,
+        "stop_grace_seconds": settings.stop_grace,
+        "stable_seconds": settings.stable_time,
+        "most_waiting": settings.waiting_jobs,
+        "jobs_without_gpu": settings.jobs_without_gpu,
+    }
 
 
 def _mps_maker(

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgpu.app.composition import make_engine, sweep_volumes
+from pgpu.app.composition import changeable, make_engine, sweep_volumes
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.settings import Settings
+from pgpu.app.settings import NAMES, Settings
 from pgpu.client.address import GATEWAY_SOCKET
-from pgpu.errors import NodeError
+from pgpu.errors import NodeError, PgpuError
+from pgpu.host.audit_log import AuditLog
 from pgpu.host.ownership import check_state_directory
 from pgpu.structs import replace
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pgpu.functions.deploy.deployer import Deployer
     from pgpu.server.listeners import Tcp
     from pgpu.services.access import AccessRules
+    from pgpu.services.engine_pool import EnginePool
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 10.0
 _LIVED_SECONDS = 1.0
@@ -35,13 +37,21 @@ _LIVED_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 
 
+FIXED = frozenset({"state_dir", "runtime_dir", "simulate", "host", "submitters", "build_timeout"})
+"""Settings that a server reads at its start alone. Of the others some concern only the commands and programs that read them."""
+
+
 def serve(
-    settings: Settings, unix: Path, tcp: "Tcp | None", announce: Callable[[str], None], gateway: "str | None" = None
+    load: Callable[[], Settings],
+    unix: Path,
+    tcp: "Tcp | None",
+    announce: Callable[[str], None],
+    gateway: "str | None" = None,
 ) -> None:
-    """Run the server of a state directory until SIGTERM or SIGINT.
+    """Run the server of a state directory until SIGTERM or SIGINT; SIGHUP reloads its settings.
 
     Args:
-        settings: Settings of the engine.
+        load: Reads the settings.
         unix: Path of the Unix socket.
         tcp: Address to listen on as well, or None.
         announce: Called with one line for each address that accepts requests.
@@ -56,6 +66,7 @@ def serve(
     from pgpu.server.health import Maintenance
     from pgpu.services.engine_pool import EnginePool
 
+    settings = load()
     usual_descriptors = raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
         check_state_directory(settings.state_dir)
@@ -69,7 +80,10 @@ def serve(
         if gateway is not None and _has_functions():
             socket_path, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"
             gateway_supervisor = GatewaySupervisor(unix, socket_path, state, gateway or None, settings.build_timeout)
-        engines = EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True)
+        engines = EnginePool(
+            engine, lambda model: make_engine(replace(reloader.settings, simulate=model)), is_server=True
+        )
+        reloader = _Reloader(load, settings, engines, announce)
         maintenance = Maintenance(engine, lambda: sweep_volumes(settings))
         # From here on clients can connect; the kernel queues them until the application accepts.
         socket = stack.enter_context(listeners.listen_unix(unix, settings.submitters))
@@ -88,9 +102,51 @@ def serve(
 
         maintenance.start()
         try:
-            listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=on_ready)
+            most = settings.connections
+            listeners.serve(app, socket, other, most_connections=most, on_ready=on_ready, on_hang_up=reloader.reload)
         finally:
             maintenance.stop()
+
+
+class _Reloader:
+    """Applies changed settings to a server that runs, and to the agents of its queues."""
+
+    def __init__(
+        self, load: Callable[[], Settings], settings: Settings, engines: "EnginePool", announce: Callable[[str], None]
+    ) -> None:
+        self._load, self.settings, self._engines, self._announce = load, settings, engines, announce
+        self._lock = threading.Lock()
+
+    def reload(self) -> int:
+        """Read the settings and apply what changed; return the most connections of one user. Keeps all if one cannot be read."""
+        with self._lock:
+            try:
+                fresh = self._load()
+            except PgpuError as exc:
+                self._announce(f"settings are kept: {exc}")
+                return self.settings.connections
+            changed = [name for name in NAMES if getattr(fresh, name) != getattr(self.settings, name)]
+            fixed = [name for name in changed if name in FIXED]
+            applied = [name for name in changed if name not in FIXED]
+            self.settings = replace(fresh, **{name: getattr(self.settings, name) for name in FIXED})
+            if applied:
+                self._engines.apply(lambda of_engine: replace(of_engine, **changeable(self.settings)))
+                self._renew_agents()
+            self._announce(f"settings reloaded: {', '.join(applied) or 'none has changed'}")
+            if fixed:
+                self._announce(f"read at the start of a server alone: {', '.join(fixed)}; restart it")
+            if changed:
+                log = AuditLog(self.settings.state_dir)
+                log.write("settings.reload", uid=os.getuid(), pid=os.getpid(), applied=applied, left=fixed)
+            return self.settings.connections
+
+    def _renew_agents(self) -> None:
+        # An agent reads the settings at its start. Its jobs continue under the next one.
+        for engine in self._engines.all():
+            try:
+                engine.agents.renew(engine.settings.gpu_model)
+            except NodeError as exc:
+                self._announce(f"the agent of the queue keeps its settings: {exc}")
 
 
 def _access_rules(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "AccessRules":

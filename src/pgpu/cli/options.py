@@ -8,7 +8,7 @@ import typer
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.option_table import ARGUMENTS, AS_JSON, JSON, OUTPUT, VERSION, Option, wants_json
 from pgpu.errors import RequestError
-from pgpu.units import is_number, quoted
+from pgpu.units import is_number, parse_duration_seconds, quoted
 
 
 def typer_option(row: Option) -> Any:
@@ -49,7 +49,33 @@ def _print_version(is_given: bool) -> None:
 MOST_PORT = 65_535
 
 Json = Annotated[bool, typer_option(JSON)]
+Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="DURATION", help="How long the token is valid, such as 90d [without an end]."),
+]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
+
+
+def read_expires(words: str | None) -> float | None:
+    """Read `--expires`; seconds, None for no end.
+
+    Raises:
+        RequestError: It is no duration.
+    """
+    return None if words is None else parse_duration_seconds(words)
+
+
+def check_end(expires: str | None, expires_at_seconds: float | None, revoke: Callable[[], None]) -> None:
+    """Revoke a new token that was to expire and does not.
+
+    Raises:
+        RequestError: A server of an earlier release made it, which ignores the end.
+    """
+    if expires is not None and expires_at_seconds is None:
+        revoke()
+        raise RequestError(
+            "this server makes no tokens that expire, and the new one was revoked", hint="upgrade the server"
+        )
 
 
 def read_address(option: str, words: str, hint: str, form: str = "ADDRESS:PORT") -> tuple[str, int]:

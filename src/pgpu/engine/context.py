@@ -51,15 +51,11 @@ class EngineContext:
         runtimes: Mapping[str, Runtime],
         agent_command: Sequence[str],
     ) -> None:
-        self.settings = settings
         self.ledger = ledger
         self.gpus = gpus
         self.enforcer = enforcer
-        self.headroom = Headroom(
-            settings.headroom_least_bytes, settings.headroom_fraction, yields=settings.headroom_yields
-        )
+        self.apply(settings)
         self.gpu_locks = GpuLocks(ledger.path)
-        self.learning = RunHistory(settings.gpu_model, self.headroom)
         self.agents = Agents(settings, agent_command)
         self.make_mps: Callable[[], MpsSharing] | None = None
         """Makes what `mps` is; set by `app` where `nvidia-cuda-mps-control` is installed."""
@@ -72,10 +68,18 @@ class EngineContext:
         import the scheduler and initialise NVML, which on real GPUs takes longer than all else."""
 
         self._runtimes = runtimes
-        self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
         self._recent_gpus: tuple[Sequence[Gpu], float] = (), float("-inf")
         self.snapshot_at_seconds = float("-inf")
         """Monotonic time of the last `snapshot`."""
+
+    def apply(self, settings: EngineSettings) -> None:
+        """Use these settings for decisions that begin from now on; directories and GPU model must be those of before."""
+        self.settings = settings
+        self.headroom = Headroom(
+            settings.headroom_least_bytes, settings.headroom_fraction, yields=settings.headroom_yields
+        )
+        self.learning = RunHistory(settings.gpu_model, self.headroom)
+        self._outsider_peaks = OutsiderPeaks(settings.outsider_peaks, settings.stable_seconds)
 
     @cached_property
     def mps(self) -> "MpsSharing | None":

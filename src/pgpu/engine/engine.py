@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pgpu.engine.context import EngineContext
+from pgpu.engine.settings import EngineSettings
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import NodeError
 from pgpu.ledger import Decision, Entry
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 class Engine(EngineContext):
     """Grants one kind of GPUs to the jobs of one ledger."""
+
+    def apply(self, settings: EngineSettings) -> None:
+        """See `EngineContext`; the next round makes other `admissions`."""
+        super().apply(settings)
+        self.__dict__.pop("admissions", None)
 
     @cached_property
     def admissions(self) -> "Admissions":

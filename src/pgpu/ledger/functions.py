@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.ledger.small_tables import Replicas
+from pgpu.ledger.small_tables import HAS_EXPIRED, Replicas, digest_with_end, split_end
 from pgpu.ledger.sqlite_connections import Connections
 from pgpu.model import Deployment, Function, FunctionToken, Share, Version, VersionState
 from pgpu.model.function import WHOLE_PERCENT, identity_of
@@ -45,8 +45,16 @@ class FunctionTokens:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    def put(self, token_id: str, function: str, digest: str, label: str, identity: str | None = None) -> None:
-        """Store a new token.
+    def put(  # noqa: PLR0917 - the columns, in their order
+        self,
+        token_id: str,
+        function: str,
+        digest: str,
+        label: str,
+        identity: str | None = None,
+        expires_at_seconds: float | None = None,
+    ) -> None:
+        """Store a new token, and delete those of the function that have expired.
 
         Args:
             token_id: Its public part.
@@ -54,6 +62,7 @@ class FunctionTokens:
             digest: Of its secret part.
             label: For its owner.
             identity: Identity of the function; None for any function of this name.
+            expires_at_seconds: None for no end.
 
         Raises:
             FunctionNotFoundError: There is no such function any more.
@@ -61,31 +70,36 @@ class FunctionTokens:
         """
         with self._connections.writing() as connection:
             check_identity(connection, function, identity)
+            statement = f"DELETE FROM function_tokens WHERE {HAS_EXPIRED} AND function = ?2"
+            connection.execute(statement, (time.time(), function))
             statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
             if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
                 raise RequestError(
                     f"{function} has {MOST_TOKENS} tokens", hint=f"pgpu function token {function} revoke ID"
                 )
-            row = (token_id, function, digest, escape_undecodable(label), time.time())
+            stored = digest_with_end(digest, expires_at_seconds)
+            row = (token_id, function, stored, escape_undecodable(label), time.time())
             connection.execute("INSERT INTO function_tokens VALUES (?, ?, ?, ?, ?)", row)
 
     def digest(self, token_id: str) -> tuple[str, str] | None:
-        """Return the identity of a token's function, and the digest of its secret part; None if there is no such token."""
+        """Return the identity of a token's function, and the digest of its secret part; None if there is no such valid token."""
         with self._connections.reading() as connection:
             statement = (
                 "SELECT name, functions.created_at, digest FROM function_tokens JOIN functions ON name = function"
-                " WHERE id = ?"
+                f" WHERE NOT {HAS_EXPIRED} AND id = ?2"
             )
-            row = connection.execute(statement, (token_id,)).fetchone()
-        return None if row is None else (identity_of(row["name"], row["created_at"]), row["digest"])
+            row = connection.execute(statement, (time.time(), token_id)).fetchone()
+        return None if row is None else (identity_of(row["name"], row["created_at"]), split_end(row["digest"])[0])
 
     def of(self, function: str) -> list[FunctionToken]:
-        """Return a function's tokens, oldest first."""
+        """Return a function's valid tokens, oldest first."""
         statement = (
-            "SELECT id, function, label, created_at FROM function_tokens WHERE function = ? ORDER BY created_at, id"
+            "SELECT id, function, label, created_at, digest FROM function_tokens"
+            f" WHERE NOT {HAS_EXPIRED} AND function = ?2 ORDER BY created_at, id"
         )
         with self._connections.reading() as connection:
-            return [FunctionToken(*row) for row in connection.execute(statement, (function,))]
+            rows = connection.execute(statement, (time.time(), function)).fetchall()
+        return [FunctionToken(*fields, split_end(stored)[1]) for *fields, stored in rows]
 
     def remove(self, function: str, token_id: str) -> bool:
         """Delete a token of a function; False if there was none. Ids are random, so they do not collide between functions."""

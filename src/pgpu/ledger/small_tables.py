@@ -104,6 +104,21 @@ class Events:
             )
 
 
+# The column has a token's digest and, after `@`, the time of its end: a version that knows no ends finds no such token valid.
+HAS_EXPIRED = "(instr(digest, '@') > 0 AND CAST(substr(digest, instr(digest, '@') + 1) AS REAL) <= ?1)"
+
+
+def digest_with_end(digest: str, expires_at_seconds: float | None) -> str:
+    """Return the content of a token's column `digest`; None for a token without an end."""
+    return digest if expires_at_seconds is None else f"{digest}@{expires_at_seconds!r}"
+
+
+def split_end(stored: str) -> tuple[str, float | None]:
+    """Return the digest and the end in the content of such a column."""
+    digest, _, end = stored.partition("@")
+    return digest, float(end) if end else None
+
+
 class Token(Struct, frozen=True):
     """A user's token, without its secret part."""
 
@@ -112,6 +127,9 @@ class Token(Struct, frozen=True):
     digest: str
     """Of its secret part."""
 
+    expires_at_seconds: float | None
+    """None for a token without an end."""
+
     created_at_seconds: float
 
 
@@ -119,25 +137,31 @@ class Tokens:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    def put(self, token_id: str, uid: int, digest: str) -> None:
-        """Store a new token.
+    def put(self, token_id: str, uid: int, digest: str, expires_at_seconds: float | None = None) -> None:
+        """Store a new token, and delete those that have expired.
 
         Raises:
             LedgerError: The ledger cannot be written.
         """
         with self._connections.writing() as connection:
-            connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (token_id, uid, digest, time.time()))
+            now_seconds = time.time()
+            connection.execute(f"DELETE FROM tokens WHERE {HAS_EXPIRED}", (now_seconds,))
+            row = (token_id, uid, digest_with_end(digest, expires_at_seconds), now_seconds)
+            connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", row)
 
     def get(self, token_id: str) -> Token | None:
-        """Return one token; None if there is none."""
-        with self._connections.reading() as connection:
-            row = connection.execute("SELECT * FROM tokens WHERE id = ?", (token_id,)).fetchone()
-        return None if row is None else Token(*row)
+        """Return one token; None if there is none, or it has expired."""
+        return next(iter(self._valid("AND id = ?2", token_id)), None)
 
     def all(self) -> list[Token]:
-        """Return every token, oldest first."""
+        """Return every valid token, oldest first."""
+        return self._valid()
+
+    def _valid(self, condition: str = "", *values: str) -> list[Token]:
+        statement = f"SELECT * FROM tokens WHERE NOT {HAS_EXPIRED} {condition} ORDER BY created_at, id"
         with self._connections.reading() as connection:
-            return [Token(*row) for row in connection.execute("SELECT * FROM tokens ORDER BY created_at, id")]
+            rows = connection.execute(statement, (time.time(), *values)).fetchall()
+        return [Token(token_id, uid, *split_end(stored), created_at) for token_id, uid, stored, created_at in rows]
 
     def remove(self, token_id: str) -> bool:
         """Delete a token; False if there was none."""

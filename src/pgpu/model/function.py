@@ -121,6 +121,8 @@ class FunctionToken(Struct, frozen=True):
     function: str
     label: str
     created_at_seconds: float
+    expires_at_seconds: float | None = None
+    """None for a token without an end."""
 
 
 class ReplicaState(StrEnum):

@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pgpu.distribution import installed_version
-from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.errors import AccessError, JobNotFoundError, PgpuError, RequestError
+from pgpu.host.audit_log import AuditLog
 from pgpu.ledger import GpuHistory
 from pgpu.server import health, stream_routes
 from pgpu.server.browser_boundary import BrowserBoundary
@@ -20,6 +21,7 @@ from pgpu.server.dashboard.sign_in import SessionKey, TokenSignIn
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.health import Maintenance, ReadinessProbe
 from pgpu.server.metrics import MetricsMiddleware, ServerMetrics
+from pgpu.server.refusals import RefusalLog
 from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, bug_response, error_response
 from pgpu.server.routes import handwritten, table_routes
 from pgpu.server.stream_routes import StreamRelay
@@ -70,7 +72,7 @@ def create_app(
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
     for router in (stream_routes.routes, handwritten, table_routes(), health.routes, page_routes, data_routes):
         app.include_router(router)
-    add_error_handlers(app)
+    add_error_handlers(app, RefusalLog(AuditLog(engines.own.settings.state_directory)))
     rows = (*JOB_ROUTES, *GPU_ROUTES, *ADMIN_ROUTES, *FUNCTION_ROUTES)
     add_body_schemas(app, [Wait, *(body for row in rows if (body := row.body or row.value) is not None)])
     return app
@@ -91,9 +93,15 @@ def _board(app: FastAPI) -> Board:
     )
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Let an application answer every error as JSON."""
-    app.add_exception_handler(PgpuError, _answer_error)  # type: ignore[arg-type] # its type knows no handler of both
+def add_error_handlers(app: FastAPI, refusals: RefusalLog | None = None) -> None:
+    """Let an application answer every error as JSON, and write refused callers into the audit log."""
+
+    async def answer(connection: Request | WebSocket, error: Exception) -> Response | None:
+        if refusals is not None and isinstance(error, AccessError):
+            await refusals.note(connection, error)
+        return await _answer_error(connection, error)
+
+    app.add_exception_handler(PgpuError, answer)  # type: ignore[arg-type] # its type knows no handler of both
     app.add_exception_handler(Exception, _answer_bug)
     app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_exception_handler(HTTPException, _answer_http_error)

@@ -108,7 +108,7 @@ class ConnectionCounter:
     """The open connections by client."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._counts: Counter[Hashable] = Counter()
         self._remote = 0
 
@@ -118,7 +118,7 @@ class ConnectionCounter:
         Raises:
             ServerFullError: It is past a limit; it was not counted.
         """
-        limits, count = self._limits, self._counts[client]
+        limits, count = self.limits, self._counts[client]
         if not is_admin and count >= (limits.most_each_remote if is_remote else limits.most_each):
             raise ServerFullError(
                 f"you have {count} connections to this server already, which is the most",

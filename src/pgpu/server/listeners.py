@@ -10,13 +10,16 @@ import contextlib
 import fcntl
 import grp
 import ipaddress
+import logging
 import os
 import resource
 import signal
 import socket
+import ssl
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -29,6 +32,7 @@ from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.quiet_server import QuietServer
 from pgpu.structs import Struct
 
+_LOG = logging.getLogger("uvicorn.error")
 _BACKLOG = 1024
 _SYSTEMD_DESCRIPTOR = 3
 
@@ -177,6 +181,7 @@ def serve(
     *,
     most_connections: int,
     on_ready: Callable[[], None] = lambda: None,
+    on_hang_up: Callable[[], int] | None = None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT.
 
@@ -186,6 +191,8 @@ def serve(
         tcp: Another address, or None.
         most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
         on_ready: Called once signals end the server gracefully.
+        on_hang_up: Reloads settings on SIGHUP, in a thread, and returns `most_connections`; certificate and key are read again as
+            well. None leaves the signal as it is.
 
     Raises:
         RequestError: The certificate or its key cannot be used.
@@ -194,7 +201,16 @@ def serve(
     servers = [_ListenerServer(_configuration(app), unix, counter)]
     if tcp is not None:
         servers.append(_ListenerServer(_load_certificate(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
-    asyncio.run(_serve(servers, app.state.leave, on_ready))
+
+
+    async def reload() -> None:
+        for server in servers:
+            server.reload_certificate()
+        if on_hang_up is not None:
+            most = await asyncio.to_thread(on_hang_up)
+            counter.limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most)
+
+    asyncio.run(_serve(servers, app.state.leave, on_ready, None if on_hang_up is None else reload))
 
 
 def _load_certificate(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
@@ -238,13 +254,30 @@ class _ListenerServer(QuietServer):
 
         self._acceptor = ConnectionAcceptor(self._listener, self._counter, protocol, self.config.ssl)
 
+    def reload_certificate(self) -> None:
+        """Use the certificate and key as their files are now, for new connections; a pair that cannot be used changes nothing."""
+        files = self.config.ssl_certfile, self.config.ssl_keyfile
+        if files[0] is None or self.config.ssl is None:
+            return
+        try:
+            # First into another context: a certificate without its key would stay in the one that is used.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.config.ssl):
+                context.load_cert_chain(*files)
+        except OSError as exc:
+            _LOG.warning("pgpu: the certificate %s is not reloaded: %s", files[0], exc.strerror or exc)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
         await super().shutdown(sockets)
 
 
-async def _serve(servers: Sequence[_ListenerServer], leave: Callable[[], None], on_ready: Callable[[], None]) -> None:
+async def _serve(
+    servers: Sequence[_ListenerServer],
+    leave: Callable[[], None],
+    on_ready: Callable[[], None],
+    reload: Callable[[], Coroutine[Any, Any, None]] | None,
+) -> None:
     def begin_shutdown() -> None:
         # Waiting requests first: uvicorn waits for them until its timeout otherwise.
         leave()
@@ -254,8 +287,30 @@ async def _serve(servers: Sequence[_ListenerServer], leave: Callable[[], None], 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, begin_shutdown)
+    reloads: set[asyncio.Task[None]] = set()
+    if reload is not None:
+
+        had_terminal = _has_terminal()
+
+        def begin_reload() -> None:
+            if had_terminal and not _has_terminal():
+                begin_shutdown()  # it was closed: the signal of the shell, and not one of an administrator
+                return
+            reloads.add(task := loop.create_task(reload()))
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, begin_reload)
     on_ready()
     await asyncio.gather(*(server.serve() for server in servers))
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal that is open."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _configuration(app: FastAPI, tcp: Tcp | None = None) -> uvicorn.Config:

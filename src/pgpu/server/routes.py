@@ -57,7 +57,8 @@ def authenticate(connection: HTTPConnection) -> Caller:
     header = connection.headers.get("authorization", "")
     token = header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
     identity = None if peer is None else Identity(peer.uid, peer.gid, peer.groups, peer.pid)
-    return rules.authenticate(identity, token)
+    address = connection.client.host if peer is None and connection.client is not None else None
+    return rules.authenticate(identity, token, address)
 
 
 CallerDep = Annotated[Caller, Depends(authenticate)]

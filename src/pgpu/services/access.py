@@ -142,12 +142,13 @@ class AccessRules(Struct, frozen=True):
     limits: tuple[tuple[str, int, int], ...] = ()
     """(name, soft, hard): limits of jobs of token holders; see `Account.limits`."""
 
-    def authenticate(self, peer: Identity | None, token: str | None) -> "Caller":
+    def authenticate(self, peer: Identity | None, token: str | None, address: str | None = None) -> "Caller":
         """Return the caller of a request.
 
         Args:
             peer: The user at the other end of the Unix socket; None for TCP.
             token: From the request's header, used for TCP only.
+            address: Of a caller over TCP.
 
         Raises:
             UnauthenticatedError: Over TCP, without a valid token.
@@ -160,7 +161,7 @@ class AccessRules(Struct, frozen=True):
                     hint="`pgpu admin token create` makes one: PGPU_TOKEN",
                 )
             peer = Identity.of_uid(uid)
-        return Caller(peer.uid, administers(peer.uid), peer, self)
+        return Caller(peer.uid, administers(peer.uid), peer, self, address)
 
 
 class Caller(Struct, frozen=True):
@@ -175,6 +176,9 @@ class Caller(Struct, frozen=True):
 
     rules: AccessRules = AccessRules()
 
+    address: str | None = None
+    """Of a caller over TCP."""
+
     @classmethod
     def this_process(cls) -> "Caller":
         """Return the caller for a client with the engine in its own process."""
@@ -184,6 +188,14 @@ class Caller(Struct, frozen=True):
     def is_local(self) -> bool:
         """Whether the engine runs in the caller's own process."""
         return self.identity is None
+
+    def actor(self) -> dict[str, int | str | None]:
+        """Return the fields of the audit log that name this caller."""
+        return {
+            "uid": self.uid,
+            "pid": os.getpid() if self.identity is None else self.identity.peer_pid,
+            "address": self.address,
+        }
 
     @property
     def sees_uid(self) -> int | None:

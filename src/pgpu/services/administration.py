@@ -1,4 +1,4 @@
-"""Settings that only an administrator changes: quotas, drained GPUs, tokens.
+"""Settings that only an administrator changes: quotas, drained GPUs, tokens. Each change is in the audit log.
 
 For a local client, access to the ledger file is the permission; a server passes the authenticated caller. A token is shown
 once, when it is made: the ledger keeps only a digest of its secret part.
@@ -14,12 +14,14 @@ from typing import Any
 
 from pgpu.engine.context import EngineContext
 from pgpu.errors import RequestError
+from pgpu.host.audit_log import AuditLog
 from pgpu.ledger import ALL_GPUS, Tokens
 from pgpu.model import GpuHours
 from pgpu.scheduling import Quota
 from pgpu.scheduling.admission_round import NO_QUOTA
 from pgpu.services.access import Caller
 from pgpu.services.messages import NewToken, QuotaChange, TokenReport, UserQuota
+from pgpu.structs import to_builtins
 
 _PREFIX = "pgpu"
 # 4294967295 is -1 in system calls such as setreuid(2), where it stands for no change.
@@ -28,6 +30,7 @@ _LARGEST_WEIGHT = 1e6
 # Clocks are divided by weights: of much smaller ones they would lose seconds, and in the end be infinite.
 _SMALLEST_WEIGHT = 1 / _LARGEST_WEIGHT
 _MOST_GPU_HOURS = 1e9
+_LONGEST_SECONDS = 100.0 * 365 * 86_400
 
 
 class AdministrationService:
@@ -41,6 +44,8 @@ class AdministrationService:
         """
         caller.check_administers()
         self._engine = engine
+        self._caller = caller
+        self._audit = AuditLog(engine.settings.state_directory)
 
     def quotas(self) -> Sequence[UserQuota]:
         """List the quotas by UID; a user without one may hold as much as there is."""
@@ -76,12 +81,14 @@ class AdministrationService:
             )
             _check_quota(after)
             decision.put_quota(change.uid, after)
+        self._note("quota.set", user=change.uid, quota=to_builtins(after))
 
     def remove_quota(self, uid: int) -> None:
         """Remove a user's quota."""
         _check_uid(uid)
         with self._engine.deciding() as decision:
             decision.put_quota(uid, None)
+        self._note("quota.remove", user=uid)
 
     def closed_gpus(self) -> Sequence[str]:
         """List the UUIDs of drained GPUs, on which nothing new starts; `*` stands for all."""
@@ -99,6 +106,7 @@ class AdministrationService:
             raise RequestError(f"there is no GPU {uuid}", hint=f"`pgpu gpus` lists them: {', '.join(sorted(known))}")
         with self._engine.deciding() as decision:
             decision.close_gpu(uuid, time.time())
+        self._note("gpu.close", gpu=uuid)
 
     def open_gpu(self, uuid: str) -> None:
         """Start jobs on a drained GPU again, at once if some wait.
@@ -110,17 +118,31 @@ class AdministrationService:
             raise RequestError(f"GPU {uuid} is not closed" if uuid != ALL_GPUS else "nothing is drained")
         with self._engine.deciding() as decision:
             decision.open_gpu(uuid)
+        self._note("gpu.open", gpu=uuid)
 
     def tokens(self) -> Sequence[TokenReport]:
         """List the valid tokens, oldest first, without their secret parts."""
-        return [TokenReport(each.id, each.uid, each.created_at_seconds) for each in self._engine.ledger.tokens.all()]
+        return [
+            TokenReport(each.id, each.uid, each.created_at_seconds, each.expires_at_seconds)
+            for each in self._engine.ledger.tokens.all()
+        ]
 
-    def create_token(self, uid: int) -> NewToken:
-        """Make a token for a user of this machine; it is shown this once."""
+    def create_token(self, uid: int, expires_in_seconds: float | None = None) -> NewToken:
+        """Make a token for a user of this machine; it is shown this once.
+
+        Args:
+            uid: The user.
+            expires_in_seconds: How long it is valid; None for no end.
+
+        Raises:
+            RequestError: A value is out of range.
+        """
         _check_uid(uid)
+        expires_at_seconds = end_of_token(expires_in_seconds)
         token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
-        self._engine.ledger.tokens.put(token_id, uid, digest_of(secret))
-        return NewToken(token_id, uid, f"{_PREFIX}_{token_id}_{secret}")
+        self._engine.ledger.tokens.put(token_id, uid, digest_of(secret), expires_at_seconds)
+        self._note("token.create", token=token_id, user=uid, expires_at_seconds=expires_at_seconds)
+        return NewToken(token_id, uid, f"{_PREFIX}_{token_id}_{secret}", expires_at_seconds)
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token.
@@ -130,10 +152,14 @@ class AdministrationService:
         """
         if not self._engine.ledger.tokens.remove(token_id):
             raise RequestError(f"there is no token {token_id}", hint="`pgpu admin token list` lists them")
+        self._note("token.revoke", token=token_id)
+
+    def _note(self, action: str, **details: object) -> None:
+        self._audit.write(action, **self._caller.actor(), **details)
 
 
 def uid_of_token(tokens: Tokens, text: str) -> int | None:
-    """Return the user of a token; None if it is invalid or revoked."""
+    """Return the user of a token; None if it is invalid, expired or revoked."""
     prefix, _, rest = text.partition("_")
     token_id, _, secret = rest.partition("_")
     found = tokens.get(token_id) if prefix == _PREFIX and secret else None
@@ -166,6 +192,19 @@ def _check_quota(quota: Quota) -> None:
     hours = quota.gpu_hours
     if hours is not None and not 0 <= hours.most <= _MOST_GPU_HOURS:
         raise RequestError(f"{hours.most:g} is no number of GPU hours", hint="0 or more")
+
+
+def end_of_token(expires_in_seconds: float | None) -> float | None:
+    """Return the time at which a new token expires; None for no end.
+
+    Raises:
+        RequestError: It would never be valid, or for more than a century.
+    """
+    if expires_in_seconds is None:
+        return None
+    if not 0 < expires_in_seconds <= _LONGEST_SECONDS:
+        raise RequestError("a token expires after more than 0 seconds and within 100 years", hint="write --expires 90d")
+    return time.time() + expires_in_seconds
 
 
 def _check_uid(uid: int) -> None:

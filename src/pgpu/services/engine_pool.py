@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.settings import EngineSettings
 from pgpu.errors import RequestError
 from pgpu.model import Job
 
@@ -90,6 +91,18 @@ class EnginePool:
                 made = self._engine_of(model)
                 self._others[model] = self.own if made.settings.gpu_model == own_model else made
             return self._others[model]
+
+    def apply(self, change: Callable[[EngineSettings], EngineSettings]) -> None:
+        """Change the settings of all engines, for decisions that begin from now on."""
+        for engine in self.all():
+            engine.apply(change(engine.settings))
+        with self._guard:
+            self._outlooks.clear()
+
+    def all(self) -> list[Engine]:
+        """Return the engines that were made so far."""
+        with self._guard:
+            return [self.own, *(each for each in self._others.values() if each is not self.own)]
 
     def of_job(self, job: Job) -> Engine:
         """Return the engine that grants a job's GPUs.

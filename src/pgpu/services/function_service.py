@@ -17,6 +17,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import check, new_job_id
 from pgpu.engine.submitter import Submitter, account_of
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
+from pgpu.host.audit_log import AuditLog
 from pgpu.ledger.functions import function_not_found
 from pgpu.model import (
     Account,
@@ -34,7 +35,7 @@ from pgpu.model import (
     with_canary,
 )
 from pgpu.services.access import Caller, administers
-from pgpu.services.administration import digest_of
+from pgpu.services.administration import digest_of, end_of_token
 from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
 from pgpu.structs import Struct
 
@@ -273,20 +274,26 @@ class FunctionService:
         self.function(name)
         return self._functions.tokens.of(name)
 
-    def create_token(self, name: str, label: str = "") -> NewFunctionToken:
+    def create_token(self, name: str, label: str = "", expires_in_seconds: float | None = None) -> NewFunctionToken:
         """Make a token that may call this function; it is shown this once."""
         found = self.function(name)
         if len(label) > _MOST_LABEL:
             raise RequestError(f"a label has up to {_MOST_LABEL} characters")
+        end_seconds = end_of_token(expires_in_seconds)
         token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        self._functions.tokens.put(token_id, name, digest_of(secret), label, found.identity)
-        return NewFunctionToken(token_id, f"{TOKEN_PREFIX}_{token_id}_{secret}")
+        self._functions.tokens.put(token_id, name, digest_of(secret), label, found.identity, end_seconds)
+        self._note("function-token.create", function=name, token=token_id, expires_at_seconds=end_seconds)
+        return NewFunctionToken(token_id, f"{TOKEN_PREFIX}_{token_id}_{secret}", end_seconds)
 
     def revoke_token(self, name: str, token_id: str) -> None:
         """Revoke a token."""
         self.function(name)
         if not self._functions.tokens.remove(name, token_id):
             raise RequestError(f"{name} has no token {token_id}", hint=f"`pgpu function token {name} list` lists them")
+        self._note("function-token.revoke", function=name, token=token_id)
+
+    def _note(self, action: str, **details: object) -> None:
+        AuditLog(self._engine.settings.state_directory).write(action, **self._caller.actor(), **details)
 
     def replicas(self, name: str) -> Sequence[Replica]:
         """List the replicas of a function."""

@@ -36,7 +36,7 @@ from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_reports import UNKNOWN_UID, anonymous_report, report_job
 from pgpu.services.messages import Ask, GpuReport, JobReport, QueueReport, UsageReport
-from pgpu.structs import replace
+from pgpu.structs import asdict, replace
 
 if TYPE_CHECKING:
     from pgpu.engine.admission.rounds import Forecast
@@ -266,7 +266,9 @@ class JobService:
                 self.caller.check_sees(entry.job)
         # All in one transaction, after all names were found: an unknown one leaves the others running.
         self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
-        return [entry.job for entry in self.ledger.entries_of(list(ids))]
+        found = [entry.job for entry in self.ledger.entries_of(list(ids))]
+        self._note("job.stop", found)
+        return found
 
     def hold(self, jobs: Sequence[str]) -> Sequence[Job]:
         """Hold waiting jobs, and of arrays those that wait: none of them starts before it is released.
@@ -277,7 +279,9 @@ class JobService:
             RequestError: One of them does not wait; nothing was changed.
         """
         uid, is_admin = self.caller.uid, self.caller.is_admin
-        return self._change_waiting(jobs, lambda decision, ids: decision.hold(ids, uid, takes_over=is_admin))
+        found = self._change_waiting(jobs, lambda decision, ids: decision.hold(ids, uid, takes_over=is_admin))
+        self._note("job.hold", found)
+        return found
 
     def release(self, jobs: Sequence[str]) -> Sequence[Job]:
         """Let held jobs start again; their wait counts from now on.
@@ -293,7 +297,9 @@ class JobService:
                     raise AccessError(f"job {entry.job.id} is held by an administrator", hint="ask for its release")
             decision.release_held(ids, time.time())
 
-        return self._change_waiting(jobs, release)
+        found = self._change_waiting(jobs, release)
+        self._note("job.release", found)
+        return found
 
     def _change_waiting(self, words: Sequence[str], change: Callable[[Decision, Sequence[str]], None]) -> Sequence[Job]:
         """Change the waiting jobs that words stand for in one transaction, wake the agents, and return the jobs."""
@@ -317,7 +323,9 @@ class JobService:
         _check_seconds(grace_seconds)
         self._recover()
         job = self.find(id_or_name).job
-        return self.engines.of_job(job).ask_to_stop(job.id, grace_seconds)
+        asked = self.engines.of_job(job).ask_to_stop(job.id, grace_seconds)
+        self._note("job.stop", [asked])
+        return asked
 
     def signal(self, id_or_name: str, number: int) -> None:
         """Send a signal to a running job's main process."""
@@ -327,6 +335,7 @@ class JobService:
         if job.state not in {JobState.STARTING, JobState.RUNNING}:
             raise RequestError(f"job {job.id} does not run: it is {job.state.value}")
         send_signal(self.engines.own, job.id, number)
+        self._note("job.signal", [job], signal=number)
 
     def window(self, id_or_name: str, columns: int, rows: int) -> None:
         """Set the terminal size of a job with a terminal."""
@@ -356,7 +365,10 @@ class JobService:
         from pgpu.engine.leases.lease_resize import resize
 
         job = self.find(id_or_name).job
-        return resize(self.engines.of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
+        change = Resize(memory_bytes, compute_share, is_strict)
+        resized = resize(self.engines.of_job(job), job.id, change)
+        self._note("job.resize", [job], change=asdict(change))
+        return resized
 
     def offer(self, id_or_name: str, value: float) -> Job:
         """Mark the lease of an idle job that serves a function as evictable for a waiting job of the same or a higher priority.
@@ -570,6 +582,18 @@ class JobService:
             return read_part(self.engines.own.places(self.find(id_or_name).job.id).log, offset)
         except ValueError as exc:
             raise RequestError(f"{offset} is no offset of this log") from exc
+
+    def _note(self, action: str, jobs: Sequence[Job], **details: object) -> None:
+        """Write what an administrator did to other users' jobs into the audit log; replicas end and start by themselves."""
+        others: dict[str, list[str]] = {}
+        for job in jobs if self.caller.is_admin else ():
+            if job.owner_uid != self.caller.uid and job.spec.serves is None:
+                others.setdefault(str(job.owner_uid), []).append(job.id)
+        if others:
+            from pgpu.host.audit_log import AuditLog
+
+            log = AuditLog(self.engines.own.settings.state_directory)
+            log.write(action, **self.caller.actor(), jobs_by_owner=others, **details)
 
     def _recover(self) -> None:
         # A server's maintenance thread recovers every second; a local client has no other process to rely on.

@@ -161,6 +161,8 @@ class TokenReport(Struct, frozen=True):
     id: str
     uid: int
     created_at_seconds: float
+    expires_at_seconds: float | None = None
+    """None for a token without an end."""
 
 
 class NewToken(Struct, frozen=True):
@@ -170,6 +172,9 @@ class NewToken(Struct, frozen=True):
     uid: int
     text: str
     """The value of `PGPU_TOKEN` for its holder."""
+
+    expires_at_seconds: float | None = None
+    """None for a token without an end, and of a server of a release that makes no others."""
 
 
 class Rollout(Struct, frozen=True):
@@ -186,6 +191,9 @@ class NewFunctionToken(Struct, frozen=True):
     id: str
     text: str
     """For the header `Authorization: Bearer TEXT`."""
+
+    expires_at_seconds: float | None = None
+    """As of `NewToken`."""
 
 
 class ReplicaAsk(Struct, frozen=True):

@@ -131,7 +131,7 @@ ADMIN_ROUTES = (
     ServiceRoute("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),
     ServiceRoute("open_gpu", "DELETE", "/v1/admin/closed-gpus/{uuid}", is_repeatable=False),
     ServiceRoute("tokens", "GET", "/v1/admin/tokens", tuple[TokenReport, ...]),
-    ServiceRoute("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid",), status=201, is_repeatable=False),
+    ServiceRoute("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid", "expires_in_seconds"), status=201, is_repeatable=False),
     ServiceRoute("revoke_token", "DELETE", "/v1/admin/tokens/{token}", is_repeatable=False),
 )
 
@@ -160,7 +160,7 @@ FUNCTION_ROUTES = (
         "POST",
         f"{_FUNCTION}/tokens",
         NewFunctionToken,
-        query=("label",),
+        query=("label", "expires_in_seconds"),
         status=201,
         is_repeatable=False,
     ),

@@ -77,9 +77,11 @@ def of_starts(starts: Sequence[ColdStart], models: Iterable[str]) -> PlainTable:
 
 def of_tokens(tokens: Iterable[FunctionToken]) -> PlainTable:
     """Lay out tokens, one on each line."""
-    table = PlainTable("ID", "LABEL", "AGE")
+    table, now_seconds = PlainTable("ID", "LABEL", "AGE", "EXPIRES"), time.time()
     for token in tokens:
-        table.add_row(token.id, token.label, format_duration(max(time.time() - token.created_at_seconds, 0)))
+        end_seconds = token.expires_at_seconds
+        end = "" if end_seconds is None else f"in {format_duration(max(end_seconds - now_seconds, 0))}"
+        table.add_row(token.id, token.label, format_duration(max(now_seconds - token.created_at_seconds, 0)), end)
     return table
 
 

@@ -12,6 +12,7 @@ from pgpu.cli.output import console
 from pgpu.cli.typer_app import Group
 from pgpu.errors import RequestError
 from pgpu.model import Period
+from pgpu.structs import to_builtins
 from pgpu.units import format_memory, parse_memory_bytes, quoted
 
 if TYPE_CHECKING:
@@ -183,15 +184,19 @@ def create_token(
     user: Annotated[
         str, typer.Option("--user", metavar="USER", help="User whose jobs the token's holder submits and stops.")
     ],
+    expires: options.Expires = None,
     as_json: options.Json = False,
 ) -> None:
     """Create a token and print it once.
 
     Its holder sets it as PGPU_TOKEN.
     """
-    made = _open_administration(context).create_token(console.user_number(user))
+    administration = _open_administration(context)
+    made = administration.create_token(console.user_number(user), options.read_expires(expires))
+    options.check_end(expires, made.expires_at_seconds, lambda: administration.revoke_token(made.id))
     if as_json:
-        console.print_json({"id": made.id, "uid": made.uid, "token": made.text})
+        known = {"id": made.id, "uid": made.uid, "expires_at_seconds": made.expires_at_seconds}
+        console.print_json({**known, "token": made.text})
     else:
         print(made.text)
 
@@ -201,12 +206,16 @@ def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> Non
     """List valid tokens, without their secret parts."""
     found = _open_administration(context).tokens()
     if as_json:
-        rows = [{"id": each.id, "uid": each.uid, "created_at_seconds": each.created_at_seconds} for each in found]
-        console.print_json({"tokens": rows})
+        console.print_json({"tokens": [to_builtins(each) for each in found]})
         return
     for each in found:
-        day = time.strftime("%Y-%m-%d", time.localtime(each.created_at_seconds))
-        print(f"{each.id}  {console.user_name(each.uid)}  {day}")
+        day = _format_day(each.created_at_seconds)
+        end = "" if each.expires_at_seconds is None else f"  expires {_format_day(each.expires_at_seconds)}"
+        print(f"{each.id}  {console.user_name(each.uid)}  {day}{end}")
+
+
+def _format_day(at_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at_seconds))
 
 
 @_tokens.command("revoke")

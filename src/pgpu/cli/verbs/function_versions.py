@@ -311,6 +311,7 @@ def token(
     token_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The token to revoke.")] = None,
     *,
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Note for `list`, such as the caller.")] = "",
+    expires: options.Expires = None,
     as_json: options.Json = False,
 ) -> None:
     """Create, list or revoke tokens for calls of one function.
@@ -321,9 +322,11 @@ def token(
     if (action == "revoke") != (token_id is not None):
         raise RequestError("revoke, and only revoke, takes a token's ID", hint=f"pgpu function token {name} revoke ID")
     if action == "create":
-        created = client.create_token(name, label)
+        created = client.create_token(name, label, options.read_expires(expires))
+        options.check_end(expires, created.expires_at_seconds, lambda: client.revoke_token(name, created.id))
         if as_json:
-            console.print_json({"id": created.id, "function": name, "token": created.text})
+            known = {"id": created.id, "function": name, "expires_at_seconds": created.expires_at_seconds}
+            console.print_json({**known, "token": created.text})
         else:
             print(created.text)
     elif action == "list":

@@ -64,21 +64,24 @@ def serve(
 ) -> None:
     """Serve this machine's GPUs to all its users.
 
-    Runs until SIGTERM; jobs go on without it. The kernel names the user behind each connection to the socket: users
+    Runs until SIGTERM; jobs go on without it. SIGHUP reloads the settings. The kernel names the user behind each connection to the socket: users
     see and stop their own jobs, root administers.
     """
     from pgpu.app.server_process import serve as serve_until_signal
     from pgpu.app.settings import Settings
 
+    def load() -> "Settings":
+        settings = invocation_of(context).settings(host=host, idle_timeout=idle_timeout)
+        # root's own home is not for a service
+        is_roots = os.geteuid() == 0 and settings.state_dir == Settings().state_dir
+        return replace(settings, state_dir=_SYSTEM_STATE) if is_roots else settings
+
     _check_libraries()
-    settings = invocation_of(context).settings(host=host, idle_timeout=idle_timeout)
-    if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
-        settings = replace(settings, state_dir=_SYSTEM_STATE)  # root's own home is not for a service
     if idle_timeout is not None:  # Supervisors are other processes and read it from the environment.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
     serve_until_signal(
-        settings,
-        _choose_socket(settings),
+        load,
+        _choose_socket(load()),
         _read_tcp(tcp, tls_certificate, tls_key),
         console.print_note,
         _read_gateway(gateway),
