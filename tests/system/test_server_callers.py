@@ -2,9 +2,13 @@
 
 import contextlib
 import json
+import os
+import pty
 import re
 import select
+import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 from pathlib import Path
@@ -12,7 +16,9 @@ from typing import Any
 
 import pytest
 from tests.contract.test_server_submissions import with_value
+from tests.forked_commands import PGPU
 from tests.system.test_server import LONG, Connection, Served, get, place
+from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.client.websocket import WebSocketChannel
 from pgpu.engine.streams.frames import Kind, encode_frame
@@ -56,6 +62,41 @@ def make_certificate(certificate: str, key: str) -> None:
         check=True,
         capture_output=True,
     )
+
+
+def test_a_hang_up_reloads_the_certificate_and_a_closed_terminal_ends_the_server(place: Served) -> None:
+    place.server.end()
+    certificate, key = str(place.path / "certificate.pem"), str(place.path / "key.pem")
+    make_certificate(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [PGPU, "serve", "--host", place.server.host, "--gateway", "none", "--tcp", f"127.0.0.1:{port}"]
+    words += ["--tls-certificate", certificate, "--tls-key", key]
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        # A session of its own, whose terminal is the one of its standard input.
+        ["setsid", "--ctty", *words],
+        stdin=terminal,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=place.environment,
+        cwd="/",
+    ) as server:
+        os.close(terminal)
+        assert server.stderr is not None
+        until(lambda: "https://" in server.stderr.readline())  # type: ignore[union-attr]
+        for _ in range(2):
+            assert ssl.get_server_certificate(("127.0.0.1", port)) == Path(certificate).read_text()
+            make_certificate(certificate, key)
+            server.send_signal(signal.SIGHUP)
+            assert "none has changed" in server.stderr.readline()
+        kept = ssl.get_server_certificate(("127.0.0.1", port))
+        Path(key).write_text("nonsense\n")
+        server.send_signal(signal.SIGHUP)
+        assert "is not reloaded" in server.stderr.readline()
+        assert ssl.get_server_certificate(("127.0.0.1", port)) == kept
+        os.close(controller)
+        assert server.wait(DEADLINE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("words", [["--host", "https://x"], ["--host", "nonsense"], ["--tcp", "7878"]])
