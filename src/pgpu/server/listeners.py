@@ -32,7 +32,7 @@ from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.quiet_server import QuietServer
 from pgpu.structs import Struct
 
-_LOG = logging.getLogger("uvicorn.error")
+_LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
 _SYSTEMD_DESCRIPTOR = 3
 
