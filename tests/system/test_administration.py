@@ -262,9 +262,7 @@ def test_a_token_that_expires_is_valid_until_then(world: UserWorld, admin: Calla
     until(lambda: time.time() > expired["expires_at_seconds"])
     assert show(port, "/v1/jobs", expired["token"])[0] == 401
     listed = json.loads(admin("token", "list", "--json"))["tokens"]
-    assert {each["id"]: each["expires_at_seconds"] for each in listed} == {
-        lasting["id"]: lasting["expires_at_seconds"]
-    }
+    assert {each["id"]: each["expires_at_seconds"] for each in listed} == {lasting["id"]: lasting["expires_at_seconds"]}
     # A version of pgpu that knows no ends compares the whole column.
     with contextlib.closing(sqlite3.connect(world.place.path / "state" / "ledger.db")) as ledger:
         [(digest,)] = ledger.execute("SELECT digest FROM tokens WHERE id = ?", (lasting["id"],)).fetchall()

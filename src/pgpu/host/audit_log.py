@@ -77,5 +77,5 @@ class AuditLog:
         fields = {"MESSAGE": line, "PRIORITY": _NOTICE, "SYSLOG_FACILITY": _AUTHPRIV, "PGPU_ACTION": action}
         text = "".join(f"{name}={value}\n" for name, value in fields.items()) + "SYSLOG_IDENTIFIER=pgpu-audit\n"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
+            sender.settimeout(0)
             sender.sendto(text.encode(), str(self._journal))

@@ -70,7 +70,7 @@ class FunctionTokens:
         """
         with self._connections.writing() as connection:
             check_identity(connection, function, identity)
-            statement = f"DELETE FROM function_tokens WHERE {HAS_EXPIRED} AND function = ?2"
+            statement = f"DELETE FROM function_tokens WHERE {HAS_EXPIRED} AND function = ?2"  # noqa: S608 - words of our own
             connection.execute(statement, (time.time(), function))
             statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
             if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
@@ -85,7 +85,7 @@ class FunctionTokens:
         """Return the identity of a token's function, and the digest of its secret part; None if there is no such valid token."""
         with self._connections.reading() as connection:
             statement = (
-                "SELECT name, functions.created_at, digest FROM function_tokens JOIN functions ON name = function"
+                "SELECT name, functions.created_at, digest FROM function_tokens JOIN functions ON name = function"  # noqa: S608 - words of our own
                 f" WHERE NOT {HAS_EXPIRED} AND id = ?2"
             )
             row = connection.execute(statement, (time.time(), token_id)).fetchone()
@@ -94,7 +94,7 @@ class FunctionTokens:
     def of(self, function: str) -> list[FunctionToken]:
         """Return a function's valid tokens, oldest first."""
         statement = (
-            "SELECT id, function, label, created_at, digest FROM function_tokens"
+            "SELECT id, function, label, created_at, digest FROM function_tokens"  # noqa: S608 - words of our own
             f" WHERE NOT {HAS_EXPIRED} AND function = ?2 ORDER BY created_at, id"
         )
         with self._connections.reading() as connection:

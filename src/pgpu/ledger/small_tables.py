@@ -145,7 +145,7 @@ class Tokens:
         """
         with self._connections.writing() as connection:
             now_seconds = time.time()
-            connection.execute(f"DELETE FROM tokens WHERE {HAS_EXPIRED}", (now_seconds,))
+            connection.execute(f"DELETE FROM tokens WHERE {HAS_EXPIRED}", (now_seconds,))  # noqa: S608 - words of our own
             row = (token_id, uid, digest_with_end(digest, expires_at_seconds), now_seconds)
             connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", row)
 
@@ -158,7 +158,7 @@ class Tokens:
         return self._valid()
 
     def _valid(self, condition: str = "", *values: str) -> list[Token]:
-        statement = f"SELECT * FROM tokens WHERE NOT {HAS_EXPIRED} {condition} ORDER BY created_at, id"
+        statement = f"SELECT * FROM tokens WHERE NOT {HAS_EXPIRED} {condition} ORDER BY created_at, id"  # noqa: S608 - words of our own
         with self._connections.reading() as connection:
             rows = connection.execute(statement, (time.time(), *values)).fetchall()
         return [Token(token_id, uid, *split_end(stored), created_at) for token_id, uid, stored, created_at in rows]

@@ -202,7 +202,6 @@ def serve(
     if tcp is not None:
         servers.append(_ListenerServer(_load_certificate(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
 
-
     async def reload() -> None:
         for server in servers:
             server.reload_certificate()
@@ -289,7 +288,6 @@ async def _serve(
         loop.add_signal_handler(number, begin_shutdown)
     reloads: set[asyncio.Task[None]] = set()
     if reload is not None:
-
         had_terminal = _has_terminal()
 
         def begin_reload() -> None:

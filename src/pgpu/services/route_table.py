@@ -131,7 +131,15 @@ ADMIN_ROUTES = (
     ServiceRoute("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),
     ServiceRoute("open_gpu", "DELETE", "/v1/admin/closed-gpus/{uuid}", is_repeatable=False),
     ServiceRoute("tokens", "GET", "/v1/admin/tokens", tuple[TokenReport, ...]),
-    ServiceRoute("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid", "expires_in_seconds"), status=201, is_repeatable=False),
+    ServiceRoute(
+        "create_token",
+        "POST",
+        "/v1/admin/tokens",
+        NewToken,
+        query=("uid", "expires_in_seconds"),
+        status=201,
+        is_repeatable=False,
+    ),
     ServiceRoute("revoke_token", "DELETE", "/v1/admin/tokens/{token}", is_repeatable=False),
 )
 

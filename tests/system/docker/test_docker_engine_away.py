@@ -1,5 +1,6 @@
 """The engine goes away while it has containers, and comes back: an engine of its own, which may be killed."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -91,7 +92,11 @@ def test_a_container_that_outlives_a_crashed_engine_is_not_called_ended(
 
 
 @pytest.fixture(scope="module")
-def revenants(engine: OwnEngine, images: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciPlace]:
+def revenants(
+    engine: OwnEngine,  # noqa: ARG001 - DOCKER_HOST names it
+    images: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OciPlace]:
     """A service of Compose, a container beside it and one whose request is its image's own, all with `restart: always`."""
     if shutil.which("docker-compose") is None:
         pytest.skip("docker-compose is not installed")
@@ -124,8 +129,9 @@ def _reboot(engine: OwnEngine, place: OciPlace) -> None:
     pids = [int(inspected(name, ".State.Pid")) for name in docker("ps", "--format", "{{.Names}}").stdout.split()]
     engine.crash()
     clear(engine.directory / "exec")
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    for pid in filter(None, pids):  # 0 between two starts
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     unmount_below(engine.directory)
     clear(place.path / "run")
 
