@@ -157,7 +157,7 @@ def test_bad_surroundings_get_one_line_and_change_nothing(place: Place, spoil: S
 @pytest.mark.parametrize(
     "words",
     [
-        *(["ps"], ["queue"], ["gpus"], ["top", "--json"], ["usage"], ["history"], ["waste"], ["advise", "true"]),
+        *(["ps"], ["queue"], ["gpus"], ["top"], ["usage"], ["history"], ["waste"], ["advise", "true"]),
         *(["submit", "--memory", "1GiB", "true"], ["cancel", "x"], ["stop", "x"], ["wait", "x"], ["logs", "x"]),
         *(["admin", "quota"], ["admin", "token", "list"], ["install-runtime", "--config", "daemon.json"]),
         *(["serve", "--host", "unix:///nowhere/pgpu.sock"], ["dashboard", "--port", "0"]),

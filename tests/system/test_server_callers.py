@@ -70,7 +70,7 @@ def test_a_hang_up_reloads_the_certificate_and_a_closed_terminal_ends_the_server
     make_certificate(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = [PGPU, "serve", "--host", place.server.host, "--gateway", "none", "--tcp", f"127.0.0.1:{port}"]
+    words: list[str | Path] = [PGPU, "serve", "--host", place.server.host, "--gateway", "none", "--tcp", f"127.0.0.1:{port}"]
     words += ["--tls-certificate", certificate, "--tls-key", key]
     controller, terminal = pty.openpty()
     with subprocess.Popen(

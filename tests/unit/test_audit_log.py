@@ -93,4 +93,5 @@ def test_other_errors_and_pages_whose_session_is_over_are_no_refused_logins(tmp_
     refused.note(path="/dashboard/events")
     assert refused.entries() == []
     refused.note(error=AccessError("no"), path="/v1/admin/quotas")
-    assert refused.entries() == [("admin.refused", "10.0.0.1", 0)]
+    refused.note()
+    assert refused.entries() == [("admin.refused", "10.0.0.1", 0), ("login.refused", "10.0.0.1", 0)]

@@ -99,7 +99,7 @@ class FunctionTokens:
         )
         with self._connections.reading() as connection:
             rows = connection.execute(statement, (time.time(), function)).fetchall()
-        return [FunctionToken(*fields, split_end(stored)[1]) for *fields, stored in rows]
+        return [FunctionToken(*row[:4], split_end(row["digest"])[1]) for row in rows]
 
     def remove(self, function: str, token_id: str) -> bool:
         """Delete a token of a function; False if there was none. Ids are random, so they do not collide between functions."""

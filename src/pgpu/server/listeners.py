@@ -255,15 +255,15 @@ class _ListenerServer(QuietServer):
 
     def reload_certificate(self) -> None:
         """Use the certificate and key as their files are now, for new connections; a pair that cannot be used changes nothing."""
-        files = self.config.ssl_certfile, self.config.ssl_keyfile
-        if files[0] is None or self.config.ssl is None:
+        certificate, key = self.config.ssl_certfile, self.config.ssl_keyfile
+        if certificate is None or self.config.ssl is None:
             return
         try:
             # First into another context: a certificate without its key would stay in the one that is used.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.config.ssl):
-                context.load_cert_chain(*files)
+                context.load_cert_chain(certificate, key)
         except OSError as exc:
-            _LOG.warning("pgpu: the certificate %s is not reloaded: %s", files[0], exc.strerror or exc)
+            _LOG.warning("pgpu: the certificate %s is not reloaded: %s", certificate, exc.strerror or exc)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._acceptor is not None:

@@ -1,6 +1,6 @@
 """Refused requests in the audit log: callers without a valid token or code, and administration by users that are no administrators.
 
-The first one of an address or user is written at once. Those of the next minute are counted, and the entry after it has their number:
+The first one of a kind from an address or user is written at once. Those of the next minute are counted, and the entry after it has their number:
 a client that guesses tokens fills no log.
 """
 
@@ -37,7 +37,7 @@ class RefusalLog:
             return
         peer: PeerCredentials | None = connection.scope.get("state", {}).get(STATE_KEY)
         address = connection.client.host if connection.client is not None and peer is None else None
-        left_out = self._left_out(peer.uid if address is None and peer is not None else client_key(address or "::"))
+        left_out = self._left_out((action, client_key(address or "::") if peer is None else peer.uid))
         if left_out is not None:
             actor = {"uid": None, "pid": None} if peer is None else {"uid": peer.uid, "pid": peer.pid}
             await run_in_threadpool(

@@ -213,12 +213,14 @@ def find_image(engine: str, container_id: str) -> ContainerImage:
 def _get(engine: str, path: str) -> Any:
     try:
         return json.loads(_get_body(engine, path))
-    except (OSError, ValueError) as exc:
-        refused = EngineAwayError if isinstance(exc, OSError) else ContainerRefusedError
-        error = refused(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT)
-        if isinstance(exc, TimeoutError | BlockingIOError):  # accepted by the kernel, or one connection too many
-            error.is_starting = True
+    except OSError as exc:
+        error = EngineAwayError(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT)
+        error.is_starting = isinstance(exc, TimeoutError | BlockingIOError)  # the latter: its queue of connections is full
         raise error from exc
+    except ValueError as exc:
+        raise ContainerRefusedError(
+            f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT
+        ) from exc
 
 
 def _get_body(engine: str, path: str) -> bytes:
