@@ -70,8 +70,8 @@ def test_a_hang_up_reloads_the_certificate_and_a_closed_terminal_ends_the_server
     make_certificate(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words: list[str | Path] = [PGPU, "serve", "--host", place.server.host, "--gateway", "none", "--tcp", f"127.0.0.1:{port}"]
-    words += ["--tls-certificate", certificate, "--tls-key", key]
+    words: list[str | Path] = [PGPU, "serve", "--host", place.server.host, "--gateway", "none"]
+    words += ["--tcp", f"127.0.0.1:{port}", "--tls-certificate", certificate, "--tls-key", key]
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         # A session of its own, whose terminal is the one of its standard input.

@@ -215,7 +215,8 @@ def _get(engine: str, path: str) -> Any:
         return json.loads(_get_body(engine, path))
     except OSError as exc:
         error = EngineAwayError(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT)
-        error.is_starting = isinstance(exc, TimeoutError | BlockingIOError)  # the latter: its queue of connections is full
+        # The latter: its queue of connections is full.
+        error.is_starting = isinstance(exc, TimeoutError | BlockingIOError)
         raise error from exc
     except ValueError as exc:
         raise ContainerRefusedError(
