@@ -99,7 +99,10 @@ class FunctionTokens:
         )
         with self._connections.reading() as connection:
             rows = connection.execute(statement, (time.time(), function)).fetchall()
-        return [FunctionToken(*row[:4], split_end(row["digest"])[1]) for row in rows]
+        return [
+            FunctionToken(token_id, name, label, created_at_seconds, split_end(stored)[1])
+            for token_id, name, label, created_at_seconds, stored in rows
+        ]
 
     def remove(self, function: str, token_id: str) -> bool:
         """Delete a token of a function; False if there was none. Ids are random, so they do not collide between functions."""
