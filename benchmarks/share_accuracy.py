@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import monopolist
 from tests.compute_world import ComputeJob, ComputeWorld, Load, a_compute_world, shared
 
+from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.gpu.simulated import DRIVER_VERSION
 
 RESULTS = Path(__file__).parent / "results"
@@ -31,6 +32,9 @@ TARGET_POINTS = 2.0
 TARGET_MS = 20
 TAKEN_BACK_MS = 200.0
 """After this time a job that arrived has its share within `TARGET_POINTS`, like all others."""
+
+STREAMS_PART = 0.9
+"""Of a strict share, in kernels of many streams that run at once, against those of the same streams without a share."""
 
 LENT_PART = 0.95
 """Of an otherwise idle GPU, for a fair job of any share."""
@@ -49,6 +53,11 @@ _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
 _COSTS_NS = (50_000, 500_000, 5_000_000, 20_000_000, 200_000_000)
 _SHARES = (0.1, 0.3, 0.5, 0.7)
+_MIXED_NS = (20 * _MILLISECOND, _MILLISECOND)
+_NEVER = 0.02
+"""Of the time, for which a job is held back that has budget."""
+
+_STREAMS, _STREAMS_SHARE = 8, 0.5
 _OTHER_SLICES = ("unequal_slices=3", "keeps_windows=1", "time_slice_ns=1000000", "time_slice_ns=5000000")
 _TOGETHER = ((0.3, 0.6), (0.2, 0.3, 0.4), (0.1, 0.2, 0.3, 0.3))
 
@@ -61,9 +70,14 @@ class Case:
     shares: tuple[float, ...]
     words: tuple[str, ...]
     cost_ns: int
+    """Of the longest kernels."""
+
     is_strict: bool = True
     key: str = ""
     """Of gpus.conf, with its value: how the time slices differ from equal ones that end when there is nothing to do."""
+
+    costs_ns: tuple[int, ...] = ()
+    """Of each job's kernels, where they differ."""
 
 
 def cases(*, is_short: bool) -> Iterator[Case]:
@@ -77,6 +91,8 @@ def cases(*, is_short: bool) -> Iterator[Case]:
     for cost_ns in (5_000_000,) if is_short else _COSTS_NS[:4]:
         for shares in _TOGETHER[:1] if is_short else _TOGETHER:
             yield from _both_modes(f"{_length(cost_ns)}, {len(shares)} jobs", shares, cost_ns)
+    for shares in ((0.3, 0.6), (0.6, 0.3)):
+        yield from _mixed(_MIXED_NS, shares)
     for key in () if is_short else _OTHER_SLICES:
         for cost_ns in _COSTS_NS[1:3]:
             yield from _both_modes(f"{_length(cost_ns)}, 3 jobs, {key}", _TOGETHER[1], cost_ns, key)
@@ -85,6 +101,13 @@ def cases(*, is_short: bool) -> Iterator[Case]:
 def _both_modes(name: str, shares: tuple[float, ...], cost_ns: int, key: str = "") -> Iterator[Case]:
     yield replace(_case(name, shares, cost_ns), key=key)
     yield replace(_case(name, _filled(shares), cost_ns, is_strict=False), key=key)
+
+
+def _mixed(costs_ns: tuple[int, ...], shares: tuple[float, ...]) -> Iterator[Case]:
+    """Kernels of two lengths beside each other, waited for one by one; of both, what its jobs get is strict or all that there is."""
+    name = f"{' beside '.join(_length(cost_ns) for cost_ns in costs_ns)}, waited for"
+    for case in _both_modes(name, shares, max(costs_ns)):
+        yield replace(case, words=("sync=1",), costs_ns=costs_ns)
 
 
 def _kinds() -> Sequence[tuple[str, tuple[str, ...]]]:
@@ -101,7 +124,7 @@ def _kinds() -> Sequence[tuple[str, tuple[str, ...]]]:
 
 
 def _case(name: str, shares: tuple[float, ...], cost_ns: int, *words: str, is_strict: bool = True) -> Case:
-    return Case(name, shares, (f"cost_ns={cost_ns}", "sync=0", *words), cost_ns, is_strict)
+    return Case(name, shares, ("sync=0", *words), cost_ns, is_strict)
 
 
 def _filled(shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -124,6 +147,8 @@ def main() -> int:
     began = time.monotonic()
     report = circumstances(seconds)
     report["shares"] = [shown(case, seconds) for case in cases(is_short=arguments.short)]
+    report["other_slices"] = other_slices(report["shares"])
+    report["streams"] = [streams(cost_ns, seconds) for cost_ns in _COSTS_NS[1 : 2 if arguments.short else 4]]
     report["idle_time"] = idle_time(5 if arguments.short else ARRIVALS)
     report["light_neighbour"] = light_neighbour(seconds)
     report["monopolist"] = shown_wait(monopolist.SHORT_SAMPLES if arguments.short else monopolist.SAMPLES)
@@ -148,6 +173,11 @@ def missed(report: Mapping[str, Any]) -> list[str]:
         if row["cost_ms"] <= TARGET_MS and not row["slices"] and not row["is_strict"] and row["switching"] > MOST_LOST
     ]
     found += _missed_of_idle(report["idle_time"])
+    found += [
+        f"eight streams under a share of {row['share']:.0%} got {row['kernels']:.0%} of their kernels of {row['cost_ms']} ms"
+        for row in report["streams"]
+        if row["kernels"] < row["share"] * STREAMS_PART
+    ]
     light = report["light_neighbour"]
     if 100 * (light["guaranteed"] - light["got"]) > TARGET_POINTS:
         found.append("a neighbour that needs little costs a guaranteed share")
@@ -204,7 +234,11 @@ def measured(case: Case, seconds: float) -> dict[str, Any]:
     """Return what each job of a case got."""
     with a_compute_world(configuration=case.key) as world:
         jobs = [world.job(shared(share, is_strict=case.is_strict)) for share in case.shares]
-        loads = [job.load(*case.words, "seconds=100000") for job in jobs]
+        costs_ns = case.costs_ns or [case.cost_ns] * len(jobs)
+        loads = [
+            job.load(*case.words, f"cost_ns={cost_ns}", "seconds=100000")
+            for job, cost_ns in zip(jobs, costs_ns, strict=True)
+        ]
         try:
             _last(_WARM_SECONDS + 2 * case.cost_ns / _SECOND)
             rates = _rates(world, jobs, loads, seconds)
@@ -234,28 +268,65 @@ class Rates:
     lost: float
     """Lost to context switches."""
 
+    waited: Sequence[float]
+    """For which each job's launches were held back."""
+
 
 def _errors(case: Case, rates: Rates) -> list[float]:
-    """In points. The target of a fair job is a share of the time that context switches leave, and of that none stays idle."""
-    if case.is_strict:
-        return [100 * (got - asked) for got, asked in zip(rates.got, case.shares, strict=True)]
-    there = 1 - rates.lost
-    return [100 * (got - asked * there) for got, asked in zip(rates.got, case.shares, strict=True)]
+    """In points. The target of a fair job is a share of the time that context switches leave, and of that none stays idle.
+
+    Short kernels that are waited for one by one leave the rest of their time slices to others: what a job lacks that was
+    never held back, it did not launch.
+    """
+    there = 1 if case.is_strict else 1 - rates.lost
+    errors = [100 * (got - asked * there) for got, asked in zip(rates.got, case.shares, strict=True)]
+    if not case.costs_ns:
+        return errors
+    return [max(error, 0.0) if waited < _NEVER else error for error, waited in zip(errors, rates.waited, strict=True)]
 
 
 def _rates(world: ComputeWorld, jobs: Sequence[ComputeJob], loads: Sequence[Load], seconds: float) -> Rates:
     pids = [load.process.pid for load in loads]
-    began_ns, before, told_before = time.monotonic_ns(), world.got_ns(pids), [job.told().used_ns for job in jobs]
+    began_ns, before, told_before = time.monotonic_ns(), world.got_ns(pids), [job.told() for job in jobs]
     lost_ns = world.lost_ns()
     _last(seconds)
-    passed_ns, after = time.monotonic_ns() - began_ns, world.got_ns(pids)
-    told = [(job.told().used_ns - was) / passed_ns for job, was in zip(jobs, told_before, strict=True)]
+    passed_ns, after, told_after = time.monotonic_ns() - began_ns, world.got_ns(pids), [job.told() for job in jobs]
+    told = [(now.used_ns - was.used_ns) / passed_ns for was, now in zip(told_before, told_after, strict=True)]
+    waited = [(now.waited_ns - was.waited_ns) / passed_ns for was, now in zip(told_before, told_after, strict=True)]
     got = [(after[pid] - before[pid]) / passed_ns for pid in pids]
-    return Rates(got, told, (world.lost_ns() - lost_ns) / passed_ns)
+    return Rates(got, told, (world.lost_ns() - lost_ns) / passed_ns, waited)
 
 
 def _last(seconds: float) -> None:
     time.sleep(seconds)  # noqa: TID251 - this is how long something is measured, not what is waited for
+
+
+def other_slices(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Name the largest error in points for each kind of time slices that differ from those expected; no event shows them."""
+    worst: dict[str, float] = {}
+    for row in rows:
+        if row["slices"]:
+            worst[row["slices"]] = max(worst.get(row["slices"], 0.0), row["worst_points"])
+    for key, points in worst.items():
+        print(f"with {key} a share is off by up to {points} points", flush=True)
+    return worst
+
+
+def streams(cost_ns: int, seconds: float) -> dict[str, Any]:
+    """Compare the kernels of many streams, small enough to run at once, under a strict share and without one."""
+    words = (f"cost_ns={cost_ns}", "grid=1", f"streams={_STREAMS}", f"sync={_STREAMS}", "seconds=100000")
+    rates = []
+    for word in (shared(_STREAMS_SHARE, is_strict=True), ComputeWord(is_measured=True)):
+        with a_compute_world() as world:
+            job = world.job(word)
+            with job.load(*words):
+                _last(_WARM_SECONDS)
+                began_ns, before = time.monotonic_ns(), job.told().launches
+                _last(seconds)
+                rates.append((job.told().launches - before) / (time.monotonic_ns() - began_ns))
+    row = {"streams": _STREAMS, "cost_ms": cost_ns / _MILLISECOND, "share": _STREAMS_SHARE, "kernels": round(rates[0] / rates[1], 4)}
+    print(f"streams: {row}", flush=True)
+    return row
 
 
 def idle_time(arrivals: int) -> dict[str, Any]:

@@ -53,16 +53,26 @@ static_assert(offsetof(struct pgpu_board_gpu, used_ns) == 56, "layout");
 static_assert(offsetof(struct pgpu_board_gpu, refilled_ns) == 88, "layout");
 static_assert(sizeof(struct pgpu_board_gpu) == 128, "layout");
 
+#define PGPU_BOARD_COUNT_SHIFT 56u
+#define PGPU_BOARD_SINCE_MASK  ((1ull << PGPU_BOARD_COUNT_SHIFT) - 1)
+
 /* All zero is a valid beginning; the host makes the file at its full size. */
 struct pgpu_board {
     uint64_t magic; /* 0 until a process of the job has entered */
     uint32_t abi;
     uint32_t gpu_count;
-    uint64_t reserved[14];
+    uint64_t owed; /* a bit for each GPU on which the budget was spent since no other user wanted it */
+    uint64_t reserved[13];
     struct pgpu_board_gpu gpu[PGPU_MAX_GPUS]; /* in the limit file's order */
-    uint8_t reserved_to_page[4096 - 128 - 128 * PGPU_MAX_GPUS];
+    /* Of each GPU's busy_ns, bursts no longer than a time slice: they were over before others had a turn. */
+    uint64_t whole_ns[PGPU_MAX_GPUS];
+    /* Of each GPU, what queued_ns lacks: how many processes have something in flight, above the sum of the
+     * times since when, in microseconds. */
+    uint64_t in_flight[PGPU_MAX_GPUS];
+    uint8_t reserved_to_page[4096 - 128 - (128 + 8 + 8) * PGPU_MAX_GPUS];
 };
 static_assert(offsetof(struct pgpu_board, gpu) == 128, "layout");
+static_assert(offsetof(struct pgpu_board, whole_ns) == 128 + 128 * PGPU_MAX_GPUS, "layout");
 static_assert(sizeof(struct pgpu_board) == 4096, "layout");
 
 #endif

@@ -42,6 +42,30 @@ class TestAShareHolds:
         with job.load(*words) as load:
             assert until_used(world, [load]) <= most_ns(0.3, began_ns, longest_ns=20_000_000)
 
+    def test_streams_that_run_at_once_are_launched_at_once(self, world: ComputeWorld) -> None:
+        """Eight kernels that share the GPU take the time of one."""
+        job = world.job(shared(0.5, is_strict=True))
+        with job.load("cost_ns=2000000", "grid=1", "streams=8", "sync=8") as load:
+
+            def at_once() -> float:
+                had_ns, launches = until_used(world, [load], 0), job.told().launches
+                more_ns = until_used(world, [load], had_ns + ENOUGH_NS // 2) - had_ns
+                return 2_000_000 * (job.told().launches - launches) / more_ns
+
+            until(lambda: at_once() > 6, lambda: "the kernels of eight streams wait for each other")
+
+    @pytest.mark.parametrize("cost_ns", [1_000_000, 2_000_000])
+    def test_long_kernels_are_charged_no_time_of_short_ones_beside_them(self, world: ComputeWorld, cost_ns: int) -> None:
+        long, short = world.job(shared(0.3, is_strict=True)), world.job(shared(0.6, is_strict=True))
+        with long.load("cost_ns=20000000", "sync=1") as ours, short.load(f"cost_ns={cost_ns}", "sync=1"):
+
+            def charged() -> float:
+                used_ns, had_ns = long.told().used_ns, until_used(world, [ours], 0)
+                more_ns = until_used(world, [ours], had_ns + 2 * ENOUGH_NS) - had_ns
+                return (long.told().used_ns - used_ns) / more_ns
+
+            until(lambda: 0.88 < charged() < 1.12, lambda: "long kernels are charged for the time of others")
+
     def test_processes_of_one_job_have_one_share_together(self, world: ComputeWorld) -> None:
         job = world.job(shared(0.3, is_strict=True))
         began_ns = time.monotonic_ns()

@@ -20,6 +20,7 @@ GOOD: dict[str, Any] = {
             "switching": 0.03,
         }
     ],
+    "streams": [{"share": 0.5, "cost_ms": 0.5, "kernels": 0.46}],
     "idle_time": {
         "borrower_got_alone": 0.99,
         "arrivals_asked": 20,
@@ -49,6 +50,7 @@ def test_a_measurement_that_keeps_every_bar_misses_none() -> None:
     [
         (("shares", 0, "worst_points"), 2.1),
         (("shares", 0, "switching"), 0.06),
+        (("streams", 0, "kernels"), 0.44),
         (("idle_time", "borrower_got_alone"), 0.94),
         (("idle_time", "arrivals"), 19),
         (("idle_time", "taken_back_ms", "worst"), 201.0),

@@ -20,6 +20,11 @@ static inline struct pgpu_board_gpu *pgpu_board_of(int gpu) {
     return board == NULL ? NULL : &board->gpu[gpu];
 }
 
+/* The whole file, where pgpu_board_of is not NULL. */
+static inline struct pgpu_board *pgpu_board_own(void) {
+    return __atomic_load_n(&pgpu_board_published, __ATOMIC_ACQUIRE);
+}
+
 /* Inode of the job's own file, to skip it among the others. */
 uint64_t pgpu_board_inode(void);
 

@@ -13,13 +13,21 @@
 
 struct pgpu_verdict {
     uint64_t wait_ns; /* 0: launch now; else check again after this time at the latest */
-    bool is_alone;    /* no other job that this one shares with wants the GPU: the budget does not apply */
+    bool is_alone;    /* no other job that this one shares with wants the GPU */
+    bool is_free;     /* the budget does not apply */
 };
 
-/* Whether a launch may go on. `word` is the limit file's, `own_ns` what this thread has launched and not
- * charged yet, `queued_ns` what of this process is in flight. */
-struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
-                                      uint64_t queued_ns);
+/* What of this process concerns its budget. */
+struct pgpu_backlog {
+    uint64_t own_ns;    /* that this thread has launched and not charged yet */
+    uint64_t queued_ns; /* in flight */
+    uint64_t burst_ns;  /* that may run at once, and is saved for: 0: there are no such launches */
+    uint64_t waited_ns; /* for how long this launch has waited */
+};
+
+/* Whether a launch may go on. `word` is the limit file's. */
+struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns,
+                                      const struct pgpu_backlog *backlog);
 
 /* The budget; below zero is debt. */
 int64_t pgpu_budget_left_ns(int gpu);

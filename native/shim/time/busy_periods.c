@@ -57,6 +57,10 @@ void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uin
     if (to_ns > run->to_ns) run->to_ns = to_ns;
 }
 
+bool pgpu_busy_period_is_burst(const struct pgpu_busy_period *run) {
+    return run->to_ns - run->from_ns <= SLICE_NS;
+}
+
 /* Our slices until now, each followed by those of other contexts. */
 static double own_since_begin(double lasted_ns, double part) {
     double cycle_ns = SLICE_NS / part;

@@ -32,6 +32,9 @@ struct pgpu_busy_period {
 /* A batch that begins within the period extends it; a later one begins another period. */
 void pgpu_busy_period_extend(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns);
 
+/* Whether it has lasted no longer than a time slice, so that no other context had a turn. */
+bool pgpu_busy_period_is_burst(const struct pgpu_busy_period *run);
+
 /* How much more of it is ours with a batch, of which no earlier one has covered `passed_ns`: with our part of
  * the turns since the period began, and since the batch did. `is_crowd`: the number of contexts changes, so
  * the phase of the turns is not known. */

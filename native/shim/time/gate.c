@@ -23,6 +23,8 @@
 #define QUEUE_NS          20000000u
 #define QUEUE_PATIENCE_NS 250000000u
 #define QUEUE_LOOK_NS     500000u
+/* Streams with launches within this time count as used at once. */
+#define STREAMS_WITHIN_NS 2000000000ull
 /* Poll interval while work is in flight, so that its end is detected soon: work of other jobs counts until
  * then. */
 #define FLIGHT_LOOK_NS 1000000u
@@ -66,19 +68,31 @@ static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
     return QUEUE_LOOK_NS;
 }
 
+/* Kernels of several streams share the multiprocessors: a launch of each costs little more than one. */
+static uint64_t burst_ns(const struct pgpu_work *work, int gpu, uint64_t word) {
+    if ((word & PGPU_COMPUTE_STRICT) == 0) return 0;
+    uint64_t since_ns = work->now_ns > STREAMS_WITHIN_NS ? work->now_ns - STREAMS_WITHIN_NS : 1;
+    unsigned streams = pgpu_lanes_used(gpu, since_ns);
+    return streams < 2 ? 0 : streams * work->estimate_ns;
+}
+
 static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t waited_ns) {
     if ((word & PGPU_COMPUTE_HELD) != 0) return HELD_LOOK_NS;
     if (work->lane == NULL) return 0;
     bool is_shared = (word & PGPU_COMPUTE_SHARED) != 0;
-    struct pgpu_verdict verdict = {.is_alone = true};
-    if (is_shared || (word & OF_USER) != 0)
-        verdict = pgpu_budget_check(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
-                                    pgpu_batches_queued_ns(gpu, work->now_ns));
+    struct pgpu_verdict verdict = {.is_alone = true, .is_free = true};
+    if (is_shared || (word & OF_USER) != 0) {
+        struct pgpu_backlog backlog = {.own_ns = pgpu_timing_uncharged_ns(gpu),
+                                       .queued_ns = pgpu_batches_queued_ns(gpu, work->now_ns),
+                                       .burst_ns = burst_ns(work, gpu, word),
+                                       .waited_ns = waited_ns};
+        verdict = pgpu_budget_check(gpu, word, work->now_ns, &backlog);
+    }
     work->is_exact = is_shared || !verdict.is_alone;
     __atomic_store_n(&are_exact[gpu], work->is_exact, __ATOMIC_RELAXED);
     work->lane->may_until_ns = work->now_ns + (work->is_exact ? MAY_FOR_NS : UNSHARED_FOR_NS);
     work->lane->may_word = word;
-    work->lane->may_freely = verdict.is_alone;
+    work->lane->may_freely = verdict.is_free;
     if (verdict.wait_ns > 0) return verdict.wait_ns;
     if (!work->is_exact) return 0;
     uint64_t unknown_ns = pgpu_estimates_wait_ns(work->row, work->now_ns);

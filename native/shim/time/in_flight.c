@@ -11,7 +11,9 @@
 /* The count in a slot's word, above one bit for each GPU. */
 #define COUNT_ONE (1ull << PGPU_MAX_GPUS)
 /* Work counts as done this long after its expected end: its process may have died. */
-#define BELIEVED_NS 1000000000ull
+#define BELIEVED_NS  1000000000ull
+#define MOST_COUNTED 255u
+#define LATELY_NS    100000000ull
 
 static struct {
     unsigned entered;      /* calls of this process between enter and leave */
@@ -40,15 +42,57 @@ static void raise(uint64_t *word, uint64_t value) {
     }
 }
 
+/* How many processes of the job have something in flight; `since_us`: the sum of the times since when. */
+static unsigned count_in_flight(int gpu, uint64_t now_ns, uint64_t *since_us) {
+    const struct pgpu_usage *usage = pgpu_slice_meter.usage;
+    uint32_t touched = __atomic_load_n(&usage->slots_touched, __ATOMIC_RELAXED);
+    unsigned count = 0;
+    *since_us = 0;
+    for (uint32_t at = 0; at < touched && at < PGPU_MAX_SLOTS; at++) {
+        const struct pgpu_usage_slot *slot = &usage->slot[at];
+        if ((__atomic_load_n(&slot->in_flight, __ATOMIC_SEQ_CST) >> gpu & 1) == 0 ||
+            now_ns >= pgpu_board_load(&slot->in_flight_until_ns) + BELIEVED_NS)
+            continue;
+        *since_us += pgpu_board_load(&slot->in_flight_since_ns) / 1000;
+        count++;
+    }
+    return count;
+}
+
+/* A waiting process publishes its demand each time that it checks. */
+bool pgpu_in_flight_is_by_us(uint64_t now_ns) {
+    const struct pgpu_usage *usage = pgpu_slice_meter.usage;
+    if (own_slot() == NULL) return false;
+    uint32_t touched = __atomic_load_n(&usage->slots_touched, __ATOMIC_RELAXED);
+    for (uint32_t at = 0; at < touched && at < PGPU_MAX_SLOTS; at++) {
+        bool is_recent = now_ns < pgpu_board_load(&usage->slot[at].in_flight_until_ns) + LATELY_NS;
+        if (is_recent && at != pgpu_slice_meter.slot) return false;
+    }
+    return true;
+}
+
+/* Of processes that do so at once the last one's words count, until the next one begins or ends. */
+static void publish_count(int gpu, uint64_t now_ns) {
+    uint64_t since_us, count;
+    if (pgpu_board_of(gpu) == NULL || !pgpu_neighbours_by_user(gpu)) return;
+    count = pgpu_least_ns(count_in_flight(gpu, now_ns, &since_us), MOST_COUNTED);
+    pgpu_board_store(&pgpu_board_own()->in_flight[gpu],
+                     count << PGPU_BOARD_COUNT_SHIFT | (since_us & PGPU_BOARD_SINCE_MASK));
+}
+
 /* A thread that finds at this moment that nothing is in flight read another count, so its compare-and-swap
  * fails. */
 static void publish_in_flight(struct pgpu_usage_slot *slot, int gpu, uint64_t now_ns) {
     uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED), next;
-    if ((seen >> gpu & 1) == 0) raise(&slot->in_flight_until_ns, now_ns);
+    if ((seen >> gpu & 1) == 0) {
+        raise(&slot->in_flight_until_ns, now_ns);
+        store(&slot->in_flight_since_ns, now_ns);
+    }
     do
         next = (seen | 1ull << gpu) + COUNT_ONE;
     while (!__atomic_compare_exchange_n(&slot->in_flight, &seen, next, true, __ATOMIC_SEQ_CST,
                                         __ATOMIC_RELAXED));
+    if ((seen >> gpu & 1) == 0) publish_count(gpu, now_ns);
 }
 
 static void publish_busy_since(int gpu, uint64_t now_ns) {
@@ -60,8 +104,10 @@ static void publish_busy_since(int gpu, uint64_t now_ns) {
     pgpu_board_store(&own->occupied_since_ns, now_ns);
 }
 
-/* Nothing of any process is in flight. */
+/* Nothing of any process is in flight. The job counts as one that wants the GPU for a while: a program launches
+ * again a moment after the end of what it waited for. */
 static void publish_idle(struct pgpu_board_gpu *own, uint64_t now_ns) {
+    raise(&own->wanted_ns, now_ns);
     uint64_t since_ns = __atomic_exchange_n(&own->occupied_since_ns, 0, __ATOMIC_RELAXED);
     if (since_ns != 0 && now_ns > since_ns) pgpu_board_add(&own->occupied_ns, now_ns - since_ns);
     pgpu_board_store(&own->busy_since_ns, 0);
@@ -83,6 +129,13 @@ void pgpu_in_flight_expect(int gpu, uint64_t until_ns) {
     struct pgpu_usage_slot *slot = own_slot();
     if (own != NULL) raise(&own->busy_until_ns, until_ns);
     if (slot != NULL) raise(&slot->in_flight_until_ns, until_ns);
+}
+
+void pgpu_in_flight_note_done(int gpu, uint64_t until_ns) {
+    struct pgpu_usage_slot *slot = own_slot();
+    if (slot == NULL) return;
+    store(&slot->in_flight_since_ns, until_ns);
+    publish_count(gpu, until_ns);
 }
 
 void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns) {
@@ -127,31 +180,20 @@ static bool is_idle(int gpu, uint64_t now_ns) {
     return load(&flights[gpu].copied_at_ns) <= now_ns;
 }
 
-/* Of any process of the job. */
-static bool is_any_in_flight(int gpu, uint64_t now_ns) {
-    const struct pgpu_usage *usage = pgpu_slice_meter.usage;
-    uint32_t touched = __atomic_load_n(&usage->slots_touched, __ATOMIC_RELAXED);
-    for (uint32_t at = 0; at < touched && at < PGPU_MAX_SLOTS; at++) {
-        uint64_t bits = __atomic_load_n(&usage->slot[at].in_flight, __ATOMIC_SEQ_CST);
-        if ((bits >> gpu & 1) != 0 &&
-            now_ns < pgpu_board_load(&usage->slot[at].in_flight_until_ns) + BELIEVED_NS)
-            return true;
-    }
-    return false;
-}
-
 bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     struct pgpu_usage_slot *slot = own_slot();
     if (slot == NULL) return false;
-    uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_SEQ_CST);
+    uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_SEQ_CST), since_us;
     if (!is_idle(gpu, now_ns)) return false;
     if (!__atomic_compare_exchange_n(&slot->in_flight, &seen, seen & ~(1ull << gpu), false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_RELAXED))
         return false; /* another thread came in between */
-    if (own == NULL || is_any_in_flight(gpu, now_ns)) return true;
+    publish_count(gpu, now_ns);
+    if (own == NULL || count_in_flight(gpu, now_ns, &since_us) != 0) return true;
     publish_idle(own, now_ns);
-    if (is_any_in_flight(gpu, now_ns)) publish_busy_since(gpu, now_ns); /* it came before that store */
+    if (count_in_flight(gpu, now_ns, &since_us) != 0)
+        publish_busy_since(gpu, now_ns); /* it came before that store */
     return true;
 }
 

@@ -16,11 +16,17 @@ void pgpu_in_flight_leave(int gpu);
 /* What is in flight should last until then. */
 void pgpu_in_flight_expect(int gpu, uint64_t until_ns);
 
+/* What was launched before is on the board up to then. */
+void pgpu_in_flight_note_done(int gpu, uint64_t until_ns);
+
 /* Publish that nothing is in flight any more, if that is so; true if it was. */
 bool pgpu_in_flight_settle(int gpu, uint64_t now_ns);
 
 /* Publish on the board that this process has work for the GPU. */
 void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns);
+
+/* Whether no other process of the job has had something to launch or in flight lately, on any GPU. */
+bool pgpu_in_flight_is_by_us(uint64_t now_ns);
 
 /* A batch of some thread was opened, or closed: put among those that wait to be read, or dropped. */
 void pgpu_in_flight_open_batch(int gpu);

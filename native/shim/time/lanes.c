@@ -134,7 +134,7 @@ static void make_lane(struct pgpu_lane *lane, const struct pgpu_trace_command *c
                       const struct pgpu_place *place) {
     __atomic_store_n(&lane->stream, command->stream, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->context, place->context, __ATOMIC_RELAXED);
-    lane->gpu = (int8_t)place->gpu;
+    __atomic_store_n(&lane->gpu, (int8_t)place->gpu, __ATOMIC_RELAXED);
     lane->is_per_thread = command->is_per_thread;
     lane->kind = (uint8_t)pgpu_streams_kind(command->stream, command->is_per_thread);
     lane->idle_at_ns = lane->may_until_ns = lane->may_word = 0;
@@ -231,6 +231,15 @@ void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgp
             if (is_in(&block->lane[at], stream, context)) end_lane(&block->lane[at], visit);
         }
     pgpu_cancellation_restore(before);
+}
+
+unsigned pgpu_lanes_used(int gpu, uint64_t since_ns) {
+    unsigned count = 0;
+    for (struct block *block = first_block(); block != NULL; block = block->next)
+        for (unsigned at = 0; at < LANES; at++)
+            count += used_at_ns(&block->lane[at]) >= since_ns &&
+                     __atomic_load_n(&block->lane[at].gpu, __ATOMIC_RELAXED) == gpu;
+    return count;
 }
 
 void pgpu_lanes_outlast_visits(void) {

@@ -77,6 +77,9 @@ void pgpu_lanes_visit(unsigned owners, void (*visit)(struct pgpu_lane *lane));
 /* Pass every lane of a stream (where that is NULL, of a context) to `visit` and mark it as ended. */
 void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgpu_lane *lane));
 
+/* Number of lanes that were used on a GPU since then. */
+unsigned pgpu_lanes_used(int gpu, uint64_t since_ns);
+
 /* Wait until no visitor holds a lane, 20 ms at most. */
 void pgpu_lanes_outlast_visits(void);
 

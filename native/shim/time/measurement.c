@@ -51,6 +51,12 @@ struct covered {
     struct pgpu_busy_period *run;
 };
 
+/* A batch's time that no earlier one has covered, what of it the GPU spent on us, and what in a burst shorter
+ * than a turn. */
+struct attributed {
+    uint64_t passed_ns, own_ns, whole_ns;
+};
+
 static struct state {
     bool is_taken;
     unsigned next;
@@ -142,14 +148,15 @@ static bool is_as_alone(const struct pgpu_batch *batch, uint64_t own_ns) {
     return is_so;
 }
 
-static void charge(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t passed_ns) {
+static void charge(const struct pgpu_batch *batch, const struct attributed *attributed) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
-    uint64_t counted_ns = (uint64_t)((double)own_ns * pgpu_neighbours_counted(batch->gpu));
+    uint64_t counted_ns = (uint64_t)((double)attributed->own_ns * pgpu_neighbours_counted(batch->gpu));
     if (batch->is_exact) pgpu_budget_charge(batch->gpu, counted_ns - batch->estimate_ns);
     if (own == NULL) return;
-    pgpu_board_add(&own->used_ns, own_ns);
-    pgpu_board_add(&own->busy_ns, passed_ns);
-    pgpu_neighbours_add_published(batch->gpu, passed_ns);
+    pgpu_board_add(&own->used_ns, attributed->own_ns);
+    pgpu_board_add(&pgpu_board_own()->whole_ns[batch->gpu], attributed->whole_ns);
+    pgpu_board_add(&own->busy_ns, attributed->passed_ns);
+    pgpu_neighbours_add_published(batch->gpu, attributed->passed_ns, attributed->whole_ns);
 }
 
 static void watch(const struct pgpu_batch *batch, uint64_t now_ns) {
@@ -170,26 +177,28 @@ static double part_since(int gpu, const struct covered *covered, uint64_t from_n
 
 /* The turns give our part, except for time lost at their ends. The kernels' times alone on the GPU depend on
  * no turns. */
-static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *covered, double part,
-                       uint64_t now_ns) {
+static struct attributed attribute(const struct pgpu_batch *batch, const struct covered *covered, double part,
+                                   uint64_t now_ns) {
     double part_of_run = part_since(batch->gpu, covered, covered->run->from_ns, now_ns);
     uint64_t passed_ns = covered->passed_ns;
     bool is_crowd = pgpu_neighbours_by_user(batch->gpu);
     uint64_t own_ns = pgpu_busy_period_own_ns(covered->run, passed_ns, part_of_run, part, is_crowd);
-    if (part > NEARLY_ALONE || batch->is_loose || !is_as_alone(batch, own_ns)) return own_ns;
+    bool is_alone = part > NEARLY_ALONE, is_burst = !is_alone && pgpu_busy_period_is_burst(covered->run);
+    struct attributed attributed = {passed_ns, own_ns, is_burst ? passed_ns : 0};
+    if (is_alone || batch->is_loose || !is_as_alone(batch, own_ns)) return attributed;
     uint64_t known_ns = alone_ns(batch, now_ns);
-    if (known_ns == 0) return own_ns;
-    return known_ns < passed_ns ? known_ns : passed_ns;
+    if (known_ns != 0) attributed.own_ns = pgpu_least_ns(known_ns, passed_ns);
+    return attributed;
 }
 
 /* Where no share depends on it, a batch may contain pauses: the stream was idle while the host had not
  * launched the next kernel, so for no longer than the host took from the first to the last. */
-static uint64_t without_pauses(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t *passed_ns) {
-    uint64_t host_ns = batch->ended_at_ns - batch->begun_at_ns, all_ns = *passed_ns;
-    uint64_t least_ns = all_ns > host_ns ? all_ns - host_ns : 0;
-    *passed_ns = least_ns > batch->estimate_ns ? least_ns : batch->estimate_ns;
-    if (*passed_ns > all_ns) *passed_ns = all_ns;
-    return (uint64_t)((double)own_ns * (double)*passed_ns / (double)all_ns);
+static struct attributed without_pauses(const struct pgpu_batch *batch, struct attributed all) {
+    uint64_t host_ns = batch->ended_at_ns - batch->begun_at_ns;
+    uint64_t least_ns = all.passed_ns > host_ns ? all.passed_ns - host_ns : 0;
+    uint64_t passed_ns = pgpu_least_ns(pgpu_most_ns(least_ns, batch->estimate_ns), all.passed_ns);
+    return (struct attributed){
+        passed_ns, (uint64_t)((double)all.own_ns * (double)passed_ns / (double)all.passed_ns), 0};
 }
 
 /* From its launch, or the end of an earlier batch, to its end by the host's clock. */
@@ -197,6 +206,7 @@ static void publish_queued(struct state *state, const struct pgpu_batch *batch, 
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
     uint64_t from_ns = pgpu_most_ns(state->queued_until_ns, batch->begun_at_ns);
     if (own == NULL || end_ns <= from_ns) return;
+    pgpu_in_flight_note_done(batch->gpu, end_ns); /* in this order: never counted twice */
     pgpu_board_add(&own->queued_ns, end_ns - from_ns);
     pgpu_neighbours_add_queued(batch->gpu, end_ns - from_ns);
     state->queued_until_ns = end_ns;
@@ -205,16 +215,16 @@ static void publish_queued(struct state *state, const struct pgpu_batch *batch, 
 static void measure(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns, uint64_t now_ns) {
     struct covered covered = cover(state, batch, lasted_ns, now_ns);
     double part = part_since(batch->gpu, &covered, covered.from_ns, now_ns);
-    uint64_t own_ns = own_of(batch, &covered, part, now_ns);
-    bool is_surprise = batch->is_loose && is_surprising(batch, own_ns);
-    if (is_surprise && !batch->is_exact) own_ns = without_pauses(batch, own_ns, &covered.passed_ns);
-    charge(batch, own_ns, covered.passed_ns);
+    struct attributed attributed = attribute(batch, &covered, part, now_ns);
+    bool is_surprise = batch->is_loose && is_surprising(batch, attributed.own_ns);
+    if (is_surprise && !batch->is_exact) attributed = without_pauses(batch, attributed);
+    charge(batch, &attributed);
     publish_queued(state, batch, covered.to_ns + (uint64_t)covered.ahead_ns);
     if (is_surprise && batch->is_exact) watch(batch, now_ns); /* launch by launch from here on */
     if (batch->is_loose) return;
-    if (part > NEARLY_ALONE) learn_alone(batch, own_ns, now_ns);
+    if (part > NEARLY_ALONE) learn_alone(batch, attributed.own_ns, now_ns);
     uint64_t least_ns = (uint64_t)((double)lasted_ns * part / MOST_AT_ONCE);
-    learn(batch, own_ns > least_ns ? own_ns : least_ns, now_ns);
+    learn(batch, pgpu_most_ns(attributed.own_ns, least_ns), now_ns);
 }
 
 void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns) {
@@ -222,7 +232,7 @@ void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, u
     uint64_t from_ns = __atomic_exchange_n(until_ns, now_ns, __ATOMIC_RELAXED);
     if (from_ns < batch->begun_at_ns) from_ns = batch->begun_at_ns;
     uint64_t passed_ns = now_ns > from_ns ? now_ns - from_ns : 0;
-    charge(batch, passed_ns > least_ns ? passed_ns : least_ns, passed_ns);
+    charge(batch, &(struct attributed){passed_ns, pgpu_most_ns(passed_ns, least_ns), 0});
     if (batch->is_exact) watch(batch, now_ns);
 }
 

@@ -145,10 +145,10 @@ static void read_board(int board_fd, struct pgpu_other *other) {
 }
 
 /* Interval between reads. */
-static uint64_t each_ns(void) {
-    uint64_t by_count_ns =
-        pgpu_least_ns(pgpu_most_ns(other_count * LOOK_NS_PER_FILE, LOOKED_EACH_NS), LOOKED_AT_LEAST);
-    return pgpu_most_ns(by_count_ns, pgpu_least_ns(took_ns * LOOK_PART, LONGEST_EACH_NS));
+static uint64_t each_ns(bool is_urgent) {
+    uint64_t by_count_ns = is_urgent ? 0 : pgpu_least_ns(other_count * LOOK_NS_PER_FILE, LOOKED_AT_LEAST);
+    uint64_t by_time_ns = pgpu_least_ns(took_ns * LOOK_PART, LONGEST_EACH_NS);
+    return pgpu_most_ns(pgpu_most_ns(by_count_ns, by_time_ns), LOOKED_EACH_NS);
 }
 
 static void read_due(uint64_t now_ns) {
@@ -164,8 +164,8 @@ static void read_due(uint64_t now_ns) {
     close(board_fd);
 }
 
-void pgpu_neighbour_files_refresh(uint64_t now_ns) {
-    if (looked_at_ns != 0 && now_ns < looked_at_ns + each_ns()) return;
+void pgpu_neighbour_files_refresh(uint64_t now_ns, bool is_urgent) {
+    if (looked_at_ns != 0 && now_ns < looked_at_ns + each_ns(is_urgent)) return;
     looked_at_ns = now_ns;
     uint64_t began_ns = pgpu_now_ns();
     read_due(now_ns);

@@ -21,18 +21,25 @@ struct pgpu_engagement {
     struct pgpu_average busy, occupied, used;
 };
 
-/* One other job that may use a GPU of ours, and its busy time when our window began. */
+/* A job's time with work in flight: in turns with others, in bursts shorter than a turn, and all of it from the
+ * launches on. */
+struct pgpu_flight_times {
+    uint64_t turns_ns, whole_ns, queued_ns;
+};
+
+/* One other job that may use a GPU of ours, and its times when our window began. */
 struct pgpu_other {
     char name[PGPU_BOARD_NAME_BYTES];
     uint64_t user; /* the digits of its owner */
-    uint64_t begun_busy_ns[PGPU_MAX_GPUS], begun_queued_ns[PGPU_MAX_GPUS];
+    struct pgpu_flight_times begun[PGPU_MAX_GPUS];
     struct pgpu_engagement engagement[PGPU_MAX_GPUS];
     bool is_listed, is_read;
     struct pgpu_board board;
 };
 
-/* Read the files again if that is due. With up to 500 files this takes a tenth of a thread's time at most. */
-void pgpu_neighbour_files_refresh(uint64_t now_ns);
+/* Read the files again if that is due. With up to 500 files this takes a tenth of a thread's time at most.
+ * `is_urgent`: more often, where it is fast, up to an eighth of its time. */
+void pgpu_neighbour_files_refresh(uint64_t now_ns, bool is_urgent);
 
 /* When they were read last. */
 uint64_t pgpu_neighbour_files_seen_ns(void);

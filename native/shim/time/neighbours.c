@@ -11,6 +11,9 @@
 #include "slice/slice.h"
 
 #define WANTED_WITHIN_NS 20000000ull
+/* Where time is divided between users, all processes of one launch at once when no other user wants the GPU: not
+ * just because another's program waits for a processor. */
+#define WANTED_OF_USER_NS 50000000ull
 /* Work in flight counts so long beyond its expected end: until its process would have found that it is done.
  * Where time is divided between users a crowd delays it by more than any forecast, and the crowd must not
  * take it for gone: so long at most after a death. */
@@ -19,8 +22,8 @@
  */
 #define LACKED_WITHIN_NS 100000000ull
 #define STUCK_AFTER_NS   50000000ull
-/* The other processes of our own job: no other job's figures are used for them. */
-#define MOST_SIBLINGS 8u
+/* Of one job's processes so many count at most; of another job's where shares depend on it, one. */
+#define MOST_PROCESSES 64u
 #define STEPS         256u
 /* A job with work in flight for a smaller part of the last period is not behind: it leaves the GPU idle by
  * itself. */
@@ -32,6 +35,7 @@
 /* The shortest window for which a part is computed. Files that were not read again since count as they were:
  * work in flight goes on, up to its expected end. */
 #define WINDOW_NS 1000000ull
+#define EVER_NS   (1ull << 50)
 /* Of how long work takes: by our part of the time, and twice as long. */
 #define LEAST_SLOWDOWN 4u
 #define MARGIN         2.0
@@ -45,6 +49,8 @@
 struct contention {
     double likelihood[MOST_CONTENDERS + 1]; /* of each number of other jobs in flight beside us */
     unsigned most;
+    double whole;    /* part of the time in bursts of others that were over before we had a turn */
+    unsigned bursts; /* of jobs with nothing but such bursts */
 };
 #define NO_CONTENTION {.likelihood = {1}}
 
@@ -58,24 +64,32 @@ static void join(struct contention *contention, double fraction) {
     contention->likelihood[0] *= 1 - fraction;
 }
 
-/* A job that had `left` processes in flight in the mean, of which `most` at most count. */
-static void join_all(struct contention *contention, double left, unsigned most) {
+/* A job that had `left` processes in flight in the mean, of which `most` at most count, and bursts for that
+ * part of the time. */
+static void join_all(struct contention *contention, double left, unsigned most, double bursts) {
+    unsigned before = contention->most;
+    if (bursts > LEAST_FRACTION) contention->whole += (bursts < 1 ? bursts : 1) / KEPT;
+    if (bursts < 1) left /= 1 - bursts; /* of the time without them */
     for (unsigned at = 0; left > LEAST_FRACTION && at < most; at++, left -= 1)
         join(contention, left < 1 ? left : 1);
+    contention->bursts += bursts > LEAST_FRACTION && contention->most == before;
 }
 
-/* 1 where no job joined; at least 1 / (1 + all processes that joined). */
+/* 1 where no job joined; at least 1 / (1 + all processes that joined): between two bursts of another job we
+ * have a turn. */
 static double own_part(const struct contention *contention) {
-    double part = 0;
+    double part = contention->likelihood[0], least = KEPT / (1 + contention->most + contention->bursts);
     for (unsigned n = 1; n <= contention->most; n++)
         part += KEPT * contention->likelihood[n] / (n + 1);
-    return contention->likelihood[0] + part;
+    part *= 1 - contention->whole;
+    return contention->whole == 0 || part > least ? part : least;
 }
 
 static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
 static struct pgpu_engagement own_engagement[PGPU_MAX_GPUS];
 static struct window {
-    uint64_t begun_at_ns, own_published_ns, begun_siblings_ns, own_queued_ns, begun_siblings_queued_ns;
+    uint64_t begun_at_ns, own_busy_ns, own_whole_ns, own_queued_ns;
+    struct pgpu_flight_times begun_siblings;
     double part, counted;
 } windows[PGPU_MAX_GPUS];
 
@@ -119,19 +133,14 @@ static bool is_stuck(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns)
 }
 
 static bool wants(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
-    return now_ns < row->wanted_ns + WANTED_WITHIN_NS || is_in_flight(gpu, row, now_ns) ||
-           lacked(row, now_ns);
+    uint64_t within_ns = pgpu_neighbours_by_user(gpu) ? WANTED_OF_USER_NS : WANTED_WITHIN_NS;
+    return now_ns < row->wanted_ns + within_ns || is_in_flight(gpu, row, now_ns) || lacked(row, now_ns);
 }
 
 /* All of a job's time with work in flight, with what is in flight now. */
 static uint64_t busy_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
     bool is_begun = is_in_flight(gpu, row, now_ns) && row->busy_since_ns < now_ns;
     return row->busy_ns + (is_begun ? now_ns - row->busy_since_ns : 0);
-}
-
-/* The same from its launches on. */
-static uint64_t queued_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
-    return row->queued_ns + busy_ns(gpu, row, now_ns) - row->busy_ns;
 }
 
 static uint64_t occupied_ns(int gpu, const struct pgpu_board_gpu *row, uint64_t now_ns) {
@@ -208,7 +217,7 @@ static void add(int gpu, struct pgpu_company *company, const struct pgpu_other *
 struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns) {
     struct pgpu_company company = {0};
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_refresh(now_ns);
+    pgpu_neighbour_files_refresh(now_ns, false);
     company.is_unknown = pgpu_neighbour_files_are_unknown();
     company.is_lacking = is_lacking(gpu, now_ns);
     /* As of the last read: a job does not stop wanting the GPU because its file was not read since. */
@@ -224,52 +233,79 @@ struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns) {
     return company;
 }
 
-/* The other processes of our own job: the board's figure less what this process added to it. */
-static uint64_t siblings_ns(int gpu) {
-    const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
-    if (own == NULL) return 0;
-    uint64_t all_ns = pgpu_board_load(&own->busy_ns);
-    return all_ns > windows[gpu].own_published_ns ? all_ns - windows[gpu].own_published_ns : 0;
+static uint64_t less(uint64_t all_ns, uint64_t part_ns) {
+    return all_ns > part_ns ? all_ns - part_ns : 0;
 }
 
-static uint64_t siblings_queued_ns(int gpu) {
+/* What is in flight by a board's word. */
+static uint64_t in_flight_ns(uint64_t word, uint64_t now_ns) {
+    uint64_t count = word >> PGPU_BOARD_COUNT_SHIFT;
+    return less(count * (now_ns / 1000), word & PGPU_BOARD_SINCE_MASK) * 1000;
+}
+
+/* Our own part of it. */
+static uint64_t own_in_flight_ns(int gpu, uint64_t now_ns) {
+    const struct pgpu_usage_slot *slot = &pgpu_slice_meter.usage->slot[pgpu_slice_meter.slot];
+    bool is_in_flight = (pgpu_board_load(&slot->in_flight) >> gpu & 1) != 0;
+    return is_in_flight ? less(now_ns, pgpu_board_load(&slot->in_flight_since_ns)) : 0;
+}
+
+/* The other processes of our own job: the board's figures less what this process added to them. */
+static struct pgpu_flight_times times_of_siblings(int gpu, uint64_t now_ns) {
     const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
-    uint64_t all_ns = own == NULL ? 0 : pgpu_board_load(&own->queued_ns);
-    return all_ns > windows[gpu].own_queued_ns ? all_ns - windows[gpu].own_queued_ns : 0;
+    const struct window *window = &windows[gpu];
+    if (own == NULL || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return (struct pgpu_flight_times){0};
+    uint64_t busy_ns = less(pgpu_board_load(&own->busy_ns), window->own_busy_ns);
+    uint64_t whole_ns = less(pgpu_board_load(&pgpu_board_own()->whole_ns[gpu]), window->own_whole_ns);
+    uint64_t queued_ns = less(pgpu_board_load(&own->queued_ns), window->own_queued_ns) +
+                         in_flight_ns(pgpu_board_load(&pgpu_board_own()->in_flight[gpu]), now_ns);
+    return (struct pgpu_flight_times){less(busy_ns, whole_ns), whole_ns,
+                                      less(queued_ns, own_in_flight_ns(gpu, now_ns))};
+}
+
+static struct pgpu_flight_times times_of(int gpu, const struct pgpu_other *other, uint64_t now_ns) {
+    const struct pgpu_board_gpu *row = row_of(other, gpu);
+    if (row == NULL) return (struct pgpu_flight_times){0};
+    uint64_t whole_ns = other->board.whole_ns[row - other->board.gpu], all_ns = busy_ns(gpu, row, now_ns);
+    uint64_t word = other->board.in_flight[row - other->board.gpu], flying_ns = all_ns - row->busy_ns;
+    if (flying_ns != 0 && word != 0) flying_ns = in_flight_ns(word, now_ns);
+    return (struct pgpu_flight_times){less(all_ns, whole_ns), whole_ns, row->queued_ns + flying_ns};
 }
 
 /* What was assumed too long is made up for by what follows, and so is what exceeds a window: it shows late.
  */
-static uint64_t counted_until_ns(uint64_t begun_ns, uint64_t queued, uint64_t window_ns) {
-    return pgpu_least_ns(pgpu_most_ns(begun_ns, queued), begun_ns + window_ns);
+static void count_until(uint64_t *begun_ns, uint64_t total_ns, uint64_t window_ns) {
+    *begun_ns = pgpu_least_ns(pgpu_most_ns(*begun_ns, total_ns), *begun_ns + window_ns);
 }
 
+static void begin_one(struct pgpu_flight_times *begun, struct pgpu_flight_times now, uint64_t window_ns) {
+    begun->turns_ns = pgpu_most_ns(begun->turns_ns, now.turns_ns);
+    count_until(&begun->whole_ns, now.whole_ns, window_ns);
+    count_until(&begun->queued_ns, now.queued_ns, MOST_PROCESSES * window_ns);
+}
+
+/* Nothing that was before the first window counts. */
 static void begin(int gpu, uint64_t now_ns, bool is_first) {
-    uint64_t window_ns = now_ns - windows[gpu].begun_at_ns;
-    windows[gpu].begun_at_ns = now_ns;
-    windows[gpu].begun_siblings_ns = siblings_ns(gpu);
-    uint64_t *siblings = &windows[gpu].begun_siblings_queued_ns, now_queued = siblings_queued_ns(gpu);
-    *siblings = is_first ? now_queued : counted_until_ns(*siblings, now_queued, MOST_SIBLINGS * window_ns);
+    struct window *window = &windows[gpu];
+    uint64_t window_ns = is_first ? EVER_NS : now_ns - window->begun_at_ns;
+    window->begun_at_ns = now_ns;
+    begin_one(&window->begun_siblings, times_of_siblings(gpu, now_ns), window_ns);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         struct pgpu_other *other = pgpu_neighbour_files_at(at);
-        const struct pgpu_board_gpu *row = row_of(other, gpu);
-        other->begun_busy_ns[gpu] = row == NULL ? 0 : busy_ns(gpu, row, now_ns);
-        if (row == NULL) continue;
-        uint64_t *begun_ns = &other->begun_queued_ns[gpu], queued = queued_ns(gpu, row, now_ns);
-        *begun_ns =
-            is_first ? pgpu_most_ns(*begun_ns, queued) : counted_until_ns(*begun_ns, queued, window_ns);
+        begin_one(&other->begun[gpu], times_of(gpu, other, now_ns), window_ns);
     }
 }
 
-static double in_flight_of(uint64_t begun_ns, uint64_t busy, uint64_t window_ns) {
-    return busy <= begun_ns ? 0 : (double)(busy - begun_ns) / (double)window_ns;
+static double part_of(uint64_t begun_ns, uint64_t total_ns, uint64_t window_ns) {
+    return (double)less(total_ns, begun_ns) / (double)window_ns;
 }
 
-/* Every other user that wants the GPU counts as one process in flight at least. */
+/* Every other user that wants the GPU counts as one process in flight at least. One that is in flight for nearly
+ * all of the time leaves none idle: its pauses are between the end of a kernel and the next launch. */
 static void count_in_full(struct contention *contention, const struct pgpu_users *users) {
     for (unsigned at = 0; at < users->count; at++) {
         const struct pgpu_demand *user = &users->other[at].demand;
-        if (user->is_lacking && user->used < 1) join(contention, 1 - user->used);
+        if (user->is_lacking && user->used < NEARLY_ALL) join(contention, 1 - user->used / NEARLY_ALL);
     }
 }
 
@@ -281,18 +317,21 @@ static void measure_window(int gpu, uint64_t now_ns) {
     struct contention contention = NO_CONTENTION;
     struct pgpu_users users = {0};
     bool by_user = pgpu_neighbours_by_user(gpu);
+    struct pgpu_flight_times now = times_of_siblings(gpu, now_ns), *begun = &window->begun_siblings;
     join_all(&contention,
-             by_user ? in_flight_of(window->begun_siblings_queued_ns, siblings_queued_ns(gpu), window_ns)
-                     : in_flight_of(window->begun_siblings_ns, siblings_ns(gpu), window_ns),
-             MOST_SIBLINGS);
+             by_user ? part_of(begun->queued_ns, now.queued_ns, window_ns)
+                     : part_of(begun->turns_ns, now.turns_ns, window_ns),
+             MOST_PROCESSES, by_user ? 0 : part_of(begun->whole_ns, now.whole_ns, window_ns));
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
-        const struct pgpu_other *other = pgpu_neighbour_files_at(at);
+        struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         if (row == NULL) continue;
-        double in_flight =
-            by_user ? in_flight_of(other->begun_queued_ns[gpu], queued_ns(gpu, row, now_ns), window_ns)
-                    : in_flight_of(other->begun_busy_ns[gpu], busy_ns(gpu, row, now_ns), window_ns);
-        join_all(&contention, in_flight, 1);
+        now = times_of(gpu, other, now_ns);
+        begun = &other->begun[gpu];
+        double in_flight = by_user ? part_of(begun->queued_ns, now.queued_ns, window_ns)
+                                   : part_of(begun->turns_ns, now.turns_ns, window_ns);
+        double bursts = by_user ? 0 : part_of(begun->whole_ns, now.whole_ns, window_ns);
+        join_all(&contention, in_flight, by_user ? MOST_PROCESSES : 1, bursts);
         struct pgpu_demand demand = {.used = in_flight < 1 ? in_flight : 1,
                                      .is_lacking = wants(gpu, row, seen_ns)};
         if (other->user != pgpu_neighbour_files_own_user()) pgpu_users_add(&users, other->user, demand);
@@ -348,7 +387,7 @@ static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
 
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_refresh(now_ns);
+    pgpu_neighbour_files_refresh(now_ns, pgpu_neighbours_by_user(gpu));
     begin(gpu, now_ns, true);
     note(&histories[gpu], now_ns, 1);
     pgpu_unlock_leaf(&leaf, before);
@@ -356,7 +395,7 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
 
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_refresh(now_ns);
+    pgpu_neighbour_files_refresh(now_ns, pgpu_neighbours_by_user(gpu));
     if (now_ns >= windows[gpu].begun_at_ns + WINDOW_NS) {
         measure_window(gpu, now_ns);
         note(&histories[gpu], now_ns, windows[gpu].part);
@@ -382,9 +421,10 @@ double pgpu_neighbours_counted(int gpu) {
     return counted;
 }
 
-void pgpu_neighbours_add_published(int gpu, uint64_t added_ns) {
+void pgpu_neighbours_add_published(int gpu, uint64_t busy_ns, uint64_t whole_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    windows[gpu].own_published_ns += added_ns;
+    windows[gpu].own_busy_ns += busy_ns;
+    windows[gpu].own_whole_ns += whole_ns;
     pgpu_unlock_leaf(&leaf, before);
 }
 
