@@ -53,7 +53,7 @@ void read_board(const uint8_t *data, size_t size) {
         pgpu_board_published = NULL;
     }
     pgpu_neighbour_files_forget();
-    pgpu_neighbour_files_refresh(now_ns += 1000000000);
+    pgpu_neighbour_files_refresh(now_ns += 1000000000, true);
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         const struct pgpu_other *other = pgpu_neighbour_files_at(at);
         CHECK(!other->is_read || other->board.gpu_count <= PGPU_MAX_GPUS);
