@@ -324,7 +324,12 @@ def streams(cost_ns: int, seconds: float) -> dict[str, Any]:
                 began_ns, before = time.monotonic_ns(), job.told().launches
                 _last(seconds)
                 rates.append((job.told().launches - before) / (time.monotonic_ns() - began_ns))
-    row = {"streams": _STREAMS, "cost_ms": cost_ns / _MILLISECOND, "share": _STREAMS_SHARE, "kernels": round(rates[0] / rates[1], 4)}
+    row = {
+        "streams": _STREAMS,
+        "cost_ms": cost_ns / _MILLISECOND,
+        "share": _STREAMS_SHARE,
+        "kernels": round(rates[0] / rates[1], 4),
+    }
     print(f"streams: {row}", flush=True)
     return row
 

@@ -159,7 +159,8 @@ struct pgpu_usage_slot {
                          * to be; above them, how often it began */
     uint64_t in_flight_until_ns; /* when all of it should be done, by CLOCK_MONOTONIC */
     uint64_t sizes_itself; /* 1: it took half or more of the memory that it was shown before it held any */
-    uint64_t in_flight_since_ns; /* when what is in flight was launched, as far as the board's queued_ns lacks it */
+    uint64_t in_flight_since_ns; /* when what is in flight was launched, as far as the board's queued_ns lacks
+                                    it */
     uint64_t reserved;
     struct pgpu_usage_entry gpu[PGPU_MAX_GPUS];
 };

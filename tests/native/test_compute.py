@@ -55,7 +55,9 @@ class TestAShareHolds:
             until(lambda: at_once() > 6, lambda: "the kernels of eight streams wait for each other")
 
     @pytest.mark.parametrize("cost_ns", [1_000_000, 2_000_000])
-    def test_long_kernels_are_charged_no_time_of_short_ones_beside_them(self, world: ComputeWorld, cost_ns: int) -> None:
+    def test_long_kernels_are_charged_no_time_of_short_ones_beside_them(
+        self, world: ComputeWorld, cost_ns: int
+    ) -> None:
         long, short = world.job(shared(0.3, is_strict=True)), world.job(shared(0.6, is_strict=True))
         with long.load("cost_ns=20000000", "sync=1") as ours, short.load(f"cost_ns={cost_ns}", "sync=1"):
 

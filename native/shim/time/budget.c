@@ -37,7 +37,8 @@ struct terms {
     double lost;  /* part of the GPU's time that no job earns */
     bool is_strict;
     bool is_alone; /* no other job wants the GPU, so nothing has to be paid back */
-    bool is_free;  /* alone, or its user's only process: contexts take turns, so it takes no more than its part */
+    bool is_free; /* alone, or its user's only process: contexts take turns, so it takes no more than its part
+                   */
 };
 
 /* What a process that has spent its budget waits for; 0: it has not. */
@@ -153,9 +154,9 @@ static uint64_t saving_ns(int gpu, int64_t left_ns, const struct terms *terms, u
     return is_short ? within((uint64_t)((double)(enough_ns - left_ns) / terms->share), terms->share) : 0;
 }
 
-/* Jobs of one user that began at once, before they knew of another user, have the same debt and would go on all
- * at once for ever. So the first debt is changed by up to a half, up or down: by as much for each job as its
- * board's inode is at random. */
+/* Jobs of one user that began at once, before they knew of another user, have the same debt and would go on
+ * all at once for ever. So the first debt is changed by up to a half, up or down: by as much for each job as
+ * its board's inode is at random. */
 static void spread_first_debt(int gpu, int64_t left_ns) {
     uint64_t bit = 1ull << gpu;
     if (left_ns >= 0 || (pgpu_board_load(&pgpu_board_own()->owed) & bit) != 0) return;
@@ -189,8 +190,8 @@ struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns,
     int64_t earned = earned_ns(own, terms.share * (1 - terms.lost), now_ns);
     int64_t left_ns = settle(own, earned, most_ns(&terms, burst_ns), least_ns) - (int64_t)backlog->own_ns;
     bool is_idle = backlog->queued_ns == 0 && backlog->own_ns == 0;
-    uint64_t wait_ns = terms.is_free ? wait_for_none(gpu)
-                                     : saving_ns(gpu, left_ns, &terms, burst_ns, is_idle);
+    uint64_t wait_ns =
+        terms.is_free ? wait_for_none(gpu) : saving_ns(gpu, left_ns, &terms, burst_ns, is_idle);
     if (!terms.is_free && (word & PGPU_COMPUTE_SHARED) == 0) spread_first_debt(gpu, left_ns);
     if (wait_ns > 0) pgpu_board_store(&own->lacked_ns, now_ns);
     return (struct pgpu_verdict){.wait_ns = wait_ns, .is_alone = terms.is_alone, .is_free = terms.is_free};

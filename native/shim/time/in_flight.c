@@ -104,8 +104,8 @@ static void publish_busy_since(int gpu, uint64_t now_ns) {
     pgpu_board_store(&own->occupied_since_ns, now_ns);
 }
 
-/* Nothing of any process is in flight. The job counts as one that wants the GPU for a while: a program launches
- * again a moment after the end of what it waited for. */
+/* Nothing of any process is in flight. The job counts as one that wants the GPU for a while: a program
+ * launches again a moment after the end of what it waited for. */
 static void publish_idle(struct pgpu_board_gpu *own, uint64_t now_ns) {
     raise(&own->wanted_ns, now_ns);
     uint64_t since_ns = __atomic_exchange_n(&own->occupied_since_ns, 0, __ATOMIC_RELAXED);

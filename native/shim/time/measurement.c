@@ -197,8 +197,8 @@ static struct attributed without_pauses(const struct pgpu_batch *batch, struct a
     uint64_t host_ns = batch->ended_at_ns - batch->begun_at_ns;
     uint64_t least_ns = all.passed_ns > host_ns ? all.passed_ns - host_ns : 0;
     uint64_t passed_ns = pgpu_least_ns(pgpu_most_ns(least_ns, batch->estimate_ns), all.passed_ns);
-    return (struct attributed){
-        passed_ns, (uint64_t)((double)all.own_ns * (double)passed_ns / (double)all.passed_ns), 0};
+    return (struct attributed){passed_ns,
+                               (uint64_t)((double)all.own_ns * (double)passed_ns / (double)all.passed_ns), 0};
 }
 
 /* From its launch, or the end of an earlier batch, to its end by the host's clock. */

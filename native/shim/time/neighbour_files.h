@@ -21,8 +21,8 @@ struct pgpu_engagement {
     struct pgpu_average busy, occupied, used;
 };
 
-/* A job's time with work in flight: in turns with others, in bursts shorter than a turn, and all of it from the
- * launches on. */
+/* A job's time with work in flight: in turns with others, in bursts shorter than a turn, and all of it from
+ * the launches on. */
 struct pgpu_flight_times {
     uint64_t turns_ns, whole_ns, queued_ns;
 };

@@ -11,8 +11,8 @@
 #include "slice/slice.h"
 
 #define WANTED_WITHIN_NS 20000000ull
-/* Where time is divided between users, all processes of one launch at once when no other user wants the GPU: not
- * just because another's program waits for a processor. */
+/* Where time is divided between users, all processes of one launch at once when no other user wants the GPU:
+ * not just because another's program waits for a processor. */
 #define WANTED_OF_USER_NS 50000000ull
 /* Work in flight counts so long beyond its expected end: until its process would have found that it is done.
  * Where time is divided between users a crowd delays it by more than any forecast, and the crowd must not
@@ -24,7 +24,7 @@
 #define STUCK_AFTER_NS   50000000ull
 /* Of one job's processes so many count at most; of another job's where shares depend on it, one. */
 #define MOST_PROCESSES 64u
-#define STEPS         256u
+#define STEPS          256u
 /* A job with work in flight for a smaller part of the last period is not behind: it leaves the GPU idle by
  * itself. */
 #define NEARLY_ALL 0.75
@@ -300,8 +300,8 @@ static double part_of(uint64_t begun_ns, uint64_t total_ns, uint64_t window_ns) 
     return (double)less(total_ns, begun_ns) / (double)window_ns;
 }
 
-/* Every other user that wants the GPU counts as one process in flight at least. One that is in flight for nearly
- * all of the time leaves none idle: its pauses are between the end of a kernel and the next launch. */
+/* Every other user that wants the GPU counts as one process in flight at least. One that is in flight for
+ * nearly all of the time leaves none idle: its pauses are between the end of a kernel and the next launch. */
 static void count_in_full(struct contention *contention, const struct pgpu_users *users) {
     for (unsigned at = 0; at < users->count; at++) {
         const struct pgpu_demand *user = &users->other[at].demand;

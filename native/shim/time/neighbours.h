@@ -44,8 +44,8 @@ unsigned pgpu_neighbours_slowdown(int gpu);
  * time that they leave idle. */
 double pgpu_neighbours_counted(int gpu);
 
-/* Time with work in flight that this process added to its job's board, `whole_ns` of it in bursts shorter than
- * a time slice; and all of it from its launches on. */
+/* Time with work in flight that this process added to its job's board, `whole_ns` of it in bursts shorter
+ * than a time slice; and all of it from its launches on. */
 void pgpu_neighbours_add_published(int gpu, uint64_t busy_ns, uint64_t whole_ns);
 void pgpu_neighbours_add_queued(int gpu, uint64_t queued_ns);
 
