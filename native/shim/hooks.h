@@ -47,7 +47,6 @@
 /* memory/modules.c */
 #define PGPU_HOOKED_cuKernelGetFunction   PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetGlobal    PGPU_YES
-#define PGPU_HOOKED_cuLibraryGetKernel    PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetManaged   PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetModule    PGPU_YES
 #define PGPU_HOOKED_cuLibraryLoadData     PGPU_YES

@@ -115,7 +115,7 @@ print(json.dumps([during, cu.held()]))
         [
             'cu.number("cuLibraryGetGlobal", None, c_uint64(library), b"table")',
             'cu.number("cuLibraryGetModule", c_uint64(library))',
-            'cu.number("cuLibraryGetKernel", c_uint64(library), b"first")',
+            'cu.number("cuKernelGetFunction", c_uint64(cu.number("cuLibraryGetKernel", c_uint64(library), b"first")))',
         ],
     )
     def test_a_library_when_it_is_used(self, one_gib: SliceWorld, use: str) -> None:

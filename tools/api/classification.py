@@ -31,7 +31,7 @@ CHARGE = frozenset({
     "cuGraphInstantiateWithParams", "cuGraphUpload",
     # code and variables, of which much comes with the first use
     "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
-    "cuLibraryLoadFromFile", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLibraryGetGlobal", "cuLibraryGetKernel",
+    "cuLibraryLoadFromFile", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLibraryGetGlobal",
     "cuLibraryGetManaged", "cuLibraryGetModule", "cuKernelGetFunction",
 })  # fmt: skip
 """Takes or keeps device memory."""

@@ -254,18 +254,6 @@ PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetModule)(module, library));
 }
 
-/* The kernel is loaded here instead of at its first launch, which could not be undone. */
-static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    CUfunction function;
-    CUresult result = PGPU_REAL(cuLibraryGetKernel)(kernel, library, name);
-    if (result == CUDA_SUCCESS) PGPU_REAL(cuKernelGetFunction)(&function, *kernel);
-    return result;
-}
-
-PGPU_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    LOADED_LAZILY(library, true, get_kernel(kernel, library, name));
-}
-
 static CUlibrary library_of(CUkernel kernel) {
     CUlibrary library = NULL;
     PGPU_REAL(cuKernelGetLibrary)(&library, kernel);
@@ -273,5 +261,6 @@ static CUlibrary library_of(CUkernel kernel) {
 }
 
 PGPU_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    LOADED_LAZILY(library_of(kernel), false, PGPU_REAL(cuKernelGetFunction)(function, kernel));
+    CUlibrary library = library_of(kernel);
+    LOADED_LAZILY(library, library != NULL, PGPU_REAL(cuKernelGetFunction)(function, kernel));
 }
