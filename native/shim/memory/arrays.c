@@ -109,7 +109,7 @@ static CUresult begin(struct pgpu_charge *charge, struct pgpu_place *place, uint
 static void note(const struct pgpu_charge *charge, const struct pgpu_place *place, const void *array) {
     struct pgpu_holding row = {.key = (uint64_t)array,
                                .bytes = charge->bytes,
-                               .owner = (uint64_t)place->context,
+                               .context = (uint64_t)place->context,
                                .count = 1,
                                .kind = PGPU_KIND_ARRAY,
                                .gpu = (int8_t)place->gpu};

@@ -41,8 +41,8 @@ static CUresult find_row(const struct pgpu_place *place, CUlimit limit, struct p
     CUresult result = PGPU_REAL(cuCtxGetLimit)(&value, limit);
     if (result != CUDA_SUCCESS) return result;
     *row = (struct pgpu_holding){.key = key,
-                                 .owner = (uint64_t)place->context,
-                                 .detail = value,
+                                 .context = (uint64_t)place->context,
+                                 .value = value,
                                  .count = 1,
                                  .kind = PGPU_KIND_LIMIT,
                                  .gpu = (int8_t)place->gpu};
@@ -56,15 +56,15 @@ struct raise {
 static void raise_to(struct pgpu_holding *row, void *context) {
     const struct raise *raise = context;
     row->bytes += raise->bytes;
-    if (raise->value > row->detail) row->detail = raise->value;
+    if (raise->value > row->value) row->value = raise->value;
 }
 
 static CUresult set_charged(const struct pgpu_place *place, CUlimit limit, size_t value, uint64_t units) {
     struct pgpu_charge charge;
     struct pgpu_holding row;
     CUresult result = find_row(place, limit, &row);
-    if (result != CUDA_SUCCESS || value <= row.detail) return PGPU_REAL(cuCtxSetLimit)(limit, value);
-    result = pgpu_charge_begin(&charge, place->gpu, pgpu_slice_granule(times(value - row.detail, units)));
+    if (result != CUDA_SUCCESS || value <= row.value) return PGPU_REAL(cuCtxSetLimit)(limit, value);
+    result = pgpu_charge_begin(&charge, place->gpu, pgpu_slice_granule(times(value - row.value, units)));
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuCtxSetLimit)(limit, value);

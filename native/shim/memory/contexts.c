@@ -202,7 +202,7 @@ PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
 }
 
 /* The row of a primary context has the ordinal as its key (no context has so low an address) and, once the
- * driver returned it, the handle in `detail`. */
+ * driver returned it, its handle. */
 static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal) {
     struct pgpu_holding row = row_of((uint64_t)ordinal, charge);
     /* Another thread was first: one context, one charge. */
@@ -211,7 +211,7 @@ static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal) {
 
 static void release_primary(CUdevice ordinal) {
     struct pgpu_holding row;
-    if (pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, -1, &row) == 0) refund(&row, row.detail);
+    if (pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, -1, &row) == 0) refund(&row, row.primary);
 }
 
 static bool is_retained_already(CUdevice ordinal) {
@@ -219,7 +219,7 @@ static bool is_retained_already(CUdevice ordinal) {
 }
 
 static void set_handle(struct pgpu_holding *row, void *context) {
-    row->detail = (uint64_t)context;
+    row->primary = (uint64_t)context;
 }
 
 /* Threads of this process between charging a primary context and adding its row. */
@@ -279,16 +279,16 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
 static uint64_t begin_reset(CUdevice ordinal) {
     struct pgpu_holding row;
     if (!pgpu_holdings_find(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) return 0;
-    begin_end((CUcontext)row.detail);
-    return row.detail;
+    begin_end((CUcontext)row.primary);
+    return row.primary;
 }
 
 static CUresult release_with(CUdevice ordinal, CUresult (*release)(CUdevice)) {
     struct pgpu_holding row = {0};
-    if (begin_release((uint64_t)ordinal, &row)) begin_end((CUcontext)row.detail);
+    if (begin_release((uint64_t)ordinal, &row)) begin_end((CUcontext)row.primary);
     CUresult result = release(ordinal);
     if (result == CUDA_SUCCESS) release_primary(ordinal);
-    pgpu_deferred_frees_resume(row.detail);
+    pgpu_deferred_frees_resume(row.primary);
     finish_release();
     return result;
 }
@@ -322,7 +322,7 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
 /* A green context lives in its device's primary one and retains it. Its own row remembers which. */
 static void note_green(const struct pgpu_charge *charge, CUgreenCtx green, CUdevice ordinal) {
     struct pgpu_holding row = {.key = (uint64_t)green,
-                               .detail = (uint64_t)ordinal,
+                               .ordinal = ordinal,
                                .count = 1,
                                .kind = PGPU_KIND_CONTEXT,
                                .gpu = (int8_t)pgpu_slice_gpu_of(ordinal)};
@@ -351,7 +351,7 @@ PGPU_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct pgpu_holding row;
     bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)green, &row);
     CUresult result = PGPU_REAL(cuGreenCtxDestroy)(green);
-    if (is_known && result == CUDA_SUCCESS) release_primary((CUdevice)row.detail);
+    if (is_known && result == CUDA_SUCCESS) release_primary(row.ordinal);
     if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(&row);
     return result;
 }

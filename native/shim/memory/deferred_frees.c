@@ -6,9 +6,8 @@
 #include "functions.h"
 #include "slice/slice.h"
 
-/* A row has the event as its key and the event's context as its owner. `count` is 2 while a thread queries
- * the event, and `detail` has this value once the context may be ending. */
-#define PAUSED 1u
+/* A row has the event as its key and the event's context. `count` is 2 while a thread queries the event, and
+ * it is paused once the context may be ending. */
 
 /* Whether there may be rows to settle, and whether there ever were any; most processes have none. */
 static bool is_pending, has_rows;
@@ -59,7 +58,7 @@ void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream strea
     struct pgpu_holding row = {
         .key = result == CUDA_SUCCESS ? (uint64_t)event : key_without_event(),
         .bytes = memory->bytes,
-        .owner = result == CUDA_SUCCESS ? (uint64_t)place.context : memory->owner,
+        .context = result == CUDA_SUCCESS ? (uint64_t)place.context : memory->context,
         .count = 1,
         .kind = PGPU_KIND_DEFERRED_FREE,
         .gpu = memory->gpu,
@@ -71,7 +70,7 @@ void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream strea
 
 /* One thread at a time queries an event, so that no thread queries one that another has destroyed. */
 static void begin_query(struct pgpu_holding *row, void *context) {
-    *(bool *)context = row->count == 1 && row->detail != PAUSED;
+    *(bool *)context = row->count == 1 && row->is_paused == 0;
     if (*(bool *)context) row->count = 2;
 }
 
@@ -135,12 +134,12 @@ bool pgpu_deferred_frees_settle(void) {
 
 static void pause_row(struct pgpu_holding *row, void *unused) {
     (void)unused;
-    row->detail = PAUSED;
+    row->is_paused = 1;
 }
 
 static void resume_row(struct pgpu_holding *row, void *unused) {
     (void)unused;
-    row->detail = 0;
+    row->is_paused = 0;
 }
 
 /* A query in progress ends soon, since the driver does not block in it. A forked child has no such thread. */

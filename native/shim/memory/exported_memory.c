@@ -70,7 +70,7 @@ static void note_descriptor(int fd, uint64_t allocation) {
     note_control_device(fd);
     if (!__atomic_load_n(&control.is_known, __ATOMIC_ACQUIRE) || !is_control(fd)) return;
     if (!choose_byte(&byte) || !pgpu_try_lock(fd, (long long)byte)) return;
-    struct pgpu_holding row = {.key = byte, .owner = allocation, .count = 1, .kind = PGPU_KIND_EXPORT};
+    struct pgpu_holding row = {.key = byte, .allocation = allocation, .count = 1, .kind = PGPU_KIND_EXPORT};
     pgpu_holdings_put(&row);
 }
 
@@ -93,7 +93,7 @@ static bool settle_row(const struct pgpu_holding *row, void *context) {
     struct pgpu_holding taken;
     if (!pgpu_is_locked(*(int *)context, (long long)row->key) &&
         pgpu_holdings_take(PGPU_KIND_EXPORT, row->key, &taken))
-        pgpu_vmm_drop(taken.owner);
+        pgpu_vmm_drop(taken.allocation);
     return false;
 }
 

@@ -92,8 +92,8 @@ static uint64_t use_key(const struct pgpu_graph_use *use, int gpu) {
 
 static uint64_t counted_bytes(const struct pgpu_graph_use *use, int gpu, uint64_t round) {
     struct pgpu_holding row;
-    bool is_counted = pgpu_holdings_find(PGPU_KIND_GRAPH_USE, use_key(use, gpu), &row) && row.owner == round;
-    return is_counted ? row.detail : 0;
+    bool is_counted = pgpu_holdings_find(PGPU_KIND_GRAPH_USE, use_key(use, gpu), &row) && row.round == round;
+    return is_counted ? row.used_bytes : 0;
 }
 
 /* A charge for which there is no room may itself have memory of graphs released: then the state is read
@@ -139,8 +139,8 @@ static void find_rows(CUgraphExec graph, struct pgpu_graph_footprint *footprint)
         struct pgpu_holding row;
         if (!pgpu_holdings_find(PGPU_KIND_GRAPH, key_of((uint64_t)graph, gpu), &row)) continue;
         footprint->bytes[gpu] = row.bytes;
-        footprint->ordinal[gpu] = (CUdevice)row.detail;
-        footprint->unfreed = row.owner;
+        footprint->ordinal[gpu] = row.graph_ordinal;
+        footprint->unfreed = row.unfreed;
     }
 }
 
@@ -159,12 +159,12 @@ void pgpu_graph_memory_end(const struct pgpu_graph_use *use, CUresult result) {
     }
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++) {
         struct pgpu_holding row = {.key = use_key(use, gpu),
-                                   .owner = use->round[gpu],
-                                   .detail = use->footprint.bytes[gpu],
+                                   .round = use->round[gpu],
+                                   .used_bytes = use->footprint.bytes[gpu],
                                    .count = 1,
                                    .kind = PGPU_KIND_GRAPH_USE,
                                    .gpu = (int8_t)gpu};
-        if (row.detail == 0) continue;
+        if (row.used_bytes == 0) continue;
         if (use->added[gpu] != 0) pgpu_holdings_put(&row);
         pgpu_pools_end_graph(pgpu_pools_graph_key(use->footprint.ordinal[gpu]), gpu, 0);
     }
@@ -175,8 +175,8 @@ static CUresult note(CUgraphExec graph, const struct pgpu_graph_footprint *footp
     CUresult result = CUDA_SUCCESS;
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++) {
         struct pgpu_holding row = {.key = key_of((uint64_t)graph, gpu),
-                                   .owner = footprint->unfreed,
-                                   .detail = (uint64_t)footprint->ordinal[gpu],
+                                   .unfreed = footprint->unfreed,
+                                   .graph_ordinal = footprint->ordinal[gpu],
                                    .bytes = footprint->bytes[gpu],
                                    .count = 1,
                                    .kind = PGPU_KIND_GRAPH,
@@ -193,13 +193,13 @@ static CUresult note(CUgraphExec graph, const struct pgpu_graph_footprint *footp
 /* For a trace of its launches. */
 static void note_nodes(CUgraphExec graph, const struct pgpu_graph_footprint *footprint) {
     struct pgpu_holding row = {
-        .key = (uint64_t)graph, .detail = footprint->nodes, .count = 1, .kind = PGPU_KIND_NODES, .gpu = -1};
+        .key = (uint64_t)graph, .nodes = footprint->nodes, .count = 1, .kind = PGPU_KIND_NODES, .gpu = -1};
     if (pgpu_trace_is_on()) pgpu_holdings_put(&row);
 }
 
 uint64_t pgpu_trace_nodes_of(CUgraphExec graph) {
     struct pgpu_holding row;
-    return pgpu_holdings_find(PGPU_KIND_NODES, (uint64_t)graph, &row) ? row.detail : 0;
+    return pgpu_holdings_find(PGPU_KIND_NODES, (uint64_t)graph, &row) ? row.nodes : 0;
 }
 
 /* Finish what made a graph executable; nothing may launch it yet. */

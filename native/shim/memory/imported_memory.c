@@ -9,7 +9,7 @@ static struct pgpu_holding row_of(uint64_t key, enum pgpu_kind kind, const struc
                                   const struct pgpu_place *place) {
     struct pgpu_holding row = {.key = key,
                                .bytes = charge->bytes,
-                               .owner = (uint64_t)place->context,
+                               .context = (uint64_t)place->context,
                                .count = 1,
                                .kind = (uint8_t)kind,
                                .gpu = (int8_t)place->gpu};

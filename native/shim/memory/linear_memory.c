@@ -10,7 +10,7 @@ static struct pgpu_holding row_of(const struct pgpu_charge *charge, const struct
                                   CUdeviceptr pointer) {
     return (struct pgpu_holding){.key = pointer,
                                  .bytes = charge->bytes,
-                                 .owner = (uint64_t)place->context,
+                                 .context = (uint64_t)place->context,
                                  .count = 1,
                                  .kind = PGPU_KIND_MEMORY,
                                  .gpu = (int8_t)charge->gpu};
@@ -138,7 +138,7 @@ static void finish_free(bool is_known, const struct pgpu_holding *row, CUresult 
     if (!is_known) return;
     if (result != CUDA_SUCCESS)
         pgpu_holdings_put(row);
-    else if (row->detail != 0)
+    else if (row->pool != 0)
         pgpu_pools_freed(row);
     else
         pgpu_charge_refund(row->gpu, row->bytes);

@@ -36,7 +36,7 @@ struct span {
 
 static bool is_inside(const struct pgpu_holding *binding, void *context) {
     struct span *span = context;
-    bool is_there = binding->owner == span->object && binding->detail - span->offset < span->bytes;
+    bool is_there = binding->object == span->object && binding->offset - span->offset < span->bytes;
     bool is_meant = is_there && (span->gpu == PGPU_NO_GPU || binding->gpu == span->gpu);
     if (is_meant) span->found = binding->key;
     return is_meant;

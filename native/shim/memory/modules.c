@@ -64,8 +64,8 @@ static void add(struct pgpu_holding *row, void *bytes) {
 static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes) {
     struct pgpu_holding row = {.key = handle ^ ((uint64_t)place->context << 20),
                                .bytes = bytes,
-                               .owner = (uint64_t)place->context,
-                               .detail = handle,
+                               .context = (uint64_t)place->context,
+                               .module = handle,
                                .count = 1,
                                .kind = PGPU_KIND_MODULE,
                                .gpu = (int8_t)place->gpu};
@@ -74,7 +74,7 @@ static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes
 
 static bool refund_row(const struct pgpu_holding *row, void *handle) {
     struct pgpu_holding taken;
-    if (row->detail == *(uint64_t *)handle && pgpu_holdings_take(PGPU_KIND_MODULE, row->key, &taken))
+    if (row->module == *(uint64_t *)handle && pgpu_holdings_take(PGPU_KIND_MODULE, row->key, &taken))
         pgpu_charge_refund(taken.gpu, taken.bytes);
     return false;
 }
@@ -210,8 +210,8 @@ static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t byt
     if (result != CUDA_SUCCESS) return result;
     row = (struct pgpu_holding){.key = address,
                                 .bytes = charge.bytes,
-                                .owner = (uint64_t)place.context,
-                                .detail = handle,
+                                .context = (uint64_t)place.context,
+                                .module = handle,
                                 .count = 1,
                                 .kind = PGPU_KIND_MODULE,
                                 .gpu = (int8_t)gpu};

@@ -15,7 +15,7 @@ PGPU_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object,
 
 static void become_multicast(struct pgpu_holding *allocation, void *unused) {
     (void)unused;
-    if (allocation->bytes == 0) allocation->detail = PGPU_VMM_IS_MULTICAST;
+    if (allocation->bytes == 0) allocation->role = PGPU_VMM_IS_MULTICAST;
 }
 
 /* The row of the object, 0 if there is none. An object of another process was imported as memory is, and its
@@ -23,8 +23,8 @@ static void become_multicast(struct pgpu_holding *allocation, void *unused) {
 static uint64_t object_of(CUmemGenericAllocationHandle handle) {
     struct pgpu_holding row;
     if (!pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row)) return 0;
-    pgpu_holdings_edit(PGPU_KIND_ALLOCATION, row.owner, become_multicast, NULL);
-    return row.owner;
+    pgpu_holdings_edit(PGPU_KIND_ALLOCATION, row.allocation, become_multicast, NULL);
+    return row.allocation;
 }
 
 static CUresult finish_bind(CUmemGenericAllocationHandle object, size_t offset, int gpu, uint64_t allocation,
@@ -75,7 +75,7 @@ struct search {
 static bool matches(const struct pgpu_holding *binding, void *context) {
     struct search *search = context;
     bool is_meant =
-        binding->owner == search->object && binding->detail == search->offset && binding->gpu == search->gpu;
+        binding->object == search->object && binding->offset == search->offset && binding->gpu == search->gpu;
     if (is_meant) search->found = binding->key;
     return is_meant;
 }

@@ -109,7 +109,7 @@ struct return_trip {
 static bool prefetch(const struct pgpu_holding *row, void *context) {
     const struct return_trip *trip = context;
     size_t bytes = 0;
-    if (row->gpu != PGPU_AS_PAGEABLE(trip->gpu) || row->detail != 0) return false;
+    if (row->gpu != PGPU_AS_PAGEABLE(trip->gpu) || row->pool != 0) return false;
     if (PGPU_REAL(cuMemGetAddressRange_v2)(NULL, &bytes, row->key) != CUDA_SUCCESS) return false;
     if (trip->is_per_thread)
         PGPU_REAL(cuMemPrefetchAsync_ptsz)(row->key, bytes, trip->ordinal, trip->stream);

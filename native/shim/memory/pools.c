@@ -8,7 +8,7 @@
 #include "slice/slice.h"
 
 #define BLOCK_BYTES (2ull * 1024 * 1024)
-/* `owner` of the row of a pool that was destroyed while something of it was still in use. */
+/* `pool_state` of the row of a pool that was destroyed while something of it was still in use. */
 #define DESTROYED 1u
 
 /* Whether some pool may hold less than is charged for it; most processes never set it. */
@@ -40,7 +40,7 @@ static uint64_t blocks(uint64_t bytes) {
 }
 
 static void begin_query(struct pgpu_holding *pool, void *context) {
-    *(bool *)context = pool->owner != DESTROYED;
+    *(bool *)context = pool->pool_state != DESTROYED;
     if (*(bool *)context) pool->count++;
 }
 
@@ -81,15 +81,15 @@ struct change {
 
 static void hand_out(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    pool->detail += change->bytes;
-    if (pool->detail <= pool->bytes) return;
-    change->difference = blocks(pool->detail) - pool->bytes;
+    pool->handed_out_bytes += change->bytes;
+    if (pool->handed_out_bytes <= pool->bytes) return;
+    change->difference = blocks(pool->handed_out_bytes) - pool->bytes;
     pool->bytes += change->difference;
 }
 
 static void undo_hand_out(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    pool->detail -= change->bytes;
+    pool->handed_out_bytes -= change->bytes;
     pool->bytes -= change->difference;
 }
 
@@ -136,8 +136,8 @@ CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
 
 static void hand_back(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    pool->detail -= change->bytes < pool->detail ? change->bytes : pool->detail;
-    change->is_over = pool->owner == DESTROYED;
+    pool->handed_out_bytes -= change->bytes < pool->handed_out_bytes ? change->bytes : pool->handed_out_bytes;
+    change->is_over = pool->pool_state == DESTROYED;
 }
 
 void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
@@ -150,15 +150,15 @@ void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
 }
 
 void pgpu_pools_freed(const struct pgpu_holding *row) {
-    pgpu_pools_give(row->detail, row->bytes);
+    pgpu_pools_give(row->pool, row->bytes);
 }
 
 static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    uint64_t kept_bytes = blocks(pool->detail);
-    if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
+    uint64_t kept_bytes = blocks(pool->handed_out_bytes);
+    if (pool->pool_state != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
     change->gpu = pool->gpu;
-    change->is_over = pool->owner == DESTROYED && pool->detail == 0;
+    change->is_over = pool->pool_state == DESTROYED && pool->handed_out_bytes == 0;
     if (kept_bytes >= pool->bytes) return;
     change->difference = pool->bytes - kept_bytes;
     pool->bytes = kept_bytes;
@@ -173,8 +173,8 @@ struct pgpu_graph_pool pgpu_pools_read_graph(uint64_t pool, int gpu) {
     ensure_row(pool, gpu);
     pgpu_holdings_find(PGPU_KIND_POOL, pool, &row);
     state.charged_bytes = row.bytes;
-    state.bound_bytes = row.detail;
-    state.launches = row.owner;
+    state.bound_bytes = row.handed_out_bytes;
+    state.launches = row.pool_state;
     return state;
 }
 
@@ -189,12 +189,12 @@ struct graph_change {
 static void begin_graph(struct pgpu_holding *pool, void *context) {
     struct graph_change *change = context;
     const struct pgpu_graph_pool *seen = &change->seen;
-    change->is_made =
-        seen->round == graph_round && seen->charged_bytes == pool->bytes && seen->bound_bytes == pool->detail;
+    change->is_made = seen->round == graph_round && seen->charged_bytes == pool->bytes &&
+                      seen->bound_bytes == pool->handed_out_bytes;
     if (!change->is_made) return;
-    pool->detail += change->added_bytes;
+    pool->handed_out_bytes += change->added_bytes;
     pool->bytes += change->charged_bytes;
-    pool->owner += 2;
+    pool->pool_state += 2;
     pool->count++;
 }
 
@@ -209,16 +209,16 @@ bool pgpu_pools_begin_graph(uint64_t pool, const struct pgpu_graph_pool *seen, u
 /* The driver's answer is older than a launch that began meanwhile; then the charge is only raised. */
 static void set_reserved(struct pgpu_holding *pool, void *context) {
     struct graph_change *change = context;
-    bool is_certain = pool->count == 1 + change->own && pool->owner == change->seen.launches;
+    bool is_certain = pool->count == 1 + change->own && pool->pool_state == change->seen.launches;
     pool->count -= change->own;
-    pool->detail -= change->added_bytes;
+    pool->handed_out_bytes -= change->added_bytes;
     /* A driver that reports nothing after a launch may yet take it. */
     bool is_early = change->own != 0 && change->added_bytes == 0 && change->reserved_bytes == 0;
     if (change->reserved_bytes < pool->bytes && (!is_certain || is_early)) return;
     change->difference = (int64_t)(change->reserved_bytes - pool->bytes);
     pool->bytes = change->reserved_bytes;
     if (change->reserved_bytes != 0 || !is_certain) return;
-    pool->detail = 0;
+    pool->handed_out_bytes = 0;
     __atomic_store_n(&graph_round, graph_round + 1, __ATOMIC_RELEASE);
 }
 
@@ -250,7 +250,7 @@ static uint64_t settle(uint64_t pool) {
     struct pgpu_holding found;
     if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
     if (is_graph_pool(pool)) return settle_graph(pool, found.gpu, 0, 0);
-    if (found.owner != DESTROYED && !query_reserved(pool, &change.bytes)) return 0;
+    if (found.pool_state != DESTROYED && !query_reserved(pool, &change.bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
     if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);
@@ -266,7 +266,7 @@ void pgpu_pools_settle_one(uint64_t pool) {
  * it. How much graphs use of theirs is not known. */
 static bool settle_row(const struct pgpu_holding *row, void *context) {
     uint64_t refunded_bytes = settle(row->key);
-    uint64_t used_bytes = is_graph_pool(row->key) ? 0 : blocks(row->detail);
+    uint64_t used_bytes = is_graph_pool(row->key) ? 0 : blocks(row->handed_out_bytes);
     if (row->bytes - refunded_bytes > used_bytes) *(bool *)context = true;
     return false;
 }
@@ -314,12 +314,12 @@ bool pgpu_pools_trim(int gpu) {
 
 static void mark_destroyed(struct pgpu_holding *pool, void *unused) {
     (void)unused;
-    pool->owner = DESTROYED;
+    pool->pool_state = DESTROYED;
 }
 
 static void mark_alive(struct pgpu_holding *pool, void *unused) {
     (void)unused;
-    pool->owner = 0;
+    pool->pool_state = 0;
 }
 
 static bool is_being_queried(uint64_t pool) {

@@ -1,12 +1,13 @@
 /* Memory pools: the charge is what a pool has reserved on the device, not what was allocated from it. Managed
  * memory is charged wherever its pool prefers it, since its pages go where they are touched.
  *
- * A pool's row has the allocated bytes in `detail` and the charge in `bytes`: never less than `detail`, and
+ * A pool's row has the allocated bytes in `handed_out_bytes` and the charge in `bytes`: never less, and
  * the reserved size as soon as the driver was queried.
  *
  * The graph memory of a device is such a pool too. In its row `bytes` is what the driver has reserved, and
- * what launches in progress may add; `detail` bounds what the graphs that were launched may use together;
- * `count` is 1 and the launches and queries in progress; `owner` grows by 2 with each launch. */
+ * what launches in progress may add; `handed_out_bytes` bounds what the graphs that were launched may use
+ * together; `count` is 1 and the launches and queries in progress; `pool_state` grows by 2 with each launch.
+ */
 #ifndef PGPU_SHIM_POOLS_H
 #define PGPU_SHIM_POOLS_H
 

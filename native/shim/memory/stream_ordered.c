@@ -116,7 +116,7 @@ static CUresult confirm(const struct request *request, int gpu, uint64_t pool) {
     if (result == CUDA_SUCCESS) {
         struct pgpu_holding row = {.key = *request->pointer,
                                    .bytes = handed_bytes(request->bytes),
-                                   .detail = pool,
+                                   .pool = pool,
                                    .count = 1,
                                    .kind = PGPU_KIND_MEMORY,
                                    .gpu = (int8_t)gpu};
@@ -192,7 +192,7 @@ static CUresult finish_free(const struct pgpu_holding *row, CUstream stream, boo
                             CUresult result) {
     if (result != CUDA_SUCCESS)
         pgpu_holdings_put(row);
-    else if (row->detail != 0)
+    else if (row->pool != 0)
         pgpu_pools_freed(row);
     else
         pgpu_deferred_frees_begin(row, stream, is_per_thread);

@@ -31,14 +31,14 @@ uint64_t pgpu_vmm_next_number(void) {
 }
 
 static void note_handle(uint64_t handle, uint64_t allocation) {
-    struct pgpu_holding row = {.key = handle, .owner = allocation, .count = 1, .kind = PGPU_KIND_HANDLE};
+    struct pgpu_holding row = {.key = handle, .allocation = allocation, .count = 1, .kind = PGPU_KIND_HANDLE};
     pgpu_holdings_put(&row);
 }
 
-void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t detail) {
+void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t role) {
     struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
                                .bytes = bytes,
-                               .detail = detail,
+                               .role = role,
                                .count = 1,
                                .kind = PGPU_KIND_ALLOCATION,
                                .gpu = (int8_t)gpu};
@@ -49,7 +49,7 @@ void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint
 /* `context`: the object's number, replaced by the number of a binding of it. */
 static bool find_binding(const struct pgpu_holding *binding, void *context) {
     uint64_t *number = context;
-    if (binding->owner != *number) return false;
+    if (binding->object != *number) return false;
     *number = binding->key;
     return true;
 }
@@ -58,7 +58,7 @@ void pgpu_vmm_drop(uint64_t allocation) {
     struct pgpu_holding row, binding;
     if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, -1, &row) != 0) return;
     pgpu_charge_refund(row.gpu, row.bytes);
-    if (row.detail != PGPU_VMM_IS_MULTICAST) return;
+    if (row.role != PGPU_VMM_IS_MULTICAST) return;
     for (uint64_t found = allocation; pgpu_holdings_visit(PGPU_KIND_BINDING, find_binding, &found);
          found = allocation)
         if (pgpu_holdings_take(PGPU_KIND_BINDING, found, &binding)) pgpu_vmm_drop(binding.bound);
@@ -67,8 +67,8 @@ void pgpu_vmm_drop(uint64_t allocation) {
 CUresult pgpu_vmm_finish_bind(uint64_t object, uint64_t offset, int gpu, uint64_t allocation,
                               CUresult result) {
     struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
-                               .owner = object,
-                               .detail = offset,
+                               .object = object,
+                               .offset = offset,
                                .bound = allocation,
                                .count = 1,
                                .kind = PGPU_KIND_BINDING,
@@ -87,7 +87,7 @@ static uint64_t hold(uint64_t allocation, int *gpu) {
 
 uint64_t pgpu_vmm_hold(CUmemGenericAllocationHandle handle, int *gpu) {
     struct pgpu_holding row;
-    return pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row) ? hold(row.owner, gpu) : 0;
+    return pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row) ? hold(row.allocation, gpu) : 0;
 }
 
 PGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -128,8 +128,8 @@ PGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     CUresult result = PGPU_REAL(cuMemRelease)(handle);
     if (left < 0) return result;
     if (result != CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_HANDLE, handle, +1, NULL) < 0)
-        note_handle(handle, row.owner);
-    if (result == CUDA_SUCCESS && left == 0) pgpu_vmm_drop(row.owner);
+        note_handle(handle, row.allocation);
+    if (result == CUDA_SUCCESS && left == 0) pgpu_vmm_drop(row.allocation);
     return result;
 }
 
@@ -141,9 +141,9 @@ struct search {
 
 static bool covers(const struct pgpu_holding *mapping, void *context) {
     struct search *search = context;
-    bool is_inside = search->address - mapping->key < mapping->detail;
-    if (is_inside) search->allocation = mapping->owner;
-    if (is_inside) search->end = mapping->key + mapping->detail;
+    bool is_inside = search->address - mapping->key < mapping->mapped_bytes;
+    if (is_inside) search->allocation = mapping->allocation;
+    if (is_inside) search->end = mapping->key + mapping->mapped_bytes;
     return is_inside;
 }
 
@@ -175,7 +175,7 @@ struct growth {
 static void find_missing(struct pgpu_holding *allocation, void *context) {
     struct growth *growth = context;
     growth->gpu = allocation->gpu;
-    if (allocation->detail != PGPU_VMM_GROWS_WHEN_MAPPED || allocation->bytes >= growth->needed_bytes) return;
+    if (allocation->role != PGPU_VMM_GROWS_WHEN_MAPPED || allocation->bytes >= growth->needed_bytes) return;
     growth->missing_bytes = growth->needed_bytes - allocation->bytes;
     allocation->bytes = growth->needed_bytes;
 }
@@ -199,8 +199,11 @@ static CUresult charge_growth(uint64_t allocation, uint64_t needed_bytes) {
 static CUresult map_known(CUdeviceptr address, size_t bytes, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags,
                           uint64_t allocation) {
-    struct pgpu_holding mapping = {
-        .key = address, .owner = allocation, .detail = bytes, .count = 1, .kind = PGPU_KIND_MAPPING};
+    struct pgpu_holding mapping = {.key = address,
+                                   .allocation = allocation,
+                                   .mapped_bytes = bytes,
+                                   .count = 1,
+                                   .kind = PGPU_KIND_MAPPING};
     CUresult result = charge_growth(allocation, (uint64_t)offset + bytes);
     if (result != CUDA_SUCCESS) return result;
     result = PGPU_REAL(cuMemMap)(address, bytes, offset, handle, flags);
@@ -222,9 +225,9 @@ PGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     struct pgpu_holding mapping;
     CUresult result = PGPU_REAL(cuMemUnmap)(address, bytes);
     if (result != CUDA_SUCCESS) return result;
-    for (uint64_t at = address; at - address < bytes; at += mapping.detail) {
+    for (uint64_t at = address; at - address < bytes; at += mapping.mapped_bytes) {
         if (!pgpu_holdings_take(PGPU_KIND_MAPPING, at, &mapping)) break;
-        pgpu_vmm_drop(mapping.owner);
+        pgpu_vmm_drop(mapping.allocation);
     }
     return result;
 }

@@ -7,7 +7,7 @@
 #include "cuda_abi.h"
 #include "slice/holdings.h"
 
-/* `detail` of an allocation. Imported memory: its size shows only when it is mapped. */
+/* `role` of an allocation. Imported memory: its size shows only when it is mapped. */
 #define PGPU_VMM_GROWS_WHEN_MAPPED 1u
 /* No memory, but what is bound to it stays alive with it. */
 #define PGPU_VMM_IS_MULTICAST 2u
@@ -23,7 +23,7 @@ CUdevice pgpu_vmm_ordinal_of(const CUmemLocation *location);
 uint64_t pgpu_vmm_next_number(void);
 
 /* A handle that the driver gave, for `bytes` that are charged already. */
-void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t detail);
+void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t role);
 
 /* Add a reference to the allocation behind a handle, or at an address, and return its number; 0 if there is
  * none. `gpu` (may be NULL) is set to the GPU that it is charged to. */

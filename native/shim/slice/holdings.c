@@ -70,7 +70,7 @@ static bool is_traced(const struct pgpu_holding *row, enum pgpu_trace_memory *ki
     switch ((enum pgpu_kind)row->kind) {
     case PGPU_KIND_MEMORY:
         *kind = row->is_managed || row->is_converted ? PGPU_TRACE_MANAGED : PGPU_TRACE_LINEAR;
-        return row->detail == 0;
+        return row->pool == 0;
     case PGPU_KIND_DEFERRED_FREE:
         *kind = PGPU_TRACE_LINEAR;
         return true;
@@ -246,7 +246,7 @@ static uint64_t some_empty_place(void) {
 }
 
 static bool is_owned(const struct pgpu_holding *row, enum pgpu_kind kind, uint64_t owner) {
-    return row->kind == kind && row->owner == owner;
+    return row->kind == kind && row->context == owner;
 }
 
 static void take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]) {
