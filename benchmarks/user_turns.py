@@ -42,7 +42,7 @@ _WARM_PART = 1.0
 
 _STEPS = 1500
 _STEP_NS = 1_000_000
-_ROUNDS, _SHORT_ROUNDS = 15, 5
+_ROUNDS, _SHORT_ROUNDS = 15, 3
 
 
 @dataclass(frozen=True)

@@ -155,14 +155,14 @@ static uint64_t saving_ns(int gpu, int64_t left_ns, const struct terms *terms, u
 }
 
 /* Jobs of one user that began at once, before they knew of another user, have the same debt and would go on
- * all at once for ever. So the first debt is changed by up to a half, up or down: by as much for each job as
- * its board's inode is at random. */
+ * all at once for ever. So the first debt is multiplied by a number from 0 to 2, which each job has at
+ * random: from its board's inode. */
 static void spread_first_debt(int gpu, int64_t left_ns) {
     uint64_t bit = 1ull << gpu;
     if (left_ns >= 0 || (pgpu_board_load(&pgpu_board_own()->owed) & bit) != 0) return;
     if ((__atomic_fetch_or(&pgpu_board_own()->owed, bit, __ATOMIC_RELAXED) & bit) != 0) return;
     double phase = (double)((pgpu_board_inode() * 0x9e3779b97f4a7c15ull) >> 32) / 4294967296.0;
-    pgpu_budget_charge(gpu, (uint64_t)(int64_t)((0.5 - phase) * (double)left_ns));
+    pgpu_budget_charge(gpu, (uint64_t)(int64_t)((1 - 2 * phase) * (double)left_ns));
 }
 
 /* Alone on the GPU: nothing has to be kept for jobs that arrive later. */
@@ -192,7 +192,9 @@ struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns,
     bool is_idle = backlog->queued_ns == 0 && backlog->own_ns == 0;
     uint64_t wait_ns =
         terms.is_free ? wait_for_none(gpu) : saving_ns(gpu, left_ns, &terms, burst_ns, is_idle);
-    if (!terms.is_free && (word & PGPU_COMPUTE_SHARED) == 0) spread_first_debt(gpu, left_ns);
+    bool is_held_by_user = !terms.is_free && (word & PGPU_COMPUTE_SHARED) == 0;
+    pgpu_neighbours_read_often(gpu, is_held_by_user);
+    if (is_held_by_user) spread_first_debt(gpu, left_ns);
     if (wait_ns > 0) pgpu_board_store(&own->lacked_ns, now_ns);
     return (struct pgpu_verdict){.wait_ns = wait_ns, .is_alone = terms.is_alone, .is_free = terms.is_free};
 }

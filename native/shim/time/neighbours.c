@@ -93,6 +93,12 @@ static struct window {
     double part, counted;
 } windows[PGPU_MAX_GPUS];
 
+static bool are_urgent[PGPU_MAX_GPUS];
+
+void pgpu_neighbours_read_often(int gpu, bool is_often) {
+    __atomic_store_n(&are_urgent[gpu], is_often, __ATOMIC_RELAXED);
+}
+
 /* Our part of all time up to some moments, the latest last. */
 static struct history {
     struct step {
@@ -387,7 +393,7 @@ static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
 
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_refresh(now_ns, pgpu_neighbours_by_user(gpu));
+    pgpu_neighbour_files_refresh(now_ns, __atomic_load_n(&are_urgent[gpu], __ATOMIC_RELAXED));
     begin(gpu, now_ns, true);
     note(&histories[gpu], now_ns, 1);
     pgpu_unlock_leaf(&leaf, before);
@@ -395,7 +401,7 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
 
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_neighbour_files_refresh(now_ns, pgpu_neighbours_by_user(gpu));
+    pgpu_neighbour_files_refresh(now_ns, __atomic_load_n(&are_urgent[gpu], __ATOMIC_RELAXED));
     if (now_ns >= windows[gpu].begun_at_ns + WINDOW_NS) {
         measure_window(gpu, now_ns);
         note(&histories[gpu], now_ns, windows[gpu].part);

@@ -23,6 +23,10 @@ struct pgpu_company {
 /* Read at most once a millisecond, otherwise the last result. */
 struct pgpu_company pgpu_neighbours_find_company(int gpu, uint64_t now_ns);
 
+/* Whether the files are read anew when work begins and when it is measured, so that its part of the time is
+ * exact. */
+void pgpu_neighbours_read_often(int gpu, bool is_often);
+
 /* This process begins to have work in flight: the others' work counts from now on. */
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns);
 
