@@ -134,6 +134,18 @@ def test_each_element_of_an_array_finds_its_number(machine: World) -> None:
     assert sorted(path.read_text().splitlines()) == [f"{index} {array_id}" for index in (2, 4, 6)]
 
 
+def test_a_job_with_a_long_command_and_variables_gets_all_of_them_and_its_own_number(machine: World) -> None:
+    path = machine.root / "lengths"
+    command = ("sh", "-c", f'echo "$# ${{#LONG}} $PGPU_ARRAY_INDEX" >> {path}', "sh", *["word"] * 1000)
+    spec = JobSpec(command, "process", environment=(("LONG", "x" * 50_000), ("PGPU_ARRAY_INDEX", "9")))
+    jobs = submitted(machine, Submission(spec, Request(GIB), array=Array((1, 2))))
+    for job in jobs:
+        assert job.spec.is_abridged
+        machine.until_state(job, JobState.EXITED)
+    assert sorted(path.read_text().splitlines()) == ["1000 50000 1", "1000 50000 2"]
+    assert machine.client.job(jobs[0].id).job.spec.command == command
+
+
 def test_a_batch_that_does_not_fit_at_once_starts_in_even_waves(machine: World) -> None:
     """Three of four fit; nothing of their GPU use is measured here."""
     gate = machine.root / "gate"

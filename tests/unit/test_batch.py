@@ -102,15 +102,11 @@ def test_each_element_of_an_array_has_its_number() -> None:
     assert [each.spec.name for each in jobs] == ["train-3", "train-5", "end"]
     assert [each.place.array_index for each in jobs] == [3, 5, None]
     assert {each.place.array_id for each in jobs[:2]} == {"1"}
-    assert jobs[0].spec.environment == (("PGPU_ARRAY_ID", "1"), ("PGPU_ARRAY_INDEX", "3"))
+    assert jobs[0].place.variables == (("PGPU_ARRAY_ID", "1"), ("PGPU_ARRAY_INDEX", "3"))
+    assert jobs[0].spec.environment is jobs[1].spec.environment
+    assert jobs[2].place.variables == ()
     assert jobs[0].place.array_most_at_once == 1
     assert jobs[2].place.after == (jobs[0].job_id, jobs[1].job_id)
-
-
-def test_an_array_s_number_cannot_be_overridden_by_its_asker() -> None:
-    spec = JobSpec(("true",), "process", environment=(("PGPU_ARRAY_INDEX", "9"),))
-    job = expand([Submission(spec, Request(MIB), array=Array((1,)))], nobody, counted())[0]
-    assert dict(job.spec.environment)["PGPU_ARRAY_INDEX"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -188,12 +188,8 @@ def test_a_file_of_jobs_is_read_with_its_defaults(run: Run, client: FakeClient, 
     assert (prepare.request.memory_bytes, train.request.memory_bytes) == (4 * GIB, 2 * GIB)
     assert (prepare.request.priority, train.request.priority) == (7, -50)
     assert train.place.after == (prepare.id,)
-    assert dict(train.spec.environment) == {
-        "A": "own",
-        "B": "1",
-        "PGPU_ARRAY_ID": train.place.array_id,
-        "PGPU_ARRAY_INDEX": "3",
-    }
+    assert dict(train.spec.environment) == {"A": "own", "B": "1"}
+    assert (train.place.array_id, train.place.array_index) == (jobs["train-0"].place.array_id, 3)
     assert train.place.array_most_at_once == 2
     assert client.waits == [None, 300.0, 300.0, 300.0, 300.0]
     assert capsys.readouterr().out.split() == [prepare.id, train.place.array_id]

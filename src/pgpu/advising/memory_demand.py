@@ -35,6 +35,9 @@ NUMBER = "#"
 # Longer arguments are code or data; only a digest of them is kept.
 _LONGEST_WORD = 64
 
+# Each job stores its signature; of a longer one the rest is a digest.
+_LONGEST_SIGNATURE = 1024
+
 # Text, since its compilation takes a millisecond and few processes use it.
 _NUMBER = r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)"
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
@@ -69,7 +72,10 @@ def signature_of(name: str, identity: str, arguments: Sequence[str]) -> str:
         option, equals, value = text.partition("=")
         is_option = equals and option.startswith("-")
         words.append(f"{_word(option)}={_without_path(value)}" if is_option else _without_path(text))
-    return " ".join(words)
+    text = " ".join(words)
+    if len(text) <= _LONGEST_SIGNATURE:
+        return text
+    return f"{text[:_LONGEST_SIGNATURE]}~{_digest(text)}"
 
 
 def program_of(signature: str) -> str:

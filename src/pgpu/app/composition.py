@@ -342,6 +342,7 @@ def changeable(settings: Settings) -> dict[str, Any]:
         "stop_grace_seconds": settings.stop_grace,
         "stable_seconds": settings.stable_time,
         "most_waiting": settings.waiting_jobs,
+        "most_waiting_bytes": settings.waiting_size,
         "jobs_without_gpu": settings.jobs_without_gpu,
     }
 

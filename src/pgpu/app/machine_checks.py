@@ -32,6 +32,8 @@ from pgpu.distribution import FOREIGN_NAME, NAME, foreign_version, installed_ver
 from pgpu.enforcement.mps import MpsControl, find_control
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.engine.leases.gpu_lock import GpuLocks
+from pgpu.engine.leases.recovery import find_lacking, find_traces
+from pgpu.engine.settings import EngineSettings
 from pgpu.errors import NodeError, PgpuError, RequestError, RuntimeUnavailableError, WaitTimeoutError
 from pgpu.libraries import (
     CUDA_SHIM,
@@ -290,13 +292,23 @@ def logout(settings: Settings) -> Iterator[Finding]:
 
 
 def leftovers(settings: Settings) -> Iterator[Finding]:
-    """Find slices without a live job."""
-    slices = runtime_directory(settings.runtime_dir, settings.state_dir) / "slices"
-    known = {entry.job.id for entry in open_ledger(settings).entries(include_final=False)}
-    orphans = sorted(path.name for path in slices.glob("*") if path.name not in known)
+    """Find slices without a live job, and traces of jobs that the ledger lacks."""
+    directory = runtime_directory(settings.runtime_dir, settings.state_dir)
+    slices, found = directory / "slices", open_ledger(settings)
+    traces = find_traces(EngineSettings(settings.state_dir, directory))
+    with found.view() as view:
+        lacking, known = find_lacking(view, traces), {entry.job.id for entry in view.live()}
+    if lacking:
+        yield broken(
+            "leftovers",
+            f"the ledger {found.path} lacks jobs of which there are slices or records: {', '.join(lacking)}",
+            "it was damaged or replaced: restore a copy, or once none of them runs remove"
+            f" {', '.join(str(traces[job_id]) for job_id in lacking)}",
+        )
+    orphans = sorted(path.name for path in slices.glob("*") if path.name not in {*known, *lacking})
     if orphans:
         yield weak("leftovers", f"slices without a job: {', '.join(orphans)}", f"remove them from {slices}")
-    else:
+    elif not lacking:
         yield fine("leftovers", "no slice is left without its job")
 
 

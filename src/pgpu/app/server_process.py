@@ -106,6 +106,8 @@ def serve(
             listeners.serve(app, socket, other, most_connections=most, on_ready=on_ready, on_hang_up=reloader.reload)
         finally:
             maintenance.stop()
+            with contextlib.suppress(NodeError):
+                engine.ledger.shrink()
 
 
 class _Reloader:

@@ -138,6 +138,11 @@ class Settings(Struct, frozen=True):
     """Most waiting jobs of one user, root excepted; more are refused. Default: 10000, the queue length that the
     scheduler is built for, so that one user's scripts do not slow down others."""
 
+    waiting_size: int = _setting(parse_memory_bytes, default=128 * MIB)
+    """How much of the ledger the waiting jobs of one user, root excepted, and the jobs of one request may take, such as
+    `128MiB`; more are refused. Default: `128MiB`, ten thousand jobs with an environment of their own each, so that
+    one user's scripts do not slow down others. Bytes in the program."""
+
     jobs_without_gpu: int = _setting(_count, default=128)
     """Most jobs without a GPU (`--gpus 0`) that run at a time, over all users; others wait. Default: 128, since
     each is a command and a monitor."""

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from pgpu.client.http_transport import HttpTransport
 from pgpu.errors import FunctionNotFoundError
 from pgpu.model import Deployment, Event, Version
-from pgpu.services import wire
+from pgpu.services import job_answers, wire
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, ServiceRoute
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class RemoteService:
         options = {} if route.is_repeatable else {"is_repeatable": False}
         target = f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
         answer = self._transport.ask(route.method, target, body, **options)
-        return None if route.answer is None else wire.decode(route.answer, answer)
+        if route.answer is None:
+            return None
+        value = wire.decode(route.answer, answer)
+        return list(job_answers.restore(value)) if route.answer is job_answers.JOBS else value
 
 
 def path_segment(value: object) -> str:

@@ -68,7 +68,7 @@ class SelfTest:
     @staticmethod
     def forget(enforcer: Enforcer, lease: Lease) -> None:
         """Remove the files that a test for this lease's job left if its process was killed; usually there are none."""
-        enforcer.release(replace(lease, job_id=_id_of_test(lease.job_id)))
+        enforcer.release(replace(lease, job_id=id_of_test(lease.job_id)))
 
     def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu, *, is_metered: bool) -> None:
         delivery = enforcer.prepare(test, [gpu])
@@ -103,7 +103,7 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
     """Return a copy of a job with a slice of one GPU and an ID derived from the job's."""
     lease = _lease_of(job)
     part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
-    job_id = _id_of_test(job.id)
+    job_id = id_of_test(job.id)
     # A container's working directory may be closed to its user, so its test runs in /. A process's test uses the job's own.
     place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
@@ -115,7 +115,8 @@ def throwaway(job: Job, gpu: Gpu) -> Job:
     return replace(job, id=job_id, spec=spec, request=request, lease=replace(lease, job_id=job_id, slices=slices))
 
 
-def _id_of_test(job_id: str) -> str:
+def id_of_test(job_id: str) -> str:
+    """Return the id of the slice in which the enforcer of a job is tested."""
     return sha256(f"self-test of {job_id}".encode()).hexdigest()[:12]
 
 

@@ -108,8 +108,10 @@ class Engine(EngineContext):
         """Stop several jobs in one transaction, so that none starts because another makes room; see `ask_to_stop`."""
         with self.deciding() as decision:
             cancelled = decision.cancel_waiting(job_ids, time.time())
-            for entry in decision.entries_of([each for each in job_ids if each not in cancelled]):
+            others = [each for each in job_ids if each not in cancelled]
+            for entry in decision.entries_of(others):
                 # A job that is supervised by no agent now gets the request, too: the next agent reads it.
                 if entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
-        self.wake(job_ids)
+        # A job that waited has no thread of the agent.
+        self.wake(others)

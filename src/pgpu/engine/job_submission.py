@@ -7,6 +7,7 @@ arrays, write. Starting granted jobs is left to the caller.
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -17,14 +18,14 @@ from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import GROWTH_WISHES
 from pgpu.engine.leases.mps_obstacles import refuse_what_cannot_join
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.submission_expansion import Element, check_count, expand, with_batches
+from pgpu.engine.submission_expansion import MANY_JOBS, Element, check_count, count_jobs, expand, with_batches
 from pgpu.engine.submitter import Submitter, this_process
 from pgpu.errors import CapacityError, NodeError, RequestError
-from pgpu.ledger import Decision, Entry, LedgerView
+from pgpu.ledger import MOST_FORGOTTEN, Decision, Entry, LedgerView, stored_bytes
 from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.model.validation import check_environment, check_submission
 from pgpu.scheduling.capacity import format_down
-from pgpu.structs import replace
+from pgpu.structs import Struct, replace
 from pgpu.units import format_memory
 
 if TYPE_CHECKING:
@@ -34,6 +35,16 @@ RESERVED_FACT = "shared-out-by"
 """Fact of a ledger with reserved GPUs: the name of the one program that may give its GPUs to jobs."""
 
 _INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*|(ba|da|z|k)?sh")
+
+
+class _Prepared(Struct, frozen=True):
+    """Checked jobs, before the transaction that stores them."""
+
+    gpus: Sequence[Gpu]
+    entries: Sequence[Entry]
+    submitter: Submitter
+    size_bytes: int
+    """About what they take in the ledger."""
 
 
 def new_job_id() -> str:
@@ -63,8 +74,7 @@ def accept(
         CapacityError: Too many jobs of the user would wait; nothing was stored.
         NodeError: There is no GPU, or another ledger uses them.
     """
-    gpus, entries, submitter = _prepare(context, submissions, submitter, new_id)
-    return _store(context, admissions, gpus, entries, submitter)
+    return _store(context, admissions, _prepare(context, submissions, submitter, new_id))
 
 
 def rehearse(
@@ -78,10 +88,11 @@ def rehearse(
     Arguments and errors are those of `accept`. The jobs have ids that no job has afterwards, and as forecast when they would
     start, on which GPUs, and why they would wait.
     """
-    gpus, entries, submitter = _prepare(context, submissions, submitter, new_job_id)
-    found = admissions().read_queue(lambda decision: _add(context, decision, gpus, entries, submitter))
+    prepared = _prepare(context, submissions, submitter, new_job_id)
+    own_uid = prepared.submitter.uid or None
+    found = admissions().read_queue(own_uid, lambda decision: _add(context, decision, prepared))
     by_id = {each.job.id: each for each in found}
-    return [by_id[entry.job.id] for entry in entries]
+    return [by_id[entry.job.id] for entry in prepared.entries]
 
 
 def _prepare(
@@ -89,11 +100,15 @@ def _prepare(
     submissions: Sequence[Submission],
     submitter: Submitter | None,
     new_id: Callable[[], str],
-) -> tuple[Sequence[Gpu], list[Entry], Submitter]:
+) -> _Prepared:
     submitter = submitter or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
     check_count(submissions)
+    if (count := count_jobs(submissions)) > MANY_JOBS:
+        # Checked again in the transaction; here before thousands of jobs are made in vain.
+        with context.ledger.view() as view:
+            refuse_more_waiting(view, submitter.uid, count, 0, context.settings)
     inherited_bytes = check_environment(submitter.environment)
     # The kernel limits arguments and environment together, so the inherited environment counts.
     for each in submissions:
@@ -101,8 +116,34 @@ def _prepare(
     submissions = _choose_sizes(context, submissions, submitter)
     # Jobs without a GPU get none here; all others get every GPU of the engine.
     gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
+    submissions = [_with_directory(each) for each in submissions]
     elements = with_batches(expand(submissions, lambda word: _find_predecessors(context, word, submitter), new_id))
-    return gpus, [_make_entry(element, submitter, context.settings.gpu_model) for element in elements], submitter
+    now_seconds = time.time()
+    entries = [_make_entry(element, submitter, context.settings.gpu_model, now_seconds) for element in elements]
+    return _Prepared(gpus, entries, submitter, _check_size(entries, submitter, context.settings.most_waiting_bytes))
+
+
+def _check_size(entries: Sequence[Entry], submitter: Submitter, most_bytes: int) -> int:
+    """Return about how much of the ledger these jobs take, in bytes.
+
+    Raises:
+        RequestError: They take more than the waiting jobs of a user may.
+    """
+    # The elements of an array differ in a few digits.
+    arrays = Counter(entry.job.place.array_id or entry.job.id for entry in entries)
+    total_bytes = sum(len(name) + len(value) for name, value in submitter.environment)
+    for entry in entries:
+        count = arrays.pop(entry.job.place.array_id or entry.job.id, 0)
+        if count:
+            own_bytes, shared_bytes = stored_bytes(entry)
+            total_bytes += count * own_bytes + shared_bytes
+    if total_bytes > most_bytes:
+        raise RequestError(
+            f"this request would take {format_memory(total_bytes)} of the ledger, and one may take {format_memory(most_bytes)}",
+            hint="submit fewer jobs at once, name fewer of them in --after, put long values into files, or ask the administrator"
+            " (setting waiting_size)",
+        )
+    return total_bytes
 
 
 def check(context: EngineContext, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
@@ -153,22 +194,31 @@ def refuse_more_than_quota(view: LedgerView, owner_uid: int, request: Request) -
         )
 
 
-def refuse_more_waiting(view: LedgerView, owner_uid: int, count: int, most: int) -> None:
-    """Raise CapacityError where a user would have more waiting jobs than allowed; root has no limit.
+def refuse_more_waiting(
+    view: LedgerView, owner_uid: int, count: int, size_bytes: int, settings: EngineSettings
+) -> None:
+    """Raise CapacityError where a user would have more waiting jobs, or larger ones, than allowed; root has no limit.
 
     Args:
         view: Of the ledger.
         owner_uid: User of the jobs.
         count: How many would be added.
-        most: How many of a user may wait.
+        size_bytes: How much of the ledger they take.
+        settings: With the limits.
     """
-    if owner_uid == 0 or view.count_waiting() + count <= most:
+    if owner_uid == 0:
         return
-    waiting = view.count_waiting(owner_uid)
-    if waiting + count > most:
+    # The numbers of all users together, and the size of the whole ledger, are read much faster than those of one user.
+    most, most_bytes = settings.most_waiting, settings.most_waiting_bytes
+    if view.count_waiting() + count > most and (waiting := view.count_waiting(owner_uid)) + count > most:
         raise CapacityError(
             f"{waiting} jobs of user {owner_uid} wait, and {count} more would pass {most}; nothing was submitted",
             hint="submit more once some have started, cancel some, or ask the administrator (setting waiting_jobs)",
+        )
+    if view.size_bytes() + size_bytes > most_bytes and view.waiting_bytes(owner_uid) + size_bytes > most_bytes:
+        raise CapacityError(
+            f"the waiting jobs of user {owner_uid} would take more than {format_memory(most_bytes)} of the ledger; nothing was submitted",
+            hint="submit more once some have started, cancel some, or ask the administrator (setting waiting_size)",
         )
 
 
@@ -272,14 +322,20 @@ def _find_predecessors(context: EngineContext, word: str, submitter: Submitter) 
     return list(found)
 
 
-def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
-    now_seconds, spec = time.time(), element.spec
+def _with_directory(submission: Submission) -> Submission:
+    spec = submission.spec
+    if spec.runtime != "process":
+        return submission
+    # Relative to this process's directory; the agent's is /.
+    directory = str(Path(spec.working_directory or ".").absolute())
+    return replace(submission, spec=replace(spec, working_directory=directory))
+
+
+def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None, now_seconds: float) -> Entry:
     wait_timeout_seconds, begin_seconds = element.submission.wait_timeout_seconds, element.submission.begin_at_seconds
-    if spec.runtime == "process":  # relative to this process's directory; the agent's is /
-        spec = replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
     job = Job(
         id=element.job_id,
-        spec=spec,
+        spec=element.spec,
         request=element.submission.request,
         state=JobState.WAITING,
         created_at_seconds=now_seconds,
@@ -295,13 +351,8 @@ def _make_entry(element: Element, submitter: Submitter, gpu_model: str | None) -
     return Entry(job, wait_deadline_seconds=deadline_seconds)
 
 
-def _store(
-    context: EngineContext,
-    admissions: "Callable[[], Admissions]",
-    gpus: Sequence[Gpu],
-    entries: Sequence[Entry],
-    submitter: Submitter,
-) -> list[Job]:
+def _store(context: EngineContext, admissions: "Callable[[], Admissions]", prepared: _Prepared) -> list[Job]:
+    entries = prepared.entries
     # A job without any wait time is cancelled in the transaction that stores it, unless it is granted there.
     impatient = [
         entry.job.id
@@ -310,28 +361,33 @@ def _store(
     ]
     forgotten: list[str] = []
 
-    def add(decision: Decision) -> None:
-        _add(context, decision, gpus, entries, submitter)
+    def add(decision: Decision) -> list[Entry]:
+        added = _add(context, decision, prepared)
         forgotten.extend(decision.forget_oldest(context.settings.kept_jobs))
+        return added
 
-    stored = entries
+    stored: Sequence[Entry]
     if context.agent_gpus() and not impatient:
         with context.deciding() as decision:
-            add(decision)
+            stored = add(decision)
     else:
         stored = admissions().submit(entries, add, impatient)
+    # A submission forgets up to twice as many jobs as it adds, in steps between which others write.
+    last = forgotten
+    while len(last) == MOST_FORGOTTEN and len(forgotten) < 2 * len(entries):
+        with context.ledger.decision() as decision:
+            last = decision.forget_oldest(context.settings.kept_jobs)
+        forgotten = [*forgotten, *last]
     # Files go after the commit: a crash in between leaves files without a job, and never a job without its files.
     for job_id in forgotten:
         context.places(job_id).remove()
     return [entry.job for entry in stored]
 
 
-def _add(
-    context: EngineContext, decision: Decision, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
-) -> None:
+def _add(context: EngineContext, decision: Decision, prepared: _Prepared) -> list[Entry]:
+    entries, submitter = prepared.entries, prepared.submitter
     for request in {entry.job.request for entry in entries}:
         refuse_more_than_quota(decision, submitter.uid, request)
-    refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
-    decision.put_gpus(gpus, time.time())
-    for entry in entries:
-        decision.add(entry, submitter.environment, submitter.inherited)
+    refuse_more_waiting(decision, submitter.uid, len(entries), prepared.size_bytes, context.settings)
+    decision.put_gpus(prepared.gpus, time.time())
+    return decision.add_all(entries, submitter.environment, submitter.inherited)

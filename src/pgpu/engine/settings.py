@@ -91,6 +91,10 @@ class EngineSettings(Struct, frozen=True):
     most_waiting: int = 10_000
     """How many jobs of each user but root may wait; more are refused. Default: what one queue is built for."""
 
+    most_waiting_bytes: int = 128 * MIB
+    """How much of the ledger the waiting jobs of each user but root may take, and those of one request of any user, in bytes.
+    Default: ten thousand jobs with an environment of their own each."""
+
     jobs_without_gpu: int = 128
     """How many jobs without a GPU run at a time, of all users together; the others wait. Default: a number of
     commands that an ordinary machine can run."""

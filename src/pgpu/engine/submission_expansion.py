@@ -11,8 +11,8 @@ from pgpu.model import Batch, JobSpec, Place, Request, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.structs import Struct, replace
 
-INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
-ARRAY_VARIABLE = "PGPU_ARRAY_ID"
+MANY_JOBS = 100
+"""A server handles one request for more jobs at a time."""
 
 
 class Element(Struct, frozen=True):
@@ -63,9 +63,14 @@ def with_batches(elements: Sequence[Element]) -> list[Element]:
     return [replace(each, place=replace(each.place, batch=batches.get(each.job_id))) for each in elements]
 
 
+def count_jobs(submissions: Sequence[Submission]) -> int:
+    """Return how many jobs submissions stand for."""
+    return sum(1 if each.array is None else len(each.array.indices) for each in submissions)
+
+
 def check_count(submissions: Sequence[Submission]) -> None:
     """Raise RequestError for more jobs at once than `MOST_ELEMENTS`."""
-    count = sum(1 if each.array is None else len(each.array.indices) for each in submissions)
+    count = count_jobs(submissions)
     if count > MOST_ELEMENTS:
         raise RequestError(
             f"one request is for at most {MOST_ELEMENTS} jobs, and this one is for {count}",
@@ -127,8 +132,6 @@ def _expand_array(submission: Submission, after: tuple[str, ...], new_id: Callab
         raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")
     array_id = new_id()
     for index in array.indices:
-        variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
-        own = replace(
-            spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables)
-        )
+        # One command, environment and list of volumes for all elements: the ledger stores them once.
+        own = spec if spec.name is None else replace(spec, name=element_name(spec.name, index))
         yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)

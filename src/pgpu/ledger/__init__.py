@@ -5,12 +5,12 @@ Each decision of the engine is one write transaction. The ledger stores and find
 
 from pgpu.ledger.change_watch import ChangeWatch
 from pgpu.ledger.charges import monotonic_now
-from pgpu.ledger.decision import Decision
+from pgpu.ledger.decision import MOST_FORGOTTEN, Decision
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.gpu_history import GpuHistory, GpuMinute
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
-from pgpu.ledger.rows import Entry, GrowthWait
+from pgpu.ledger.rows import Entry, GrowthWait, stored_bytes
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
 from pgpu.ledger.small_tables import ClaimRecord, FactTable, Token, Tokens
 from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
@@ -18,6 +18,7 @@ from pgpu.ledger.view import ALL_GPUS, JobPeer, LedgerView, Waiting
 __all__ = [
     "ALL_GPUS",
     "LEDGER_VERSION",
+    "MOST_FORGOTTEN",
     "Call",
     "ChangeWatch",
     "ClaimRecord",
@@ -35,4 +36,5 @@ __all__ = [
     "Tokens",
     "Waiting",
     "monotonic_now",
+    "stored_bytes",
 ]

@@ -1,22 +1,23 @@
 """Write transaction of one decision: no other writer can change what it reads before it commits.
 
 The engine decides; this module writes the new values. The environment of a client is stored once for all jobs that were
-submitted with it, and dropped by a trigger with the last such job that is not final, since it may hold secrets.
+submitted with it, and dropped by a trigger with the last such job that is not final, since it may hold secrets. The long parts
+of a spec are stored once for all elements of an array, and dropped with the last of them.
 """
 
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pgpu.errors import RequestError
 from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.end_commands import end_command, notifies
-from pgpu.ledger.rows import Entry, Moment, immutable_columns, mutable_columns
-from pgpu.ledger.view import LIVE, LedgerView, Waiting
-from pgpu.model import Gpu, Job, JobState, Lease
+from pgpu.ledger.rows import Entry, LongParts, Moment, element_columns, immutable_columns, mutable_columns
+from pgpu.ledger.view import CONDITIONAL, LIVE, LedgerView, Waiting
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease
 from pgpu.scheduling import Admission, Quota, VirtualTime
 from pgpu.structs import replace
 
@@ -39,19 +40,81 @@ def read_environment(words: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in json.loads(words))
 
 
+_ENDED = "state IN ('exited', 'failed', 'cancelled')"
+_HAS_TOO_MANY_ENDED = f"SELECT 1 FROM jobs WHERE {_ENDED} GROUP BY owner_uid HAVING count(*) > ? LIMIT 1"  # noqa: S608 - words of our own
+
 # Ranks each user's final jobs, the newest first. Live jobs, and jobs that a waiting one depends on, are not ranked, so they stay.
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
     SELECT sequence FROM (
         SELECT sequence, row_number() OVER (PARTITION BY owner_uid ORDER BY sequence DESC) AS place_from_newest
         FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
-        WHERE NOT ({LIVE}) AND id NOT IN (
-            SELECT json_each.value FROM jobs AS waiting, json_each(waiting.place, '$.after')
-            WHERE waiting.state = 'waiting'
+        WHERE {_ENDED} AND NOT ({LIVE}) AND id NOT IN (
+            SELECT json_each.value FROM jobs INDEXED BY conditional, json_each(place, '$.after') WHERE {CONDITIONAL}
         )
-    ) WHERE place_from_newest > ?
+    ) WHERE place_from_newest > ? ORDER BY sequence LIMIT ?
 ) RETURNING id
 """  # noqa: S608 - words of our own
+
+MOST_FORGOTTEN = 500
+"""Jobs that are deleted in one transaction: others wait for its end."""
+
+MOST_LONG_BYTES = 16 << 20
+"""Long parts of specs that are kept of a user's ended jobs; the oldest are dropped, and their jobs show abridged commands."""
+
+# Adds up the long parts of each user's ended jobs, the newest first, each once for all jobs that have it.
+_LET_GO = f"""
+WITH ended AS (
+    SELECT owner_uid, long_spec, max(sequence) AS newest FROM jobs
+    WHERE long_spec IS NOT NULL AND {_ENDED} GROUP BY owner_uid, long_spec
+), kept AS (
+    SELECT long_spec, sum(bytes) OVER (PARTITION BY owner_uid ORDER BY newest DESC) AS with_newer
+    FROM ended JOIN long_specs ON id = long_spec
+)
+UPDATE jobs SET long_spec = NULL WHERE {_ENDED}
+    AND long_spec IN (SELECT long_spec FROM kept WHERE with_newer > ?)
+"""  # noqa: S608 - words of our own
+
+
+@lru_cache(maxsize=1)
+def _insertion(names: tuple[str, ...]) -> str:
+    # Cached, since an array may have ten thousand jobs.
+    return f"INSERT INTO jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - columns of our own
+
+
+_OWN = ("id", "name", "spec", "place")
+"""Columns in which the elements of an array differ."""
+
+
+@lru_cache(maxsize=1)
+def _insertion_of_elements(common: tuple[str, ...]) -> str:
+    # The values of the common columns, then a JSON list of those of the others.
+    own = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(len(_OWN)))
+    marks = ", ".join("?" * len(common))
+    return f"INSERT INTO jobs ({', '.join((*common, *_OWN))}) SELECT {marks}, {own} FROM json_each(?)"  # noqa: S608 - likewise
+
+
+def _alike(entries: Sequence[Entry]) -> Iterator[tuple[Entry, list[Entry]]]:
+    """Yield entries that follow each other and differ in id, name and place alone: the first, and the others."""
+    others: list[Entry] = []
+    first: Entry | None = None
+    for entry in entries:
+        is_alike = first is not None and first.job.place.batch == entry.job.place.batch
+        if first is not None and is_alike and first == _element_of(entry, first, 0):
+            others.append(entry)
+            continue
+        if first is not None:
+            yield first, others
+        first, others = entry, []
+    if first is not None:
+        yield first, others
+
+
+def _element_of(like: Entry, entry: Entry, further: int) -> Entry:
+    """Return an entry with its own id, name and place, and all else of another one; its place in the queue is so much further."""
+    spec = like.job.spec if entry.job.spec.name is None else replace(like.job.spec, name=entry.job.spec.name)
+    job = replace(like.job, id=entry.job.id, spec=spec, place=entry.job.place)
+    return replace(like, job=job, sequence=like.sequence + further)
 
 
 class Decision(LedgerView):
@@ -66,6 +129,7 @@ class Decision(LedgerView):
         """Read and write over one connection; arguments as for `LedgerView`."""
         super().__init__(connection, seen, now)
         self._environment: tuple[Environment, int | None] = ((), None)
+        self._long_parts: tuple[LongParts | None, int | None] = (None, None)
 
     def add(self, entry: Entry, environment: Environment, inherited: str | None = None) -> Entry:
         """Add a new job at the end of the queue.
@@ -76,7 +140,7 @@ class Decision(LedgerView):
             inherited: What else the job inherits from the client, serialised by the engine.
 
         Returns:
-            The entry with its sequence number.
+            The entry as it is stored: with its sequence number, and with an abridged spec if that is long.
 
         Raises:
             RequestError: The name is in use by a job that is not final.
@@ -84,14 +148,37 @@ class Decision(LedgerView):
         # An array's elements share one environment object: it is serialised and looked up once.
         if environment is not self._environment[0]:
             self._environment = (environment, self._put_environment(environment) if environment else None)
-        columns = immutable_columns(entry, self._environment[1], inherited) | mutable_columns(entry)
-        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-        statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
+        long_spec = self._put_long_parts(entry.job.spec)
+        if long_spec is not None:
+            entry = replace(entry, job=replace(entry.job, spec=entry.job.spec.abridged()))
+        columns = immutable_columns(entry, self._environment[1], inherited, long_spec) | mutable_columns(entry)
         try:
-            cursor = self._connection.execute(statement, list(columns.values()))
+            cursor = self._connection.execute(_insertion(tuple(columns)), list(columns.values()))
         except sqlite3.IntegrityError as exc:  # The unique index on owner and name of unfinished jobs; ids are random.
             raise self._name_error(entry) from exc
         return replace(entry, sequence=cursor.lastrowid or 0)
+
+    def add_all(self, entries: Sequence[Entry], environment: Environment, inherited: str | None = None) -> list[Entry]:
+        """Add new jobs at the end of the queue; arguments, result and errors as of `add`.
+
+        Elements of an array are copied from its first one in one statement: with one for each, a thread would lose the interpreter
+        ten thousand times in a transaction for which all other writers wait.
+        """
+        added: list[Entry] = []
+        for first, alike in _alike(entries):
+            stored = self.add(first, environment, inherited)
+            others = [_element_of(stored, entry, number) for number, entry in enumerate(alike, 1)]
+            added += [stored, *others]
+            if not others:
+                continue
+            columns = immutable_columns(stored, self._environment[1], inherited, self._long_parts[1])
+            columns = {name: value for name, value in (columns | mutable_columns(stored)).items() if name not in _OWN}
+            rows = json.dumps([(each.job.id, each.job.spec.name, *element_columns(each)) for each in others])
+            try:
+                self._connection.execute(_insertion_of_elements(tuple(columns)), [*columns.values(), rows])
+            except sqlite3.IntegrityError as exc:
+                raise self._name_error(*others) from exc
+        return added
 
     def put(self, entry: Entry) -> None:
         """Write the mutable columns of an existing job; with its end, the job that runs its `--notify` command."""
@@ -159,15 +246,16 @@ class Decision(LedgerView):
         )
 
     def forget_oldest(self, most_kept: int) -> list[str]:
-        """Delete each user's oldest final jobs beyond `most_kept`, and return their ids.
+        """Delete each user's oldest final jobs beyond `most_kept`, `MOST_FORGOTTEN` at a time, and return their ids.
 
-        A job that a waiting job depends on is kept.
+        A job that a waiting job depends on is kept. Long parts of specs go beyond `MOST_LONG_BYTES`.
         """
-        # Counted first, in an index: `_FORGET` reads every job, and a long queue needs that only if so many have ended.
-        ended = "SELECT count(*) FROM jobs WHERE state IN ('exited', 'failed', 'cancelled')"
-        if self._connection.execute(ended).fetchone()[0] <= most_kept:
+        if self._connection.execute("SELECT 1 FROM long_specs LIMIT 1").fetchone() is not None:
+            self._connection.execute(_LET_GO, (MOST_LONG_BYTES,))
+        # Counted first: `_FORGET` reads the dependencies of all waiting jobs.
+        if self._connection.execute(_HAS_TOO_MANY_ENDED, (most_kept,)).fetchone() is None:
             return []
-        rows = self._connection.execute(_FORGET, (most_kept,))
+        rows = self._connection.execute(_FORGET, (most_kept, MOST_FORGOTTEN))
         return [row["id"] for row in rows.fetchall()]
 
     def put_estimates(
@@ -273,6 +361,24 @@ class Decision(LedgerView):
         row = self._connection.execute("SELECT id FROM environments WHERE words = ?", (words,)).fetchone()
         return int(row[0])
 
+    def _put_long_parts(self, spec: JobSpec) -> int | None:
+        # The elements of an array share these tuples. A container of the engine, or a claim, is found by its environment.
+        parts, (last, _) = LongParts.of(spec), self._long_parts
+        is_same = last is not None and all(
+            ours is theirs
+            for ours, theirs in (
+                (parts.command, last.command),
+                (parts.environment, last.environment),
+                (parts.volumes, last.volumes),
+            )
+        )
+        if not is_same:
+            text = parts.text() if spec.runtime in {"process", "docker"} else None
+            statement = "INSERT INTO long_specs (parts, bytes) VALUES (?1, length(?1))"
+            key = None if text is None else self._connection.execute(statement, (text,)).lastrowid
+            self._long_parts = parts, key
+        return self._long_parts[1]
+
     def _put_lease(
         self, lease: Lease, released_at_seconds: float | None, charged_from: tuple[float | None, str | None]
     ) -> None:
@@ -301,11 +407,12 @@ class Decision(LedgerView):
             ],
         )
 
-    def _name_error(self, entry: Entry) -> RequestError:
-        name = entry.job.spec.name
+    def _name_error(self, *entries: Entry) -> RequestError:
+        names = [entry.job.spec.name for entry in entries]
         row = self._connection.execute(
-            "SELECT id FROM jobs WHERE name = ? AND owner_uid = ? AND state IN ('waiting', 'starting', 'running')",
-            (name, entry.job.owner_uid),
+            "SELECT id, name FROM jobs WHERE name IN (SELECT value FROM json_each(?)) AND owner_uid = ?"
+            " AND state IN ('waiting', 'starting', 'running')",
+            (json.dumps(names), entries[0].job.owner_uid),
         ).fetchone()
-        holder = f"job {row[0]}" if row else "another job"
+        holder, name = (f"job {row[0]}", row[1]) if row else ("another job", names[0])
         return RequestError(f"the name {name!r} is taken by {holder}", hint="choose another --name, or stop that job")

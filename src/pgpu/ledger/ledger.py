@@ -13,12 +13,12 @@ from pgpu.ledger.change_watch import CachedRead, CommitCounter
 from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
-from pgpu.ledger.rows import SELECT, Entry, Moment, entry_of
+from pgpu.ledger.rows import SELECT, SELECT_SPEC, Entry, Moment, entry_of, spec_of
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
-from pgpu.model import Job
+from pgpu.model import Job, JobSpec
 from pgpu.units import composed, is_text
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class Ledger:
         self._now = now
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self._commits = CommitCounter(path)
+        self._shrunk_at: int | None = None
         self._waiting_seen: dict[tuple[Any, ...], Waiting] = {}
         self.facts = FactTable(self._connections)
         self.tokens = Tokens(self._connections)
@@ -87,7 +88,7 @@ class Ledger:
             yield LedgerView(connection, self._waiting_seen, self._now)
 
     @contextmanager
-    def rehearsal(self, change: Callable[[Decision], None]) -> Iterator[LedgerView]:
+    def rehearsal(self, change: Callable[[Decision], object]) -> Iterator[LedgerView]:
         """Return a view of what a decision would leave, in a copy of the ledger: nothing is stored, and no writer waits.
 
         Raises:
@@ -140,6 +141,17 @@ class Ledger:
             JobNotFoundError: It does not exist.
         """
         return self.entry(job_id).job
+
+    def spec(self, job_id: str) -> JobSpec:
+        """Return the spec of a job as it was submitted; those of entries are abridged where they are long.
+
+        Raises:
+            JobNotFoundError: It does not exist.
+        """
+        found = self._connections.rows(SELECT_SPEC, (job_id,))
+        if not found:
+            raise JobNotFoundError(f"no job {job_id}")
+        return spec_of(found[0])
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
         with self.view() as view:
@@ -209,6 +221,12 @@ class Ledger:
             return () if words is None else read_environment(words), inherited
         return (), None
 
+    def shrink(self) -> None:
+        """Give free pages and the log back to the file system; does nothing until a process has committed since."""
+        count = self._commits.count()
+        if count != self._shrunk_at and self._connections.shrink():
+            self._shrunk_at = count
+
     def close(self) -> None:
         """Close the connections of this process; the next use opens new ones."""
         self._connections.close()
@@ -227,6 +245,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """
     if _version(connection, path) == VERSION and not _additions(connection):
         return
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 0:
+        _make_shrinkable(connection)
     # The version is read again under the write lock: another process may have migrated since.
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -246,6 +266,17 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _make_shrinkable(connection: sqlite3.Connection) -> None:
+    """Rewrite a ledger of a version that never gave pages back; takes seconds for each GB, and as much room on the disk."""
+    try:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("VACUUM")
+    except sqlite3.OperationalError as exc:
+        if exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise  # the caller tries again
+        # There is no room: the ledger stays as it is.
 
 
 def _back_up(path: Path, version: int) -> None:

@@ -1,10 +1,11 @@
 """Entries of jobs, and their conversion to columns and back.
 
-Values without a column of their own are JSON in ASCII, so that undecodable bytes survive as escaped surrogates.
+Values without a column of their own are JSON, in which undecodable bytes survive as escaped surrogates.
 """
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from pgpu.model import (
     JobSpec,
     JobState,
     Lease,
+    Mount,
     Objective,
     OnTimeLimit,
     Place,
@@ -26,7 +28,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
-from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, replace
+from pgpu.structs import DecodeError, JsonDecoder, Struct, asdict, convert, encode_json, replace
 from pgpu.units import escape_undecodable
 
 Moment = tuple[float, str]
@@ -102,6 +104,24 @@ class Entry(Struct, frozen=True):
         return not self.job.state.is_final or self.is_lease_held
 
 
+class LongParts(Struct, frozen=True):
+    """The parts of a spec that may be long, as of `JobSpec`."""
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    volumes: tuple[Mount, ...]
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> "LongParts":
+        """Return those of a spec that is not abridged."""
+        return cls(spec.command, spec.environment, spec.volumes)
+
+    def text(self) -> str | None:
+        """Return them as they are stored; None where they are short."""
+        text = _json(self)
+        return text if len(text) > MOST_INLINE_CHARACTERS else None
+
+
 T = TypeVar("T")
 Columns = dict[str, str | int | float | None]
 
@@ -125,20 +145,38 @@ SELECT jobs.id, spec, state, created_at, started_at, finished_at, exit_code, rea
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 
+# The spec of one job as it was submitted; `long_specs` has the parts that are left out of an abridged one.
+SELECT_SPEC = """
+SELECT jobs.spec, parts FROM jobs LEFT JOIN long_specs ON long_specs.id = long_spec WHERE jobs.id = ?
+"""
+
+MOST_INLINE_CHARACTERS = 1024
+"""Longer parts of a spec are stored once for all jobs of a submission, and their jobs have abridged specs."""
+
 _JOB, _REQUEST, _ENTRY, _LEASE = slice(0, 29), slice(29, 45), slice(45, 54), slice(54, 60)
 _SPECS, _PLACES, _BATCHES = JsonDecoder(JobSpec), JsonDecoder(Place), JsonDecoder(Batch)
 _GROWTHS = JsonDecoder(GrowthWait)
+_PARTS = JsonDecoder(LongParts)
 _STATES = {state.value: state for state in JobState}
 
 
-def immutable_columns(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
-    """Return what is known when a job arrives and never changes."""
-    job = entry.job
+def immutable_columns(
+    entry: Entry, environment_id: int | None, inherited: str | None, long_spec: int | None
+) -> Columns:
+    """Return what is known when a job arrives and never changes.
+
+    Args:
+        entry: With an abridged spec if `long_spec` has its long parts.
+        environment_id: Of the environment; None without one.
+        inherited: As of `Decision.add`.
+        long_spec: Of the long parts; None where they are in the spec.
+    """
+    job, (spec, place) = entry.job, element_columns(entry)
     return {
         "id": job.id,
         "name": job.spec.name,
         "gpu_model": job.gpu_model,
-        "spec": _json(job.spec),
+        "spec": spec,
         "gpu_count": job.request.gpu_count,
         "oversubscribes": int(job.request.oversubscribes),
         "preempts": int(job.request.preempts),
@@ -151,16 +189,30 @@ def immutable_columns(entry: Entry, environment_id: int | None, inherited: str |
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
-        # The batch has a column of its own: processes of the release before, which may run beside this one during an upgrade,
-        # reject a field that they do not know.
-        "place": _json({name: value for name, value in asdict(job.place).items() if name != "batch"}),
+        "place": place,
         "batch": None if job.place.batch is None else _json(job.place.batch),
         "signature": job.signature,
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
         "environment_id": environment_id,
         "inherited": inherited,
+        "long_spec": long_spec,
     }
+
+
+def element_columns(entry: Entry) -> tuple[str, str]:
+    """Return spec and place: of these, and of ids and names, each element of an array has its own."""
+    job = entry.job
+    # The batch has a column of its own, which admission reads.
+    return _json(job.spec), _json(job.place if job.place.batch is None else replace(job.place, batch=None))
+
+
+def stored_bytes(entry: Entry) -> tuple[int, int]:
+    """Return about how many bytes a new entry adds to the ledger: in its own row, and for all jobs that share its long parts."""
+    job = entry.job
+    parts = LongParts.of(job.spec).text() or ""
+    spec = job.spec.abridged() if parts else job.spec
+    return sum(len(_json(part)) for part in (spec, job.place, job.request)) + len(job.signature), len(parts)
 
 
 def mutable_columns(entry: Entry) -> Columns:
@@ -206,11 +258,22 @@ def _message(text: str | None) -> str | None:
 
 
 def _json(value: object) -> str:
+    with suppress(UnicodeEncodeError):  # a lone surrogate, which only the standard library writes
+        return encode_json(value).decode()
     return json.dumps(value, default=asdict)
 
 
+def spec_of(row: Row) -> JobSpec:
+    """Return the spec of a row of `SELECT_SPEC`; abridged where its long parts were let go after the job's end."""
+    spec = _decode(_SPECS, row[0])
+    if row[1] is None:
+        return spec
+    parts = _decode(_PARTS, row[1])
+    return replace(spec, command=parts.command, environment=parts.environment, volumes=parts.volumes, is_abridged=False)
+
+
 def entry_of(row: Iterable[Any]) -> Entry:
-    """Return the entry of a row of `SELECT`."""
+    """Return the entry of a row of `SELECT`; a long spec is abridged."""
     # By position: `sqlite3.Row` finds a name by comparing it with every column before it, and queues are thousands of rows long.
     columns = tuple(row)
     sequence, wait_deadline, supervisor_text, spawned_at, stop_grace, growth, *running = columns[_ENTRY]

@@ -440,6 +440,23 @@ CREATE TABLE IF NOT EXISTS usage_hours (uid, hour, runs, gpu_seconds, byte_secon
 INSERT INTO queue_hours SELECT '', uid, hour, runs, gpu_seconds, byte_seconds, used_byte_seconds FROM usage_hours;
 DROP TABLE usage_hours;
 """,
+    # Long parts of specs, once for all jobs of a submission. A new version, since an older pgpu would start such a job with the
+    # beginning of its command.
+    """
+CREATE TABLE long_specs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    parts TEXT NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT;
+ALTER TABLE jobs ADD COLUMN long_spec INTEGER REFERENCES long_specs (id);
+CREATE INDEX jobs_of_long_specs ON jobs (long_spec) WHERE long_spec IS NOT NULL;
+CREATE TRIGGER long_spec_forgotten AFTER DELETE ON jobs WHEN OLD.long_spec IS NOT NULL BEGIN
+    DELETE FROM long_specs
+    WHERE id = OLD.long_spec AND NOT EXISTS (SELECT 1 FROM jobs WHERE long_spec = OLD.long_spec); END;
+CREATE TRIGGER long_spec_let_go AFTER UPDATE OF long_spec ON jobs WHEN NEW.long_spec IS NULL AND OLD.long_spec IS NOT NULL BEGIN
+    DELETE FROM long_specs
+    WHERE id = OLD.long_spec AND NOT EXISTS (SELECT 1 FROM jobs WHERE long_spec = OLD.long_spec); END;
+""",
 )
 
 VERSION = len(MIGRATIONS)

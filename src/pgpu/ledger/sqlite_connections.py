@@ -1,11 +1,13 @@
 """SQLite connections of this process: durable transactions, one connection for each, and SQLite errors as `LedgerError`.
 
 The database is in WAL mode with `synchronous=FULL`: readers see a consistent snapshot without waiting, writers exclude each
-other, and a commit is on disk once it returns.
+other, and a commit is on disk once it returns. SQLite ignores a log with a damaged header, as it does an empty one, and would
+go on with the state of the last checkpoint: such a ledger is refused.
 """
 
 import os
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +61,22 @@ def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
 _MOST_IDLE = 8
 
 _CACHE_KIB = 512
+
+_MOST_JOURNAL_BYTES = 4 << 20
+"""The log is cut to this length after a checkpoint; SQLite begins one at 1,000 pages."""
+
+_FREE_PAGES = 256
+"""So many free pages stay in the file for what comes next: 1 MiB."""
+
+_PAGES_AT_ONCE = 1000
+"""Free pages that one transaction gives back to the file system; in the time of it other writers wait."""
+
+_STEPS = 16
+
+_WAL_HEADER = struct.Struct(">6I")
+_WAL_CHECKSUM = struct.Struct(">2I")
+_WAL_MAGIC = 0x377F0682
+"""Its lowest bit is 1 where the checksums are of big-endian words. Source: https://www.sqlite.org/fileformat2.html, part 4.1."""
 
 
 class _Opened(Struct, frozen=True):
@@ -155,6 +173,28 @@ class Connections:
                 self._prepare(copy)
                 yield copy
 
+    def shrink(self) -> bool:
+        """Give free pages of the file, and the log, back to the file system, 64 MB at a time; other writers wait for milliseconds.
+
+        Returns:
+            Whether nothing is left to do; False also if another process is in the way.
+
+        Raises:
+            LedgerError: SQLite failed.
+        """
+        with self._explained(), self._borrow() as connection:
+            try:
+                free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+                for _ in range(_FREE_PAGES, min(free, _STEPS * _PAGES_AT_ONCE), _PAGES_AT_ONCE):
+                    # A step of SQLite for each page, of which `execute` would run the first.
+                    connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+                is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                return False
+            return not is_busy and free <= _STEPS * _PAGES_AT_ONCE
+
     def refuse_to_make(self) -> None:
         """Never create the database from now on; fail if it does not exist."""
         self._may_make = False
@@ -238,9 +278,14 @@ class Connections:
                 check_own(self._path.with_name(self._path.name + ending), "the ledger")
         except NodeError as exc:
             raise LedgerError(str(exc), hint=exc.hint) from exc
+        _refuse_damaged_log(self._path)
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
+            # Before the first page is written; it would take the write lock later. An older ledger is rewritten with its migration.
+            if self._path.stat().st_size == 0:
+                self._retry_while_busy(lambda: connection.execute("PRAGMA auto_vacuum = INCREMENTAL"))
             self._retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute(f"PRAGMA journal_size_limit = {_MOST_JOURNAL_BYTES}")
             connection.execute("PRAGMA synchronous = FULL")
             # SQLite's default is 2 MB for each connection, which a process with a thread for each job would hold many times.
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -277,6 +322,39 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _refuse_damaged_log(path: Path) -> None:
+    """Raise LedgerError where a write-ahead log has a header that SQLite would take for that of an empty one.
+
+    The header is synced before the first frame, so a crash leaves no frames behind a wrong one.
+    """
+    log = f"{path}-wal"
+    # Read again: another process may have been writing it.
+    for _ in range(2):
+        try:
+            with open(log, "rb") as file:  # noqa: PTH123 - called for each connection
+                header, has_frames = file.read(32), bool(file.read(1))
+        except OSError:  # There is none, or SQLite reports why it cannot be read.
+            return
+        if not has_frames or _is_sound(header):
+            return
+    raise LedgerError(
+        f"the write-ahead log {log} of the ledger is damaged: what was written last cannot be read",
+        hint="stop all jobs and restore a copy of both files, or move the log away, which loses what was written last",
+    )
+
+
+def _is_sound(header: bytes) -> bool:
+    words = _WAL_HEADER.unpack_from(header)
+    if words[0] & ~1 != _WAL_MAGIC:
+        return False
+    first = second = 0
+    summed = words if words[0] & 1 else struct.unpack_from("<6I", header)
+    for word, next_word in zip(summed[::2], summed[1::2], strict=True):
+        first = (first + word + second) & 0xFFFFFFFF
+        second = (second + next_word + first) & 0xFFFFFFFF
+    return (first, second) == _WAL_CHECKSUM.unpack_from(header, _WAL_HEADER.size)
 
 
 def _make_private_file(path: Path) -> None:

@@ -125,6 +125,17 @@ SELECT json_extract(place, '$.array_id') AS array_id, count(*) AS count FROM job
 WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS NOT NULL GROUP BY array_id
 """
 
+# What one user's waiting jobs take: rows, and once for all that share them long parts of specs and environments.
+_WAITING_BYTES = """
+WITH own AS MATERIALIZED (
+    SELECT length(spec) + length(place) + length(signature) + ifnull(length(gpu_models), 0) AS bytes, long_spec, environment_id
+    FROM jobs WHERE state = 'waiting' AND owner_uid = ?
+)
+SELECT (SELECT ifnull(sum(bytes), 0) FROM own)
+    + (SELECT ifnull(sum(bytes), 0) FROM long_specs WHERE id IN (SELECT long_spec FROM own))
+    + (SELECT ifnull(sum(length(words)), 0) FROM environments WHERE id IN (SELECT environment_id FROM own))
+"""
+
 _ESTIMATED_CALLS = """
 SELECT signature, gpu_count, oversubscribes OR sharing IN ('mps', 'auto') AS is_fixed FROM jobs
 WHERE state = 'waiting' AND gpu_model IS ?1 AND basis IS NOT NULL AND attempt = 1 AND owner_uid = ?2
@@ -205,9 +216,14 @@ class LedgerView:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row["value"])
 
-    def live(self) -> list[Entry]:
-        """Return every live job, oldest first."""
-        return self._entries(f"WHERE {LIVE} ORDER BY sequence", ())
+    def missing(self, job_ids: Collection[str]) -> list[str]:
+        """Return those of these ids that no job has."""
+        statement = "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM jobs) ORDER BY value"
+        return [row["value"] for row in self._connection.execute(statement, (json.dumps(list(job_ids)),))]
+
+    def live(self, owner_uid: int | None = None) -> list[Entry]:
+        """Return every live job, or those of one user, oldest first."""
+        return self._entries(f"WHERE ({LIVE}) AND owner_uid = ifnull(?, owner_uid) ORDER BY sequence", (owner_uid,))
 
     def holding(self) -> list[Entry]:
         """Return every job with a lease that is not released, oldest first."""
@@ -272,6 +288,16 @@ class LedgerView:
         own = "" if owner_uid is None else "AND owner_uid = ?"
         statement = f"SELECT count(*) FROM jobs WHERE state = 'waiting' {own}"  # noqa: S608 - words of our own
         return int(self._connection.execute(statement, () if owner_uid is None else (owner_uid,)).fetchone()[0])
+
+    def size_bytes(self) -> int:
+        """Return the size of the ledger, a bound of `waiting_bytes` that takes no time."""
+        pragmas = ("page_count", "page_size")
+        pages, page_bytes = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in pragmas)
+        return int(pages * page_bytes)
+
+    def waiting_bytes(self, owner_uid: int) -> int:
+        """Return about how much of the ledger a user's waiting jobs take, in bytes."""
+        return int(self._connection.execute(_WAITING_BYTES, (owner_uid,)).fetchone()[0])
 
     def queues(self) -> set[str | None]:
         """Return the GPU models that jobs wait for."""
@@ -369,7 +395,7 @@ class LedgerView:
             )
         return found
 
-    def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
+    def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
         return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
 
 

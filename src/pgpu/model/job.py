@@ -96,6 +96,8 @@ class Mount(Struct, frozen=True):
     """Docker's own options, such as `ro` or `rw,z`; empty for the engine's default."""
 
 
+ABRIDGED_CHARACTERS = 512
+
 END_SHELL = (
     "/bin/sh",
     "-c",
@@ -174,11 +176,26 @@ class JobSpec(Struct, frozen=True):
     notify: str | None = None
     """Command of a shell that runs on the host as the job's owner once it has ended; see `ledger.end_commands`."""
 
+    is_abridged: bool = False
+    """Whether environment, volumes and the rest of a long command are left out: a list, and each decision on the queue, reads no
+    more than `ABRIDGED_CHARACTERS` of a command. No runtime starts such a job."""
+
     @property
     def notifies(self) -> str | None:
         """Id of the ended job whose `notify` command it runs; None for any other job."""
         prefix, _, job_id = (self.command[3] if self.command[:3] == END_SHELL else "").partition(" of ")
         return job_id if prefix == "notify" else None
+
+    def abridged(self) -> "JobSpec":
+        """Return it without environment and volumes, and with the beginning of its command."""
+        words: list[str] = []
+        left = ABRIDGED_CHARACTERS
+        for word in self.command:
+            words.append(word if len(word) <= left else f"{word[:left]}…")
+            left -= len(word)
+            if left <= 0:
+                break
+        return replace(self, command=tuple(words), environment=(), volumes=(), is_abridged=True)
 
     @property
     def has_program(self) -> bool:
@@ -213,6 +230,13 @@ class Place(Struct, frozen=True):
 
     batch: Batch | None = None
     """None for a job that no other one of its submission equals."""
+
+    @property
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Environment that the job gets when it is started; empty outside of arrays."""
+        if self.array_id is None:
+            return ()
+        return ("PGPU_ARRAY_ID", self.array_id), ("PGPU_ARRAY_INDEX", str(self.array_index))
 
 
 class Job(Struct, frozen=True):

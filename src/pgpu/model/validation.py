@@ -52,6 +52,10 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
     _check_name(submission)
     _check_times(submission)
     spec = submission.spec
+    if spec.is_abridged:
+        raise RequestError(
+            "the beginning of a command cannot be submitted", hint="read the job by its id: lists abridge long commands"
+        )
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
     if spec.serves is not None and not (_NAME.fullmatch(spec.serves) and len(spec.serves) <= _LONGEST_NAME):

@@ -60,6 +60,7 @@ def create_app(
     app.state.readiness = ReadinessProbe(engines.own, maintenance)
     app.state.flights = SingleFlight()
     app.state.metrics = ServerMetrics()
+    app.state.many_jobs = asyncio.Semaphore(1)
     app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
     board = app.state.board = _board(app)
 

@@ -16,18 +16,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
 
+from pgpu.engine.submission_expansion import MANY_JOBS, count_jobs
 from pgpu.errors import RequestError
 from pgpu.model import Event
 from pgpu.server.fan_out import EventBroadcast, SingleFlight
 from pgpu.server.peer_credentials import HANG_UP_KEY, STATE_KEY, PeerCredentials
 from pgpu.server.responses import JsonResponse, body_schema, described, parse_body
-from pgpu.services import wire
+from pgpu.services import job_answers, wire
 from pgpu.services.access import AccessRules, Caller, Identity
 from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
-from pgpu.services.messages import JobReport
+from pgpu.services.messages import Ask, JobReport
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROOT, JOB_ROUTES, ServiceRoute
 
 _BEARER = "bearer "
@@ -140,8 +141,15 @@ def _endpoint(
 
         def answer() -> Response:
             value = method(service, *arguments, **named)
+            if route.answer is job_answers.JOBS:
+                value = list(job_answers.compact(value))
             return Response(status_code=204) if route.answer is None else JsonResponse(value, route.status)
 
+        # One at a time: requests for thousands of jobs would keep every thread of the pool, and the interpreter, from others.
+        body = given.get("body")
+        if isinstance(body, Ask) and count_jobs(body.submissions) > MANY_JOBS:
+            async with request.app.state.many_jobs:
+                return await run_in_threadpool(answer)
         # Encoding is part of the thread's work as well: a long list would block the event loop for seconds.
         if not route.is_shared:
             return await run_in_threadpool(answer)

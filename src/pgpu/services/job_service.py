@@ -9,8 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 from pgpu.advising.advice import Advice
@@ -110,11 +109,9 @@ class JobService:
     def _jobs_of_key(self, ask: Ask, key: str) -> Sequence[Job]:
         """Return the caller's jobs of a key; ids are short enough that another user's job may have one of them."""
         most = sum(1 if each.array is None else 1 + len(each.array.indices) for each in ask.submissions)
-        found: list[Job] = []
-        for job_id in islice(self._ids_of(key), most):
-            with suppress(JobNotFoundError):  # An array's id is no job's.
-                found.append(self.ledger.job(job_id))
-        return [job for job in found if job.owner_uid == self.caller.uid]
+        # An array's id is no job's, and is left out.
+        found = self.ledger.entries_of(list(islice(self._ids_of(key), most)))
+        return [entry.job for entry in found if entry.job.owner_uid == self.caller.uid]
 
     def _ids_of(self, key: str) -> Iterator[str]:
         """Yield the job ids of one key of one caller; the same sequence each time."""
@@ -137,22 +134,23 @@ class JobService:
         self._recover()
         most, sees_uid = None if limit is None else limit + 1, self.caller.sees_uid
         found = self.ledger.page(after, most, ended_of=sees_uid, include_final=include_final)
-        # One forecast of each queue serves the whole page.
-        entries = self._with_reasons(found[:limit])
-        own = self.engines.own
-        reports = [
-            report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else anonymous_report(entry)
-            for entry in entries
-        ]
-        return self._with_indices(reports), entries[-1].sequence if len(found) > len(entries) else None
+        entries, own = found[:limit], self.engines.own
+        # One forecast of each queue serves the whole page; other users' jobs need none.
+        seen = self._with_reasons([entry for entry in entries if self.caller.sees(entry.job.owner_uid)])
+        reports = {entry.sequence: report_job(own, entry) for entry in seen}
+        listed = [reports.get(entry.sequence) or anonymous_report(entry) for entry in entries]
+        return self._with_indices(listed), entries[-1].sequence if len(found) > len(entries) else None
 
     def job(self, id_or_name: str) -> JobReport:
-        """Find one job by id, by a beginning of its id that only one has, or by name.
+        """Find one job by id, by a beginning of its id that only one has, or by name; with its whole command.
 
         Raises:
             JobNotFoundError: None or several match.
         """
-        return self.report(self.find(id_or_name))
+        entry = self.find(id_or_name)
+        if entry.job.spec.is_abridged:
+            entry = replace(entry, job=replace(entry.job, spec=self.ledger.spec(entry.job.id)))
+        return self.report(entry)
 
     def find(self, id_or_name: str) -> Entry:
         """Find a visible job.
@@ -229,11 +227,11 @@ class JobService:
     def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
         """List the caller's waiting jobs in the order of admission, those that may not start last."""
         self._recover()
-        engine = self.engines.simulated(simulate)
+        engine, sees_uid = self.engines.simulated(simulate), self.caller.sees_uid
         with engine.ledger.view() as view:
-            if view.first_waiting(engine.settings.gpu_model) is None:
+            if view.first_waiting(engine.settings.gpu_model) is None or not view.count_waiting(sees_uid):
                 return []  # without a forecast, which needs the scheduler and the driver
-        found = engine.admissions.read_queue()
+        found = engine.admissions.read_queue(sees_uid)
         return [self._queue_report(each) for each in found if self.caller.sees(each.job.owner_uid)]
 
     def _queue_report(self, each: "Forecast") -> QueueReport:
@@ -260,10 +258,7 @@ class JobService:
         """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
         _check_seconds(grace_seconds)
         self._recover()
-        ids = dict.fromkeys(job_id for word in jobs for job_id in self.ledger.members(word, self.caller.sees_uid))
-        if not self.caller.is_admin:
-            for entry in self.ledger.entries_of(list(ids)):
-                self.caller.check_sees(entry.job)
+        ids = dict.fromkeys(chain.from_iterable(self._find_all(jobs).values()))
         # All in one transaction, after all names were found: an unknown one leaves the others running.
         self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
         found = [entry.job for entry in self.ledger.entries_of(list(ids))]
@@ -304,19 +299,29 @@ class JobService:
     def _change_waiting(self, words: Sequence[str], change: Callable[[Decision, Sequence[str]], None]) -> Sequence[Job]:
         """Change the waiting jobs that words stand for in one transaction, wake the agents, and return the jobs."""
         self._recover()
+        # Before the transaction, for which all other writers wait.
+        found = self._find_all(words)
+        everything = list(dict.fromkeys(chain.from_iterable(found.values())))
         with self.engines.own.deciding() as decision:
-            ids: dict[str, None] = {}
-            for word in words:
-                members = decision.entries_of(self.ledger.members(word, self.caller.sees_uid))
-                for entry in members:
-                    self.caller.check_sees(entry.job)
-                waiting = [entry.job.id for entry in members if entry.job.state is JobState.WAITING]
-                if not waiting:
-                    first = members[0].job
-                    raise RequestError(f"job {first.id} does not wait: it is {first.state.value}")
-                ids |= dict.fromkeys(waiting)
-            change(decision, list(ids))
-            return [entry.job for entry in decision.entries_of(list(ids))]
+            states = {entry.job.id: entry.job.state for entry in decision.entries_of(everything)}
+            for members in found.values():
+                if not any(states.get(each) is JobState.WAITING for each in members):
+                    if (state := states.get(members[0])) is None:
+                        raise JobNotFoundError(f"no job {members[0]}")
+                    raise RequestError(f"job {members[0]} does not wait: it is {state.value}")
+            ids = [job_id for job_id in everything if states.get(job_id) is JobState.WAITING]
+            change(decision, ids)
+            return [entry.job for entry in decision.entries_of(ids)]
+
+    def _find_all(self, words: Sequence[str]) -> dict[str, list[str]]:
+        """Return the ids of the jobs that words stand for, by word; those that are ids, often thousands, are read at once.
+
+        Raises:
+            JobNotFoundError: As of `Ledger.members`; the caller sees no other user's jobs.
+        """
+        sees_uid = self.caller.sees_uid
+        exact = {entry.job.id for entry in self.ledger.entries_of(words) if self.caller.sees(entry.job.owner_uid)}
+        return {word: [word] if word in exact else self.ledger.members(word, sees_uid) for word in words}
 
     def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
         """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""

@@ -24,6 +24,7 @@ from pgpu.model import (
     Resize,
     Version,
 )
+from pgpu.services.job_answers import JOBS
 from pgpu.services.messages import (
     Ask,
     Bearer,
@@ -91,13 +92,13 @@ class ServiceRoute(Struct, frozen=True, dict=True):
 
 
 JOB_ROUTES = (
-    ServiceRoute("submit", "POST", JOB_ROOT, tuple[Job, ...], value=Ask, operation="submit_batch", status=201),
+    ServiceRoute("submit", "POST", JOB_ROOT, JOBS, value=Ask, operation="submit_batch", status=201),
     ServiceRoute(
         "dry_run", "POST", f"{JOB_ROOT}/dry-run", tuple[QueueReport, ...], value=Ask, operation="rehearse_batch"
     ),
-    ServiceRoute("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
-    ServiceRoute("hold", "POST", f"{JOB_ROOT}/hold", tuple[Job, ...], JobNames),
-    ServiceRoute("release", "POST", f"{JOB_ROOT}/release", tuple[Job, ...], JobNames),
+    ServiceRoute("cancel", "POST", f"{JOB_ROOT}/cancel", JOBS, Cancel, operation="request_cancel"),
+    ServiceRoute("hold", "POST", f"{JOB_ROOT}/hold", JOBS, JobNames),
+    ServiceRoute("release", "POST", f"{JOB_ROOT}/release", JOBS, JobNames),
     ServiceRoute("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
     ServiceRoute("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),
     ServiceRoute("stop", "POST", f"{JOB_ROOT}/{{job}}/stop", Job, Stop, operation="request_stop"),

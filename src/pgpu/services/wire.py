@@ -1,20 +1,21 @@
 """JSON codec for structs and errors, shared by the server and its clients.
 
 Generic over structs, so that a new field needs no code here. Unknown fields are skipped and missing ones take their
-default, so that neighbouring versions understand each other. JSON is written in ASCII, which keeps bytes that are no UTF-8
-(as surrogates), as the ledger does. An error keeps its class, message and hint across the wire.
+default, so that neighbouring versions understand each other. Bytes that are no UTF-8 are escaped surrogates, as in the ledger.
+An error keeps its class, message and hint across the wire.
 """
 
 import json
 import json.scanner
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pgpu.errors import PgpuBug, PgpuError, RequestError
-from pgpu.structs import FieldInfo, Struct, asdict, fields
+from pgpu.structs import FieldInfo, Struct, asdict, encode_json, fields
 
 T = TypeVar("T")
 
@@ -58,6 +59,9 @@ def _classes(root: type[PgpuError]) -> Iterator[type[PgpuError]]:
 
 def encode(value: Any) -> bytes:
     """Return a value, or a structure of them, as JSON."""
+    # Of ten thousand jobs, the standard library's encoder would keep all other threads waiting for a second.
+    with suppress(UnicodeEncodeError):  # a lone surrogate, which only the standard library writes
+        return encode_json(value)
     return json.dumps(value, default=_plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
 
 

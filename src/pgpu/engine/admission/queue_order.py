@@ -5,7 +5,7 @@ Computed from a round that is decided as usual and not written.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pgpu.engine.admission.situation import Situation
 from pgpu.engine.history.usage_records import UserShare
@@ -36,20 +36,24 @@ class PlaceRule(Struct, frozen=True):
     """With `SHARES`: how much more machine time the job's user has had, by weight, than the user of the job before."""
 
 
-def place_rules(situation: Situation, admission: Admission, order: Sequence[str]) -> dict[str, PlaceRule]:
-    """Return the rule of each job of the queue with a GPU, by id.
+def place_rules(
+    situation: Situation, admission: Admission, order: Sequence[str], wanted: Collection[str]
+) -> dict[str, PlaceRule]:
+    """Return the rules of jobs of the queue with a GPU, by id.
 
     Args:
         situation: Of the round.
         admission: Its outcome.
         order: Ids in the order of the queue.
+        wanted: Ids of the jobs of which the rules are returned.
     """
     known = {candidate.job_id: candidate for candidate in situation.queue if candidate.request.gpu_count}
     line = [known[job_id] for job_id in order if job_id in known]
     planned = frozenset(situation.plan.order) - admission.late_ids
     found, before = {}, None
     for candidate in line:
-        found[candidate.job_id] = _place_rule(before, candidate, admission, planned)
+        if candidate.job_id in wanted:
+            found[candidate.job_id] = _place_rule(before, candidate, admission, planned)
         before = candidate
     return found
 

@@ -224,14 +224,14 @@ class Admissions:
     def submit(
         self,
         entries: Sequence[Entry],
-        add: Callable[[Decision], None],
+        add: Callable[[Decision], Sequence[Entry]],
         gives_up: Collection[str] = (),
     ) -> Sequence[Entry]:
         """Store new jobs in one transaction; a single job in front of an empty queue is granted in it, if it fits.
 
         Args:
             entries: The jobs.
-            add: Stores them; an error stores none.
+            add: Stores them and returns them as they are stored; an error stores none.
             gives_up: Those of them that are cancelled unless they start at once.
 
         Returns:
@@ -260,7 +260,7 @@ class Admissions:
         with context.ledger.decision() as decision:
             # Under the write lock again: another process may have stored a job since.
             is_first = decision.first_waiting(model) is None
-            add(decision)
+            entries = add(decision)
             if may_go_first and (is_first or gives_up):
                 moved = self._settle_and_commit(decision, snapshot, gives_up).moved_ids
                 entries = decision.entries_of([entry.job.id for entry in entries])
@@ -279,10 +279,13 @@ class Admissions:
         with self._context.ledger.view() as view:
             return self._round(view, snapshot, ())
 
-    def read_queue(self, add: Callable[[Decision], None] | None = None) -> list[Forecast]:
+    def read_queue(
+        self, owner_uid: int | None = None, add: Callable[[Decision], object] | None = None
+    ) -> list[Forecast]:
         """Return the waiting jobs in the order of the next round, and behind them those that may not start; changes nothing.
 
         Args:
+            owner_uid: Only the jobs of this user, with their positions among all; None for all.
             add: Stores further jobs, in a copy of the ledger.
 
         Raises:
@@ -292,15 +295,15 @@ class Admissions:
         ledger, now_seconds = self._context.ledger, time.time()
         with ledger.view() if add is None else ledger.rehearsal(add) as view:
             situation = self.reader.situation(view, snapshot)
-            entries = self._context.queue_of(view.live())
+            # Of other users' jobs, which may be ten thousand, no more than admission needs is read.
+            entries = self._context.queue_of(view.live(owner_uid))
             later = self.reader.later(view, situation)
         waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
         admission = situation.admission(now_seconds)
         idle_count = len(situation.offers) - len(admission.reclaimed)
         idle = f"; {idle_count} lease{'s are' if idle_count > 1 else ' is'} idle (offered) and would not help"
-        reasons = {wait.job_id: wait.reason + (idle if idle_count else "") for wait in admission.waits}
-        rules = {wait.job_id: wait.cause.value for wait in admission.waits}
-        order = [*(grant.job_id for grant in admission.grants), *reasons]
+        waits = {wait.job_id: wait for wait in admission.waits}
+        order = [*(grant.job_id for grant in admission.grants), *waits]
         starts = expected_starts(
             situation.rooms,
             situation.queue,
@@ -320,7 +323,7 @@ class Admissions:
         measured = {each.job_id for each in situation.held if each.duration_seconds is not None}
         jobs = {entry.job.id: entry.job for entry in entries}
 
-        places = place_rules(situation, admission, order)
+        places = place_rules(situation, admission, order, waiting)
 
         def forecast(position: int | None, job: Job, reason: str, rule: str) -> Forecast:
             place = places.get(job.id, PlaceRule(""))
@@ -335,11 +338,14 @@ class Admissions:
             doubt, doubted = OVERDUE if start.assumed in measured else UNMEASURED, jobs.get(start.assumed)
             return Forecast(position, job, rule, place, doubt, doubted, start.not_before_seconds, start.by_seconds)
 
-        queue = [waiting[job_id] for job_id in order if job_id in waiting]
-        line = [
-            forecast(place, job, reasons.get(job.id, "it fits and starts now"), rules.get(job.id, FITS))
-            for place, job in enumerate(queue, 1)
-        ]
+        def in_line(position: int, job: Job) -> Forecast:
+            if (wait := waits.get(job.id)) is None:
+                return forecast(position, job, "it fits and starts now", FITS)
+            return forecast(position, job, wait.reason + (idle if idle_count else ""), wait.cause.value)
+
+        parked = {candidate.job_id for candidate in situation.queue if candidate.gpu_uuid is not None}
+        positions = enumerate((job_id for job_id in order if job_id not in parked), 1)
+        line = [in_line(position, waiting[job_id]) for position, job_id in positions if job_id in waiting]
         hindered = [job for job in waiting.values() if job.id in situation.hindered]
         rest = [
             forecast(None, job, situation.hindered[job.id], situation.dormant.get(job.id, DEPENDENCY))

@@ -105,6 +105,8 @@ def run_agent(
         gc.freeze()  # loaded modules stay for the process's life: garbage collection need not visit them
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         agent.run()
+        with suppress(PgpuError):
+            engine.ledger.shrink()
         if agent.has_lost_guard:
             become_guard(lock, engine.settings.spool, again)
     # The guard has a descriptor of the same lock: it is free only once it is unlocked.
@@ -349,6 +351,7 @@ class _Agent:
         if now_seconds() - self._containers_at_seconds > ROUND_SECONDS - PAUSES_SECONDS[-1]:
             self._containers_at_seconds = now_seconds()
             self._log_errors(self._attend_containers)
+            self._log_errors(self._engine.ledger.shrink)
         if not self._outcome.polled_ids:
             self._log_errors(self._check)
         is_used = self._outcome.polled_ids or self._attendants.ids or self._watchdog.has_found

@@ -3,22 +3,27 @@
 Any process may run it: it writes the end of jobs that have no process left, and calls the agent for jobs without a supervisor.
 """
 
+import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.context import EngineContext
+from pgpu.engine.settings import EngineSettings
 from pgpu.engine.streams.stdio import has_unread_output
 from pgpu.engine.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import is_alive
-from pgpu.ledger import Entry
+from pgpu.host.stderr_log import Complaints
+from pgpu.ledger import Entry, LedgerView
 from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
 from pgpu.runtimes.job_monitor import has_monitor, is_guard, read_reaped, read_record
 from pgpu.structs import replace
 
 LOST = "its exit code is lost: no process recorded its end"
+
+_complaints = Complaints()
 
 
 def recover(context: EngineContext) -> bool:
@@ -30,8 +35,14 @@ def recover(context: EngineContext) -> bool:
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
     """
+    traces = find_traces(context.settings)
     with context.ledger.view() as view:
-        granted, queues = view.holding(), view.queues()
+        granted, queues, lacking = view.holding(), view.queues(), find_lacking(view, traces)
+    if lacking:
+        _complaints.say(
+            f"the ledger {context.ledger.path} lacks jobs of which there are slices or records: {', '.join(lacking)}; was it"
+            " damaged or replaced? `pgpu doctor` shows more"
+        )
     for entry in granted:
         if is_supervised(entry):
             continue
@@ -45,6 +56,37 @@ def recover(context: EngineContext) -> bool:
     if context.settings.mps_directory.exists() and context.mps is not None and context.mps.daemons.has_any():
         context.mps.sweep(context.gpus.gpus())
     return bool(granted or queues)
+
+
+def find_traces(settings: EngineSettings) -> dict[str, Path]:
+    """Return the slices of jobs and the records of their monitors, by the job's id."""
+    slices, spool = settings.runtime_directory / "slices", settings.spool
+    found: dict[str, Path] = {}
+    with suppress(FileNotFoundError):
+        found |= {name: slices / name for name in os.listdir(slices)}  # noqa: PTH208 - each command does this
+    with suppress(FileNotFoundError):
+        for name in os.listdir(spool):  # noqa: PTH208 - likewise
+            kind, _, rest = name.partition("-")
+            if kind in {"started", "ended"}:
+                found[rest.partition(".")[0]] = spool / name
+    return found
+
+
+def find_lacking(view: LedgerView, traces: Mapping[str, Path]) -> list[str]:
+    """Return the jobs with traces that the ledger lacks: it has each job before anything of it exists.
+
+    Args:
+        view: That began after the traces were listed.
+        traces: As of `find_traces`.
+    """
+    if not traces or not (lacking := view.missing(traces)):
+        return []
+    from pgpu.enforcement.self_test import id_of_test  # noqa: PLC0415 - seldom needed
+    from pgpu.enforcement.slice_files import LAID_OUT  # noqa: PLC0415 - likewise
+
+    # A test's slice has an id of its own; that of a container is made before its request is in the ledger.
+    tests = {id_of_test(entry.job.id) for entry in view.holding()}
+    return [job_id for job_id in lacking if job_id not in tests and not (traces[job_id] / LAID_OUT).exists()]
 
 
 def is_supervised(entry: Entry) -> bool:

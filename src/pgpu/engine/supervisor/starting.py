@@ -94,6 +94,9 @@ def start(
         PlaceRefusedError: A job with `--sharing auto` cannot be a client of MPS; it is queued again with time slices.
         PgpuError: The job cannot be started; nothing runs.
     """
+    job = replace(job, spec=engine.ledger.spec(job.id))
+    if job.spec.is_abridged:
+        raise PgpuBug(f"the command of job {job.id} is not in the ledger as a whole")
     runtime = engine.runtime(job.spec.runtime)
     gpus = _hold_gpus(engine, _lease(job))
     enforcer = engine.enforcer.for_gpus(gpus).name
@@ -102,7 +105,7 @@ def start(
     if engine.keeps_memory_of(bound):
         wait_seconds = max(job.spec.wait_for_memory_seconds, HEADROOM_WAIT_SECONDS)
         bound = replace(bound, spec=replace(job.spec, wait_for_memory_seconds=wait_seconds))
-    environment = (*bound.spec.environment, (ATTEMPT_VARIABLE, str(job.attempt)))
+    environment = (*bound.spec.environment, *job.place.variables, (ATTEMPT_VARIABLE, str(job.attempt)))
     bound = replace(bound, spec=replace(bound.spec, environment=environment))
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus))
     with engine.ledger.view() as view:
