@@ -192,6 +192,8 @@ def test_whoever_takes_over_lets_go_beside_one_that_asked_for_mps_by_name(tmp_pa
 class Stayed:
     """A job that never left."""
 
+    is_under_way = False
+
     def come_back(self, _job: Job) -> bool:
         return True
 

@@ -183,6 +183,15 @@ def test_a_state_directory_that_was_made_with_mode_0755_is_closed_to_readers(pla
     assert (place.path / "state").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_directory_of_other_files_stays_open_to_their_readers(place: Place) -> None:
+    state = place.path / "state"
+    state.mkdir(mode=0o755)
+    (state / "of-others").write_text("")
+    place.run("ps")
+    place.run("doctor")
+    assert state.stat().st_mode & 0o777 == 0o755
+
+
 def test_errors_are_json_where_json_was_asked(place: Place) -> None:
     words = _more_than_the_largest(place)
     done = place.run(words[0], "--json", *words[1:])

@@ -35,7 +35,7 @@ def check_own(path: Path, name: str, *, is_only_read: bool = False) -> None:
 
 
 def check_state_directory(path: Path) -> None:
-    """Refuse a state directory that is not this user's alone, and close one to readers.
+    """Refuse a state directory that is not this user's alone, and close an empty one to readers.
 
     For root also where another user owns a directory above it and could put another one in its place.
 
@@ -51,8 +51,9 @@ def check_state_directory(path: Path) -> None:
             with suppress(OSError):
                 if (owner := parent.stat().st_uid) not in roots:
                     raise _foreign(f"{parent}, above the state directory {path.name},", owner)
-    with suppress(OSError):  # missing, or a file system without modes
-        if path.is_dir() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    with suppress(OSError):  # missing, no directory, or a file system without modes
+        # One with files, such as /etc or a home directory, stays open to those who use it.
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not any(path.iterdir()):
             path.chmod(stat.S_IRWXU)
 
 

@@ -62,9 +62,9 @@ def find_traces(settings: EngineSettings) -> dict[str, Path]:
     """Return the slices of jobs and the records of their monitors, by the job's id."""
     slices, spool = settings.runtime_directory / "slices", settings.spool
     found: dict[str, Path] = {}
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         found |= {name: slices / name for name in os.listdir(slices)}  # noqa: PTH208 - each command does this
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(spool):  # noqa: PTH208 - likewise
             kind, _, rest = name.partition("-")
             if kind in {"started", "ended"}:
