@@ -76,7 +76,7 @@ class Actor:
     def perform(self, name: str, arguments: list[Any]) -> tuple[int, object, int]:
         code, value = self._attempt(getattr(self, name), arguments)
         if code == OUT_OF_MEMORY and self._is_bare:
-            self._release_idle()
+            self.release_idle()
             code, value = self._attempt(getattr(self, name), arguments)
         return code, value, self._cu.held()
 
@@ -87,7 +87,7 @@ class Actor:
         except Refused as refused:
             return refused.code, None
 
-    def _release_idle(self) -> None:
+    def release_idle(self) -> None:
         self._cu.call("cuCtxSynchronize")
         for pool in [*self._pools, self._cu.number("cuDeviceGetDefaultMemPool", 0)]:
             self._cu.call("cuMemPoolTrimTo", c_uint64(pool), c_size_t(0))
