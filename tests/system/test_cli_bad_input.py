@@ -96,8 +96,9 @@ def _ledger_that_others_write(place: Place) -> tuple[str, ...]:
 
 
 def _journal_of_another(place: Place) -> tuple[str, ...]:
+    """SQLite recovers one of this name, too, before it reads the write-ahead log."""
     place.run("ps")
-    journal = place.path / "state" / "ledger.db-wal"
+    journal = place.path / "state" / "ledger.db-journal"
     journal.touch()
     _given_away(journal)
     return RUN
@@ -135,7 +136,7 @@ CASES: list[tuple[Spoil, str, str]] = [
     (_directory_of_another_above, f"belongs to user {ANOTHER_UID}", "sudo -H"),
     (_state_directory_that_others_write, "state can be written by other users", "chmod go-w"),
     (_ledger_that_others_write, "ledger.db can be written by other users", "chmod go-w"),
-    (_journal_of_another, f"ledger.db-wal belongs to user {ANOTHER_UID}", "sudo -H"),
+    (_journal_of_another, f"ledger.db-journal belongs to user {ANOTHER_UID}", "sudo -H"),
     (_settings_of_another, f"config.toml belongs to user {ANOTHER_UID}", "sudo -H"),
 ]
 

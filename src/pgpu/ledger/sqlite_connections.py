@@ -273,8 +273,8 @@ class Connections:
         else:
             self.refuse_if_gone()
         try:
-            # Its journal too: SQLite would recover one that another user left.
-            for ending in ("", "-wal", "-shm"):
+            # Its journals too: SQLite would recover one that another user left.
+            for ending in ("", "-journal", "-wal", "-shm"):
                 check_own(self._path.with_name(self._path.name + ending), "the ledger")
         except NodeError as exc:
             raise LedgerError(str(exc), hint=exc.hint) from exc
