@@ -56,6 +56,17 @@ def test_a_name_of_the_batch_beats_one_of_the_ledger() -> None:
     assert jobs[1].place.after == ("1", "ledger's old")
 
 
+def test_jobs_that_many_submissions_name_are_looked_up_once() -> None:
+    words: list[str] = []
+
+    def find(word: str) -> Sequence[str]:
+        words.append(word)
+        return ["ledger's"]
+
+    assert [each.place.after for each in made(*[submission(None, "old")] * 3, find=find)] == [("ledger's",)] * 3
+    assert words == ["old"]
+
+
 def test_one_element_of_an_array_of_the_batch_can_be_waited_for_and_beats_an_older_job_of_its_name() -> None:
     jobs = made(
         submission("end", "train-3"), submission("train", array=Array((3, 5))), find=lambda word: [f"ledger's {word}"]

@@ -3,6 +3,7 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 from pgpu.advising.memory_demand import program_of
@@ -39,6 +40,7 @@ def expand(
     """
     check_count(submissions)
     ids_by_name: dict[str, list[str]] = {}
+    find = cache(find)  # thousands of submissions may name one array of thousands
     found: list[Element] = []
     for submission in order_submissions(submissions):
         # A name in the same request hides that of a job in the ledger.
