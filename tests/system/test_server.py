@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import pty
 import signal
 import socket
 import sqlite3
@@ -214,6 +215,30 @@ def test_a_server_that_is_killed_again_and_again_loses_no_line_and_starts_nothin
         assert asker.returncode == 0, said
         assert rest.split() == [str(line) for line in range(2, 41)]
         assert (place.path / f"starts-{number}").read_text() == "started\n"
+
+
+@pytest.mark.parametrize(("word", "last"), [("env", ""), ("nohup", "pgpu: settings reloaded: none has changed\n")])
+def test_a_server_ends_with_its_terminal_unless_nohup_started_it(word: str, last: str) -> None:
+    with opened_place() as place:
+        terminal, end = pty.openpty()
+        command = ("serve", "--gateway", "none", "--host", f"unix://{place.path}/pgpu.sock")
+        server = subprocess.Popen(
+            ["setsid", "--ctty", word, PGPU, *command],
+            env=place.environment,
+            stdin=end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        place.started.append(server)
+        os.close(end)
+        assert server.stderr is not None
+        while "listening at" not in (line := server.stderr.readline()):
+            assert line
+        os.close(terminal)
+        assert server.stderr.readline() == last
+        server.terminate()
+        assert server.wait(DEADLINE_SECONDS) == 0
 
 
 def test_what_happens_is_told_as_it_happens(place: Served) -> None:

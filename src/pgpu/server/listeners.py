@@ -288,7 +288,8 @@ async def _serve(
         loop.add_signal_handler(number, begin_shutdown)
     reloads: set[asyncio.Task[None]] = set()
     if reload is not None:
-        had_terminal = _has_terminal()
+        # One of `nohup` outlives its terminal.
+        had_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
 
         def begin_reload() -> None:
             if had_terminal and not _has_terminal():
