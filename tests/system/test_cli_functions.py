@@ -64,7 +64,7 @@ def said(source: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]
     return run
 
 
-def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
+def test_a_function_from_deploy_to_undeploy(said: Callable[..., str], server: ServerProcess) -> None:
     assert said("deploy", "app.py:Doubler") == "doubler@1\n"
     printed = said("deploy", "app.py:Doubler", "--max", "4", "--json")
     validate("deploy", printed)
@@ -90,6 +90,10 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
     assert found["id"] in token
     assert token not in listed
     said("token", "doubler", "revoke", found["id"])
+    # Of their own, so that a user who makes many pushes no administrator's entry out.
+    logs = [path.read_text() for path in Path(server.environment["PGPU_STATE_DIR"]).glob("audit*")]
+    actions = [json.loads(line)["action"].partition(".")[2] for line in "".join(logs).splitlines()]
+    assert (len(logs), actions[-3:], token in logs[0]) == (1, ["create", "create", "revoke"], False)
     assert said("token", "doubler", "list") == ""
     assert "create, list or revoke" in said("token", "doubler", "burn", code=125)
 

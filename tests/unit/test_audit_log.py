@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import socket
 import stat
 from pathlib import Path
@@ -13,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from pgpu.errors import AccessError, JobNotFoundError, PgpuError, UnauthenticatedError
 from pgpu.host.audit_log import MOST_BYTES, NAME, AuditLog
-from pgpu.server.refusals import INTERVAL_SECONDS, RefusalLog
+from pgpu.server.refusals import HOUR_SECONDS, INTERVAL_SECONDS, MOST_ENTRIES, RefusalLog
 
 
 def _entries(directory: Path) -> list[dict[str, Any]]:
@@ -39,6 +40,19 @@ def test_a_full_log_is_kept_beside_a_new_one(tmp_path: Path) -> None:
     log.write("second")
     assert [each["action"] for each in _entries(tmp_path)] == ["second"]
     assert (tmp_path / f"{NAME}.1").stat().st_size == MOST_BYTES
+
+
+def test_an_entry_for_which_there_is_no_room_leaves_no_part_of_a_line(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, tmp_path / "no-journal")
+    log.write("first")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / NAME).stat().st_size + 10, hard))
+    try:
+        log.write("second")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write("third")
+    assert [each["action"] for each in _entries(tmp_path)] == ["first", "third"]
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
@@ -67,9 +81,15 @@ class _Refused:
         self._directory = directory
         self._refusals = RefusalLog(AuditLog(directory, directory / "no-journal"), lambda: self.now_seconds)
 
-    def note(self, address: str = "10.0.0.1", error: PgpuError | None = None, path: str = "/v1/jobs") -> None:
-        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": (address, 1), "state": {}}
-        asyncio.run(self._refusals.note(HTTPConnection(scope), error or UnauthenticatedError("no")))
+    def note(self, *addresses: str, error: PgpuError | None = None, path: str = "/v1/jobs") -> None:
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "state": {}}
+
+        async def note_all() -> None:
+            for address in addresses or ["10.0.0.1"]:
+                connection = HTTPConnection({**scope, "client": (address, 1)})
+                await self._refusals.note(connection, error or UnauthenticatedError("no"))
+
+        asyncio.run(note_all())
 
     def entries(self) -> list[tuple[str, str, int]]:
         return [(each["action"], each["address"], each["left_out"]) for each in _entries(self._directory)]
@@ -84,6 +104,19 @@ def test_a_refused_login_is_written_with_its_address_and_those_of_the_next_minut
     refused.note()
     login = "login.refused"
     assert refused.entries() == [(login, "10.0.0.1", 0), (login, "10.0.0.2", 0), (login, "10.0.0.1", 3)]
+
+
+def test_refusals_of_many_addresses_with_long_paths_fill_no_log(tmp_path: Path) -> None:
+    refused = _Refused(tmp_path)
+    addresses = [f"10.0.{number // 256}.{number % 256}" for number in range(MOST_ENTRIES + 3)]
+    refused.note(*addresses, path="/v1/" + "x" * 60_000)
+    refused.note(error=AccessError("no"), path="/v1/admin/quotas")
+    last = addresses[-1]
+    assert len(refused.entries()) == MOST_ENTRIES + 1
+    assert (tmp_path / NAME).stat().st_size < 400 * MOST_ENTRIES
+    refused.now_seconds = HOUR_SECONDS
+    refused.note(last)
+    assert refused.entries()[-2:] == [("admin.refused", "10.0.0.1", 0), ("login.refused", last, 1)]
 
 
 def test_other_errors_and_pages_whose_session_is_over_are_no_refused_logins(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 Each entry is a line of JSON in `audit.log`, written by the process that made the change, once the change is durable. Entries of root
 go to systemd's journal as well, where there is one: `journalctl SYSLOG_IDENTIFIER=pgpu-audit`. The file is renamed to `audit.log.1`
-at 16 MiB, in place of the one before.
+at 16 MiB, in place of the one before. Users make tokens of functions as they like, so these have a file of their own: they push out no
+other entry.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +17,7 @@ from pathlib import Path
 from pgpu.host.stderr_log import say
 
 NAME = "audit.log"
+OF_FUNCTIONS = "audit-functions.log"
 MOST_BYTES = 16 << 20
 JOURNAL = Path("/run/systemd/journal/socket")
 
@@ -25,14 +28,15 @@ _AUTHPRIV = 10
 class AuditLog:
     """Appends entries; a failure to write is logged, since the change was made."""
 
-    def __init__(self, state_directory: Path, journal: Path = JOURNAL) -> None:
+    def __init__(self, state_directory: Path, journal: Path = JOURNAL, name: str = NAME) -> None:
         """Open nothing yet.
 
         Args:
             state_directory: Of the ledger.
             journal: Socket of systemd's journal.
+            name: Of the file.
         """
-        self._path = state_directory / NAME
+        self._path = state_directory / name
         self._journal = journal
 
     def write(self, action: str, **details: object) -> None:
@@ -64,9 +68,12 @@ class AuditLog:
                     # Else another process has renamed it while this one waited for the lock.
                     if os.path.samestat(found, self._path.stat()):
                         if found.st_size + len(line) <= MOST_BYTES or not found.st_size:
-                            os.write(descriptor, line)
-                            return
-                        self._path.rename(self._path.with_name(f"{NAME}.1"))
+                            if os.write(descriptor, line) == len(line):
+                                return
+                            # The disk is full, and the next entry must begin a line.
+                            os.ftruncate(descriptor, found.st_size)
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                        self._path.rename(self._path.with_name(f"{self._path.name}.1"))
             finally:
                 os.close(descriptor)
 

@@ -17,7 +17,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.job_submission import check, new_job_id
 from pgpu.engine.submitter import Submitter, account_of
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
-from pgpu.host.audit_log import AuditLog
+from pgpu.host.audit_log import OF_FUNCTIONS, AuditLog
 from pgpu.ledger.functions import function_not_found
 from pgpu.model import (
     Account,
@@ -293,7 +293,8 @@ class FunctionService:
         self._note("function-token.revoke", function=name, token=token_id)
 
     def _note(self, action: str, **details: object) -> None:
-        AuditLog(self._engine.settings.state_directory).write(action, **self._caller.actor(), **details)
+        log = AuditLog(self._engine.settings.state_directory, name=OF_FUNCTIONS)
+        log.write(action, **self._caller.actor(), **details)
 
     def replicas(self, name: str) -> Sequence[Replica]:
         """List the replicas of a function."""
