@@ -1,5 +1,6 @@
 """A request costs what it says: long specs are stored once, are in no list, and go; sizes are bounded; the ledger shrinks."""
 
+import asyncio
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.contract.in_process import AsPeer, asked, make_app
+from tests.contract.in_process import AsPeer, answer_of, asked, make_app
 from tests.ledger_entries import add, waiting
 
 from pgpu.app.machine_checks import leftovers
@@ -111,6 +112,22 @@ def test_the_answer_to_an_array_has_the_ids_of_its_elements(tmp_path: Path) -> N
     answer = wire.decode(JOBS, json.loads(text))
     assert sum(isinstance(each, ArrayElement) for each in answer) == 49
     assert {job.state for job in restore(answer)} == {JobState.CANCELLED}
+
+
+def test_a_user_with_many_requests_for_many_jobs_waits_behind_own_ones_alone(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    root, other = (AsPeer(app, PeerCredentials(1, uid, uid, frozenset())) for uid in (0, USER))
+    body = wire.encode({"submissions": [elements(101)]})
+
+    async def submit() -> None:
+        async with app.state.many_jobs_of[0]:  # as while another request of root is handled
+            waiting = asyncio.create_task(answer_of(root, "POST", "/v1/jobs", body))
+            status, _, _ = await answer_of(other, "POST", "/v1/jobs", body)
+            assert status == 403  # handled: the user is in no group of submitters
+            assert not waiting.done()
+        assert (await waiting)[0] == 201
+
+    asyncio.run(submit())
 
 
 def test_a_request_that_would_take_too_much_of_the_ledger_is_refused_before_anything_is_stored(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import defaultdict
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
@@ -61,6 +62,7 @@ def create_app(
     app.state.flights = SingleFlight()
     app.state.metrics = ServerMetrics()
     app.state.many_jobs = asyncio.Semaphore(1)
+    app.state.many_jobs_of = defaultdict(lambda: asyncio.Semaphore(1))
     app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
     board = app.state.board = _board(app)
 
