@@ -28,7 +28,7 @@ from pgpu.model import (
     Slice,
 )
 from pgpu.scheduling import GpuRoom
-from pgpu.scheduling.capacity import IDLE
+from pgpu.scheduling.capacity import IDLE, mode_of
 from pgpu.structs import replace
 from pgpu.units import GIB
 
@@ -90,6 +90,14 @@ def test_jobs_of_one_program_get_the_mode_that_each_of_them_can_have(ledger: Led
     requests = (AUTO, on_two, paged, large, AUTO, AUTO, AUTO)
     users = {5: None, 6: "somebody"}
     assert chosen(ledger, LIGHT, *requests, in_containers=users) == [mps, sliced, sliced, sliced, mps, mps, sliced]
+
+
+def test_a_parked_job_returns_in_time_slices_in_which_it_began(ledger: Ledger) -> None:
+    assert chosen(ledger, LIGHT, AUTO) == [SharingWish.MPS]
+    with ledger.view() as view:
+        parked = [replace(each, gpu_uuid=GPU.uuid) for each in view.waiting(None)]
+        [back] = AutoSharing(has_mps=True).choose_modes(view, [GpuRoom(GPU, 0, 0, 0)], parked, (), {})
+    assert mode_of(back.request.sharing) is SharingMode.TIME_SLICE
 
 
 def test_a_program_that_could_be_no_client_lately_is_not_tried_again(ledger: Ledger) -> None:

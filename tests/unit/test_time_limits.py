@@ -239,6 +239,13 @@ def test_spent_gpu_hours_keep_new_jobs_with_a_gpu_and_no_others() -> None:
     assert "next week, which begins on 1970-01-01" in wait.reason
 
 
+def test_spent_gpu_hours_keep_no_parked_job_from_its_gpu() -> None:
+    """It has begun already, and holds memory of the host meanwhile."""
+    back = replace(candidate("back", 2, uid=1), gpu_uuid=ROOM.gpu.uuid)
+    found = admit([ROOM], [back, candidate("mine", 2, uid=1)], NOW, quotas={1: SPENT})
+    assert [grant.job_id for grant in found.grants] == ["back"]
+
+
 def test_what_is_left_of_gpu_hours_is_no_reason_to_wait() -> None:
     for hours in (
         GpuHours(10.0, used=9.9, renewed_at_seconds=NOW + 500),

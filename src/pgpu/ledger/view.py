@@ -22,13 +22,6 @@ from pgpu.scheduling import OverdueReservation, Precedence, Quota
 from pgpu.structs import Struct
 from pgpu.units import is_text
 
-# The table `claims` holds the reservations of overdue jobs; claims of Kubernetes are in `held_claims`.
-_RESERVATION = """
-SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
-WHERE jobs.gpu_model IS ? AND jobs.state = 'waiting' ORDER BY chosen_at LIMIT 1
-"""
-
-
 ALL_GPUS = "*"
 
 # Cached rows of jobs that no longer wait are dropped only when they are this many more than the waiting ones.
@@ -49,6 +42,12 @@ FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 
 # Parked jobs that wait for their lease again, on its GPU.
 RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
+
+# The table `claims` holds the reservations of overdue jobs; claims of Kubernetes are in `held_claims`.
+_RESERVATION = f"""
+SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
+WHERE jobs.gpu_model IS ? AND (state = 'waiting' OR {RETURNING}) ORDER BY chosen_at LIMIT 1
+"""  # noqa: S608 - words of our own
 
 _RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id),
     NULL

@@ -145,8 +145,9 @@ class QuotaUsage:
         return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
 
     def _is_spent(self, quota: Quota, candidate: Candidate) -> bool:
-        hours = quota.gpu_hours
-        return hours is not None and bool(candidate.request.gpu_count) and hours.is_spent(self._now_seconds)
+        # A parked job has begun already, and goes on as those that run.
+        hours, begins = quota.gpu_hours, bool(candidate.request.gpu_count) and candidate.gpu_uuid is None
+        return hours is not None and begins and hours.is_spent(self._now_seconds)
 
     def _reserve(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Reserved | None:
         """Find when its owner's running jobs will have freed enough; None if never, since the quota is too small."""

@@ -194,7 +194,8 @@ class AutoSharing(Struct):
             holding: Every job that holds slices.
             lasting: Usual durations of calls in seconds.
         """
-        undecided = [each for each in waiting if each.request.sharing is SharingWish.AUTO]
+        # A parked job returns in time slices, in which it began.
+        undecided = [each for each in waiting if each.request.sharing is SharingWish.AUTO and each.gpu_uuid is None]
         self.is_choosing = bool(undecided) and self.has_mps
         if not self.is_choosing:
             return waiting
