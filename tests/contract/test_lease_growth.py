@@ -4,7 +4,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +21,10 @@ from pgpu.engine.history.run_history import NOTHING
 from pgpu.engine.leases.departure import Departure
 from pgpu.engine.leases.lease_growth import Growth, answer_wishes
 from pgpu.engine.leases.lease_resize import Autoshrink, resize
-from pgpu.engine.leases.parking_state import Parking, Stage, save_parking
+from pgpu.engine.leases.parking_state import Parking, Stage, Traveller, load_parking, save_parking
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.errors import CapacityError, EnforcementError, LedgerError
+from pgpu.host.process_identity import myself
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, Slice
 from pgpu.scheduling import Quota
@@ -347,6 +348,25 @@ def test_a_job_whose_control_group_has_no_room_for_its_memory_is_not_moved(movab
     assert not movable.engine.can_leave(job)
 
 
+def test_a_job_that_the_next_agent_cannot_move_stays_on_its_gpu_and_counts(movable: World) -> None:
+    job, _ = movable.start("a", 4 * GIB, age=-60.0), movable.start("b", 14 * GIB)
+    assert movable.wish(job, 12 * GIB) is Verdict.WAIT
+    movable.engine.checkpoints = None
+    follow(movable, job, Moving())
+    entry = movable.entry(job)
+    assert (entry.job.is_aside, entry.is_counted) == (False, True)
+
+
+def test_what_was_moved_is_not_forgotten_while_no_driver_brings_it_back(world: World) -> None:
+    job = world.entry(world.start("a", 4 * GIB)).job
+    places = world.engine.places(job.id)
+    places.make()
+    moved = Parking(job.id, Stage.AWAY, (Traveller(myself(), GIB),))
+    save_parking(places.parking, moved)
+    assert Departure(world.engine, job.id, lambda _: True).leave(job, job.id) is Stage.AWAY
+    assert load_parking(places.parking) == moved
+
+
 def test_what_comes_back_to_its_gpu_while_it_is_parked_and_does_not_leave_is_stopped(movable: World) -> None:
     moving = Moving()
     job, _ = parked(movable, moving)
@@ -354,6 +374,58 @@ def test_what_comes_back_to_its_gpu_while_it_is_parked_and_does_not_leave_is_sto
     assert movable.entry(job).stop_grace_seconds is None
     follow(movable, job, Moving(Stage.REFUSED))
     assert movable.entry(job).stop_grace_seconds is not None
+
+
+def test_what_is_reserved_for_a_parked_job_stays_reserved(movable: World) -> None:
+    """Chosen anew in each round, it would promise nothing: whatever started meanwhile would count as there before."""
+    job, _ = parked(movable, Moving())
+    kept = []
+    for _ in range(2):
+        movable.engine.admissions.step()
+        with movable.engine.ledger.view() as view:
+            kept.append(view.precedence("fake").reservation)
+    assert kept[0] is not None
+    assert (kept[0].job_id, kept[0].gpu_uuids) == (job, (GPU,))
+    assert kept[1] == kept[0]
+
+
+class Meanwhile:
+    """A ledger in which another process does something before the next transaction."""
+
+    def __init__(self, ledger: Ledger, act: Callable[[], object]) -> None:
+        self._ledger, self._acts = ledger, [act]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def decision(self) -> Any:
+        while self._acts:
+            self._acts.pop()()
+        return self._ledger.decision()
+
+
+def test_a_job_that_is_suspended_is_neither_parked_nor_refused(movable: World) -> None:
+    """Also if a round suspends it while it is decided: the job in its place waits until it has left for that one."""
+    job, urgent = movable.start("a", 4 * GIB, age=-60.0), movable.start("b", 14 * GIB)
+
+    def suspend() -> None:
+        with movable.engine.ledger.decision() as decision:
+            entry = decision.entry(job)
+            decision.put(replace(entry, job=replace(entry.job, suspended_by=urgent)))
+
+    movable.engine.ledger = cast("Ledger", Meanwhile(movable.engine.ledger, suspend))
+    for _ in range(2):
+        assert movable.wish(job, 12 * GIB) is Verdict.WAIT
+        assert not movable.entry(job).job.is_aside
+
+
+def test_a_job_whose_memory_is_taken_while_it_is_granted_is_parked_and_not_refused(movable: World) -> None:
+    job = movable.start("a", 4 * GIB, age=-60.0)
+    movable.engine.ledger = cast("Ledger", Meanwhile(movable.engine.ledger, lambda: movable.start("b", 14 * GIB)))
+    assert movable.wish(job, 12 * GIB) is Verdict.WAIT
+    assert (movable.size(job), movable.entry(job).job.is_aside) == (4 * GIB, False)
+    assert movable.wish(job, 12 * GIB) is Verdict.WAIT
+    assert movable.entry(job).job.is_aside
 
 
 @pytest.mark.parametrize("words", [{"preempts": True}, {"gpus": ("GPU-0", "GPU-1")}])

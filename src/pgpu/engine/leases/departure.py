@@ -107,7 +107,9 @@ class Departure(Struct):
             ends = [board.in_flight_until_ns / _NANOSECONDS for board in boards if board.in_flight_until_ns]
             if any(end_seconds + _OVER_SECONDS >= time.monotonic() for end_seconds in ends):
                 return Stage.LEAVING
-        return self._mark_away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
+        # What was moved before is brought back as soon as a driver that does it is offered again.
+        before = Parking(by, Stage.AWAY) if parking is None else parking
+        return self._mark_away(parking, replace(before, by=by, stage=Stage.AWAY))
 
     def come_back(self, job: Job) -> bool:
         """Continue coming back; called again and again while the place of a job with a lease is free.

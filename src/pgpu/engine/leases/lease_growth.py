@@ -126,7 +126,9 @@ def answer_wishes(context: EngineContext, job_id: str, wishes: Sequence[Wish], *
     if after == before and verdict is not Verdict.GRANT:
         return verdict  # a wait that goes on is written once
     with context.ledger.decision() as decision:
-        before, after, verdict = deciding.decide(decision)
+        expected, (before, after, verdict) = verdict, deciding.decide(decision)
+        if verdict is Verdict.REFUSE and expected is not verdict:
+            return Verdict.WAIT  # another process has taken the memory since: the next look parks the job if it can
         decision.put(after)
         holding = decision.holding()
         if verdict is Verdict.GRANT and before.job.lease is not None and after.job.lease == before.job.lease:
@@ -179,8 +181,8 @@ class _Deciding(Struct, frozen=True):
         job, lease, now_seconds = entry.job, entry.job.lease, time.time()
         if self.is_stopping or lease is None or not grows(job.request, lease.sharing):
             return entry, _without_wait(entry), Verdict.REFUSE
-        if job.is_aside:
-            return entry, entry, Verdict.WAIT
+        if job.is_aside or job.suspended_by is not None:
+            return entry, entry, Verdict.WAIT  # until it is back
         holding = self.context.queue_of(view.holding())
         rooms = {room.gpu.uuid: room for room in self.snapshot.rooms(holding, self.context.headroom)}
         free_bytes = min(_free_bytes(rooms.get(part.gpu_uuid), part.memory_bytes) for part in lease.slices)

@@ -82,7 +82,10 @@ class Suspension(Struct):
 
     def _park(self, job: Job) -> None:
         """Continue to move a job that could not grow to the host, or what it has begun on its GPU since."""
-        stage, is_parked = self.leaving.leave(job, job.id), job.parked_at_seconds is not None
+        is_parked = job.parked_at_seconds is not None
+        # An agent that is offered no driver that moves it would leave its memory where it is, and its lease counted no more.
+        may_leave = is_parked or self.engine.can_leave(job)
+        stage = self.leaving.leave(job, job.id) if may_leave else Stage.REFUSED
         if stage is Stage.LEAVING or (stage is Stage.AWAY and is_parked):
             return
         with self.engine.deciding() as decision:
