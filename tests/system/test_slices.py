@@ -222,6 +222,7 @@ def test_a_context_that_cannot_be_measured_is_an_error_and_not_a_guess(stage: St
 
 
 def test_no_slice_is_made_of_the_machines_memory_for_a_gpu_that_has_its_own(stage: Stage, ledger: Ledger) -> None:
+    _context_sizes(stage, ledger)(stage.gpus[0])  # is measured, and kept, while NVML reports its memory
     with pytest.raises(EnforcementError, match="though it has some of its own"):
         _context_sizes(stage, ledger)(replace(stage.gpus[0], shares_host_memory=True))
 

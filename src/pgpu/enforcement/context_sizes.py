@@ -56,6 +56,8 @@ class ContextSizes:
             EnforcementError: They cannot be measured, so no slice can be charged correctly.
         """
         key = f"context-bytes/{gpu.name}/{gpu.uuid if gpu.is_simulated else gpu.driver_version}/{SHARING_MODE}"
+        # Apart from a size that was measured while NVML reported the GPU's memory, without the proof below.
+        key += "/host-memory" if gpu.shares_host_memory else ""
         if key not in self._known_bytes:
             fact = self._facts.get(key)
             self._known_bytes[key] = self._measure(gpu) if fact is None else int(fact)
