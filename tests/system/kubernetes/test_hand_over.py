@@ -285,6 +285,22 @@ def test_a_claim_that_the_next_pod_has_prepared_is_not_released(node: World) -> 
         assert held(node) == [kept.uid]
 
 
+def test_a_claim_that_the_next_pod_shares_is_not_released(node: World) -> None:
+    """The kubelet prepares it no second time, since it is prepared already."""
+    with node.running():
+        user = add_pod(node)
+        kept, new = take(node, [user]), node.add(allocated("new"))
+        node.claims.processes[kept.uid] = 1
+        is_deleted(node)
+        call = begin(node, new)
+        found = node.api.objects.get(CLAIMS, "default", "old")
+        status = found["status"] | {"reservedFor": [user, add_pod(node, "next")]}
+        node.api.objects.update(CLAIMS, "default", found | {"status": status})
+        node.claims.processes.clear()
+        assert "do not fit on GPU" in call.result().claims[new.uid].error
+        assert held(node) == [kept.uid]
+
+
 def test_nothing_is_prepared_before_the_container_runtime_is_known(node: World) -> None:
     with node.running():
         old, new = take(node, [add_pod(node)], "30Gi"), node.add(allocated("new"))

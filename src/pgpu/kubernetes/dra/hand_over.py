@@ -169,7 +169,8 @@ class HandOver:
             if not wait.must_answer() and (record.is_freed or self._is_leaving(record.claim))
         }
 
-    def _is_leaving(self, held: Claim) -> bool:
+    def _is_leaving(self, held: Claim) -> bool | None:
+        """None: unknown, since the API server does not answer."""
         try:
             found = self._reader.claim(held.namespace, held.name)
             is_allocated = found.uid == held.uid and any(
@@ -183,7 +184,7 @@ class HandOver:
             return True
         except ClusterError as exc:
             _log.warning("whether the pods of claim %s/%s leave is unknown: %s", held.namespace, held.name, exc)
-            return False
+            return None
 
     def _is_user_leaving(self, namespace: str, user: ClaimUser) -> bool:
         if user.resource != "pods":
@@ -205,11 +206,17 @@ class HandOver:
 
     def _release(self, uid: str) -> None:
         try:
+            # Read again: another pod may have it meanwhile, for which the kubelet does not prepare it once more.
+            record = self._claims.records().get(uid)
+            is_leaving = record is not None and (record.is_freed or self._is_leaving(record.claim))
             with self._claims.lock(uid):
                 # Under the claim's lock: it may have been prepared for another pod meanwhile.
                 with self._changed:
+                    if is_leaving is False:
+                        for each in self._waits:
+                            each.leaving.discard(uid)
                     is_awaited = any(uid in each.leaving for each in self._waits)
-                if is_awaited:
+                if is_leaving and is_awaited:
                     self._unprepare(uid)
         except PgpuError as exc:
             _log.warning("claim %s of a leaving pod cannot be released: %s", uid, exc)
