@@ -96,7 +96,9 @@ static void undo_hand_out(struct pgpu_holding *pool, void *context) {
 static void ensure_row(uint64_t pool, int gpu) {
     struct pgpu_holding row = {.key = pool, .count = 1, .kind = PGPU_KIND_POOL, .gpu = (int8_t)gpu};
     struct pgpu_holding found;
-    if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) pgpu_holdings_put(&row);
+    if (pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return;
+    /* The row of another thread that was faster keeps its charge. */
+    if (!pgpu_holdings_join(&row)) pgpu_holdings_count(PGPU_KIND_POOL, pool, -1, NULL);
 }
 
 CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge) {

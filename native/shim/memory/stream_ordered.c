@@ -62,7 +62,7 @@ static bool is_other_default(CUmemoryPool pool, int *gpu) {
     bool is_pinned_on_host = type == CU_MEM_ALLOCATION_TYPE_PINNED && pgpu_vmm_is_on_host(&location);
     if (type != CU_MEM_ALLOCATION_TYPE_MANAGED && !is_pinned_on_host) return false;
     *gpu = pgpu_pools_gpu_of((CUmemAllocationType)type, &location, &is_charged);
-    if (!is_charged || *gpu != PGPU_NO_GPU) note_pool(pool, *gpu);
+    if (!is_charged) note_pool(pool, PGPU_NO_GPU); /* that of a charged one is made with its charge */
     return true;
 }
 
