@@ -144,6 +144,49 @@ print(json.dumps(held + [code, cu.held()]))
         full = CONTEXT_BYTES + 100 * MIB
         assert held == [CONTEXT_BYTES, full, full, 2, CONTEXT_BYTES]
 
+    def test_a_managed_variable_of_a_library_until_it_is_unloaded(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer(f"""{_MODULES}
+def measure():
+    image = image_of(100 * MIB, ".attribute(.managed)")
+    library = cu.number("cuLibraryLoadData", image, None, None, 0, None, None, 0)
+    module = cu.number("cuLibraryGetModule", c_uint64(library))
+    cu.number("cuModuleGetGlobal_v2", None, c_uint64(module), b"table")
+    during = cu.held()
+    cu.call("cuLibraryUnload", c_uint64(library))
+    return [during, cu.held()]
+print(json.dumps([measure() for _ in range(2)]))
+""")
+        assert held == [[CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]] * 2
+
+    def test_without_what_a_neighbour_allocates_while_kernels_are_loaded(self, one_gib: SliceWorld) -> None:
+        neighbour = """
+cu.begin()
+print("ready", flush=True)
+while True:
+    cu.free(cu.alloc(2048 * MIB))
+"""
+        with one_gib.start(neighbour, is_shimmed=False) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                codes, held = one_gib.answer(f"""{_MODULES}
+def load_kernel():
+    cu.number("cuKernelGetFunction", c_uint64(kernel))
+def load_and_use():
+    global kernel
+    kernel = cu.number("cuLibraryGetKernel", c_uint64(load_library(MIB)), b"first")
+    load_kernel()
+while outcome(load_and_use):
+    pass
+before = cu.held()
+codes = {{outcome(load_kernel) for _ in range(20_000)}}
+print(json.dumps([[*codes], cu.held() - before]))
+""")
+                assert process.poll() is None
+            finally:
+                process.kill()
+        assert (codes, held) == ([0], 0)
+
     def test_a_library_with_variables_beyond_the_slice_is_unloaded_at_its_first_use(self, one_gib: SliceWorld) -> None:
         snippet = f"""{_MODULES}
 library = load_library(900 * MIB)

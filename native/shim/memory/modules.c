@@ -9,9 +9,10 @@
  *
  * Managed variables are charged when their address is asked for.
  *
- * A neighbour's allocation at this very moment is charged as well, until the module is unloaded; a large
- * difference is therefore measured twice. Where the job oversubscribes, loading evicts other memory, and
- * nothing is measured. */
+ * A neighbour's allocation at this very moment is charged as well, until the module is unloaded. So a load
+ * with a large difference is measured twice, and of lazily loaded memory a large one is believed at the first
+ * use only: later uses load code. Where the job oversubscribes, loading evicts other memory, and nothing is
+ * measured. */
 #include <stdbool.h>
 
 #include "functions.h"
@@ -20,11 +21,9 @@
 #include "slice/holdings.h"
 #include "slice/slice.h"
 
-/* From here on a load is measured twice. */
-#define LARGE_BYTES (64ull * 1024 * 1024)
+/* More than the code of a few kernels: variables, or a neighbour's allocation. */
+#define LARGE_BYTES (8ull * 1024 * 1024)
 #define TRIES       3
-/* More than the code of a few kernels. */
-#define VARIABLES_BYTES (8ull * 1024 * 1024)
 
 struct measurement {
     struct pgpu_place place; /* without a GPU: nothing can be measured */
@@ -60,9 +59,14 @@ static void add(struct pgpu_holding *row, void *bytes) {
     row->bytes += *(uint64_t *)bytes;
 }
 
-/* One row for a module, or for a library in one context; it goes with either. */
-static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes) {
-    struct pgpu_holding row = {.key = handle ^ ((uint64_t)place->context << 20),
+/* One row for the load of a module, or of a library in one context, and one for its uses: both go with
+ * either. Handles are even. */
+static uint64_t key_of(uint64_t handle, const struct pgpu_place *place, bool is_use) {
+    return (handle ^ ((uint64_t)place->context << 20)) | is_use;
+}
+
+static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes, bool is_use) {
+    struct pgpu_holding row = {.key = key_of(handle, place, is_use),
                                .bytes = bytes,
                                .context = (uint64_t)place->context,
                                .module = handle,
@@ -72,15 +76,22 @@ static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes
     if (!pgpu_holdings_edit(PGPU_KIND_MODULE, row.key, add, &bytes)) pgpu_holdings_put(&row);
 }
 
-static bool refund_row(const struct pgpu_holding *row, void *handle) {
-    struct pgpu_holding taken;
-    if (row->module == *(uint64_t *)handle && pgpu_holdings_take(PGPU_KIND_MODULE, row->key, &taken))
-        pgpu_charge_refund(taken.gpu, taken.bytes);
-    return false;
+struct loaded {
+    uint64_t handle, key;
+};
+
+static bool is_of(const struct pgpu_holding *row, void *context) {
+    struct loaded *loaded = context;
+    loaded->key = row->key;
+    return row->module == loaded->handle;
 }
 
+/* Each row is looked for from the start, since the removal of one moves others. */
 static CUresult finish_unload(uint64_t handle, CUresult result) {
-    if (result == CUDA_SUCCESS) pgpu_holdings_visit(PGPU_KIND_MODULE, refund_row, &handle);
+    struct loaded loaded = {.handle = handle};
+    struct pgpu_holding row;
+    while (result == CUDA_SUCCESS && pgpu_holdings_visit(PGPU_KIND_MODULE, is_of, &loaded))
+        if (pgpu_holdings_take(PGPU_KIND_MODULE, loaded.key, &row)) pgpu_charge_refund(row.gpu, row.bytes);
     return result;
 }
 
@@ -94,7 +105,7 @@ static bool has_charged(const struct measurement *before, uint64_t handle, int a
     if (*least_bytes == 0) return true;
     if (*least_bytes >= LARGE_BYTES && attempt == 0) return false;
     if (pgpu_charge_begin(&charge, before->place.gpu, *least_bytes) != CUDA_SUCCESS) return false;
-    note(handle, &before->place, *least_bytes);
+    note(handle, &before->place, *least_bytes, false);
     return true;
 }
 
@@ -164,16 +175,20 @@ PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
  * repeated call finds it loaded. */
 static CUresult charge_loaded(const struct measurement *before, uint64_t handle, bool is_library) {
     struct pgpu_charge charge;
+    struct pgpu_holding row;
     uint64_t bytes = taken_bytes(before);
-    if (bytes == 0) return CUDA_SUCCESS;
+    if (before->place.gpu == PGPU_NO_GPU) return CUDA_SUCCESS;
+    bool is_first = !pgpu_holdings_find(PGPU_KIND_MODULE, key_of(handle, &before->place, true), &row);
+    if (is_first) note(handle, &before->place, 0, true);
+    if (bytes == 0 || (bytes >= LARGE_BYTES && !is_first)) return CUDA_SUCCESS;
     CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
-    if (result != CUDA_SUCCESS && is_library && bytes >= VARIABLES_BYTES) {
+    if (result != CUDA_SUCCESS && is_library && bytes >= LARGE_BYTES) {
         finish_unload(handle, PGPU_REAL(cuLibraryUnload)((CUlibrary)handle));
         note_unloaded((CUlibrary)handle);
         return result;
     }
     if (result != CUDA_SUCCESS) pgpu_charge_regardless(before->place.gpu, bytes);
-    note(handle, &before->place, bytes);
+    note(handle, &before->place, bytes, true);
     return result;
 }
 
@@ -182,8 +197,14 @@ static CUresult charge_loaded(const struct measurement *before, uint64_t handle,
     CUresult result = call;                                                                                  \
     return result == CUDA_SUCCESS ? charge_loaded(&before, (uint64_t)(handle), is_library) : result
 
+/* A module of a library has a row that names it, and goes with it. */
+static uint64_t loaded_with(CUmodule module) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_MODULE, (uint64_t)module, &row) ? row.module : (uint64_t)module;
+}
+
 PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetFunction)(function, module, name));
+    LOADED_LAZILY(loaded_with(module), false, PGPU_REAL(cuModuleGetFunction)(function, module, name));
 }
 
 static bool is_managed(CUdeviceptr address) {
@@ -220,38 +241,53 @@ static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t byt
 }
 
 /* The caller may ask for one of address and size only. */
-#define GLOBAL(function, handle, is_library)                                                                 \
+#define GLOBAL(function, handle, owner, is_library)                                                          \
     CUdeviceptr found;                                                                                       \
     size_t found_bytes;                                                                                      \
     struct measurement before = begin();                                                                     \
     CUresult result = PGPU_REAL(function)(address, bytes, handle, name);                                     \
-    if (result == CUDA_SUCCESS) result = charge_loaded(&before, (uint64_t)(handle), is_library);             \
+    if (result == CUDA_SUCCESS) result = charge_loaded(&before, owner, is_library);                          \
     if (result != CUDA_SUCCESS || PGPU_REAL(function)(&found, &found_bytes, handle, name) != CUDA_SUCCESS)   \
         return result;                                                                                       \
-    return charge_variable((uint64_t)(handle), found, found_bytes)
+    return charge_variable(owner, found, found_bytes)
 
 PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
                                           const char *name) {
-    GLOBAL(cuModuleGetGlobal_v2, module, false);
+    GLOBAL(cuModuleGetGlobal_v2, module, loaded_with(module), false);
 }
 
 PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule module,
                                        const char *name) {
-    LOADED_LAZILY(module, false, PGPU_REAL(cuModuleGetGlobal)(address, bytes, module, name));
+    LOADED_LAZILY(loaded_with(module), false, PGPU_REAL(cuModuleGetGlobal)(address, bytes, module, name));
 }
 
 PGPU_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                         const char *name) {
-    GLOBAL(cuLibraryGetGlobal, library, true);
+    GLOBAL(cuLibraryGetGlobal, library, (uint64_t)library, true);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                          const char *name) {
-    GLOBAL(cuLibraryGetManaged, library, true);
+    GLOBAL(cuLibraryGetManaged, library, (uint64_t)library, true);
+}
+
+static CUresult get_module(CUmodule *module, CUlibrary library) {
+    struct pgpu_place place;
+    CUresult result = PGPU_REAL(cuLibraryGetModule)(module, library);
+    if (result != CUDA_SUCCESS || pgpu_slice_current(&place) != CUDA_SUCCESS || place.gpu == PGPU_NO_GPU)
+        return result;
+    struct pgpu_holding row = {.key = (uint64_t)*module,
+                               .context = (uint64_t)place.context,
+                               .module = (uint64_t)library,
+                               .count = 1,
+                               .kind = PGPU_KIND_MODULE,
+                               .gpu = (int8_t)place.gpu};
+    pgpu_holdings_put(&row);
+    return result;
 }
 
 PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    LOADED_LAZILY(library, true, PGPU_REAL(cuLibraryGetModule)(module, library));
+    LOADED_LAZILY(library, true, get_module(module, library));
 }
 
 static CUlibrary library_of(CUkernel kernel) {
