@@ -256,7 +256,7 @@ def test_a_claim_is_answered_before_the_kubelet_stops_waiting(node: World) -> No
         old, new = take(node, [add_pod(node)]), node.add(allocated("new"))
         node.claims.processes[old.uid] = 1
         is_deleted(node)
-        call = begin(node, new, timeout_seconds=15.5)
+        call = node.kubelet.begin_prepare(new, 15.5)
         assert "do not fit on GPU" in call.result().claims[new.uid].error
         assert held(node) == [old.uid]
 
