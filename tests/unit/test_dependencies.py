@@ -38,6 +38,21 @@ def test_a_job_is_held_while_one_that_it_goes_after_has_not_ended(state: JobStat
     assert found.hindered == {"b": "waits for the end of job a"}
 
 
+def test_predecessors_that_many_jobs_share_are_judged_once() -> None:
+    class Counted(dict[str, JobPeer]):
+        reads = 0
+
+        def __getitem__(self, job_id: str) -> JobPeer:
+            self.reads += 1
+            return super().__getitem__(job_id)
+
+    names = [f"a{number}" for number in range(50)]
+    awaited = Counted({name: job(name) for name in names})
+    found = stand([*awaited.values(), *(job(f"b{number}", *names) for number in range(100))], awaited, {})
+    assert found.hindered == {f"b{number}": "waits for the end of job a0 and of 49 more" for number in range(100)}
+    assert awaited.reads <= 2 * len(names)
+
+
 def test_how_many_more_it_waits_for_is_told() -> None:
     found = standing([job("a"), job("b"), job("c", "a", "b")], {})
     assert found.hindered["c"] == "waits for the end of job a and of 1 more"

@@ -10,6 +10,7 @@ writes it first.
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 
 from pgpu.ledger import Decision, Entry, JobPeer, LedgerView
 from pgpu.model import JobState
@@ -42,7 +43,7 @@ def judge(view: LedgerView, now_seconds: float, waiting: Sequence[JobPeer] | Non
     waiting = view.conditional() if waiting is None else waiting
     if not waiting:
         return DependencyVerdicts({}, {})
-    named = {job_id for peer in waiting for job_id in peer.place.after}
+    named = {job_id for after in {peer.place.after for peer in waiting} for job_id in after}
     return judge_peers(waiting, view.peers(named), view.granted_of_arrays(), now_seconds)
 
 
@@ -61,12 +62,21 @@ def judge_peers(
     hindered: dict[str, str] = {}
     doomed: dict[str, str] = {}
     dormant: dict[str, str] = {}
+
+    # Cached, since thousands of jobs may have the same thousands of predecessors.
+    @cache
+    def judge_predecessors(after: tuple[str, ...]) -> tuple[str | None, str | None]:
+        if why := next(_failures(after, awaited, doomed), None):
+            return why, None
+        return None, _unfinished(after, awaited)
+
     # One pass is enough: predecessors are older, so they were judged before. Granted places of an array are counted
     # as they are given, the oldest element first.
     for peer in waiting:
-        if why := next(_failures(peer, awaited, doomed), None):
+        why, unfinished = judge_predecessors(peer.place.after)
+        if why is not None:
             doomed[peer.job_id] = why
-        elif found := _hindrance(peer, awaited, counted, now_seconds):
+        elif found := _hindrance(peer, unfinished, counted, now_seconds):
             rule, hindered[peer.job_id] = found
             if rule != DEPENDENCY:
                 dormant[peer.job_id] = rule
@@ -91,8 +101,8 @@ def _label(peer: JobPeer) -> str:
     return f"job {peer.job_id} ({peer.name})" if peer.name else f"job {peer.job_id}"
 
 
-def _failures(peer: JobPeer, awaited: Mapping[str, JobPeer], doomed: Mapping[str, str]) -> Iterator[str]:
-    for job_id in peer.place.after:
+def _failures(after: Sequence[str], awaited: Mapping[str, JobPeer], doomed: Mapping[str, str]) -> Iterator[str]:
+    for job_id in after:
         other = awaited.get(job_id)
         if other is None:
             yield f"its predecessor, job {job_id}, is no longer in the ledger"
@@ -102,17 +112,22 @@ def _failures(peer: JobPeer, awaited: Mapping[str, JobPeer], doomed: Mapping[str
             yield f"a predecessor failed: {why}"
 
 
+def _unfinished(after: Sequence[str], awaited: Mapping[str, JobPeer]) -> str | None:
+    """Return which predecessors have not ended, in one line; None if all have."""
+    unfinished = [awaited[job_id] for job_id in after if not awaited[job_id].state.is_final]
+    more = f" and of {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+    return f"waits for the end of {_label(unfinished[0])}{more}" if unfinished else None
+
+
 def _hindrance(
-    peer: JobPeer, awaited: Mapping[str, JobPeer], granted: Mapping[str | None, int], now_seconds: float
+    peer: JobPeer, unfinished: str | None, granted: Mapping[str | None, int], now_seconds: float
 ) -> tuple[str, str] | None:
     """Return the rule that keeps a job, and its reason; None if nothing does."""
     if peer.held_by_uid is not None:
         holder = "its owner" if peer.held_by_uid == peer.owner_uid else "an administrator"
         return HELD, f"held by {holder} until it is released"
-    unfinished = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
-    if unfinished:
-        more = f" and of {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
-        return DEPENDENCY, f"waits for the end of {_label(unfinished[0])}{more}"
+    if unfinished is not None:
+        return DEPENDENCY, unfinished
     if peer.begin_at_seconds is not None and peer.begin_at_seconds > now_seconds:
         return BEGIN, f"waits for its begin on {format_time(peer.begin_at_seconds)}"
     most = peer.place.array_most_at_once
