@@ -25,6 +25,7 @@ from pgpu.ledger.schema import MIGRATIONS, VERSION
 from pgpu.model import Array, Job, JobSpec, JobState, Submission
 from pgpu.model import Request as Amount
 from pgpu.model.finding import Result
+from pgpu.model.validation import check_submission
 from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.services import wire
 from pgpu.services.job_answers import JOBS, ArrayElement, restore
@@ -144,6 +145,12 @@ def test_a_request_that_would_take_too_much_of_the_ledger_is_refused_before_anyt
             engine.submit_all([large])
         assert "waiting_size" in (refusal.value.hint or "")
     assert len(engine.ledger.entries(include_final=False)) == 400
+
+
+@pytest.mark.parametrize("models", [("A100",) * 17, ("A" * 129,)])
+def test_a_request_names_so_many_gpu_models_and_no_more(models: tuple[str, ...]) -> None:
+    with pytest.raises(RequestError, match="at most 16 GPU models, of up to 128 characters"):
+        check_submission(Submission(JobSpec(("true",), "process"), Amount(GIB, gpu_models=models)))
 
 
 @pytest.mark.parametrize("uid", [USER, 0])

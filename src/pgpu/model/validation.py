@@ -31,6 +31,9 @@ _MOST_BYTES = (2 << 20) - (64 << 10)
 _OF_EACH_BYTES = 9
 
 _MOST_PRIORITY = 100
+_MOST_MODELS = 16
+"""Each decision on the queue compares all of each job's with the GPUs."""
+
 _LONGEST_LIMIT_SECONDS = 10.0 * 365 * 86_400
 _LAST_SECONDS = 1e11
 """No clock has a later time; begins of the year 5138 and later are in milliseconds."""
@@ -115,6 +118,11 @@ def check_request(request: Request) -> None:
         return
     if not all(model.strip() and is_text(model) for model in request.gpu_models):
         raise RequestError("--gpu-model names no model", hint="write it like --gpu-model A100")
+    if len(request.gpu_models) > _MOST_MODELS or any(len(model) > _LONGEST_NAME for model in request.gpu_models):
+        raise RequestError(
+            f"a request names at most {_MOST_MODELS} GPU models, of up to {_LONGEST_NAME} characters",
+            hint="a part of a name is enough: --gpu-model A100",
+        )
     is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
     if not is_amount or request.gpu_count < 0:
         raise RequestError("a request is for at least one byte on at least one GPU, or for no GPU")
