@@ -17,7 +17,7 @@ from starlette.types import Message
 from tests.contract.in_process import AsPeer, asked, make_app
 
 from pgpu.engine.submitter import Submitter
-from pgpu.errors import CapacityError
+from pgpu.errors import CapacityError, RequestError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount
 from pgpu.model.job import MOST_ELEMENTS
@@ -173,6 +173,12 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
     noted = asyncio.run(read())
     assert noted.reader
     assert noted.reader != threading.main_thread().name
+
+
+def test_a_working_directory_with_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    spec = JobSpec(("true",), "process", working_directory="/" + "x" * 300)
+    with pytest.raises(RequestError, match="does not exist"):
+        make_app(tmp_path).state.engines.own.submit_all([Submission(spec, Amount(GIB))])
 
 
 @pytest.mark.parametrize("uid", [4242, 0])

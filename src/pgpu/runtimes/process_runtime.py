@@ -65,7 +65,7 @@ class ProcessRuntime:
             self._refuse_without_views()
             return  # the directory is checked with the user's own rights, by the launcher
         directory = spec.working_directory
-        if directory is not None and not Path(directory).is_dir():
+        if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 - of a path that is too long, `is_dir` raises
             raise RequestError(f"working directory {directory} does not exist", hint="name a directory that exists")
 
     def start(
