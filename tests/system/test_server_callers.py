@@ -74,8 +74,8 @@ def test_a_hang_up_reloads_the_certificate_and_a_closed_terminal_ends_the_server
     words += ["--tcp", f"127.0.0.1:{port}", "--tls-certificate", certificate, "--tls-key", key]
     controller, terminal = pty.openpty()
     with subprocess.Popen(
-        # A session of its own, whose terminal is the one of its standard input.
-        ["setsid", "--ctty", *words],
+        # A session of its own, whose terminal is the one of its standard input; also where the tests run under nohup.
+        ["env", "--default-signal=HUP", "setsid", "--ctty", *words],
         stdin=terminal,
         stderr=subprocess.PIPE,
         text=True,
