@@ -29,10 +29,10 @@ CHARGE = frozenset({
     # graphs with allocation nodes
     "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphInstantiateWithFlags",
     "cuGraphInstantiateWithParams", "cuGraphUpload",
-    # code and variables, of which much comes with the first use
+    # code and variables; managed ones are charged when their address is asked for
     "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
-    "cuLibraryLoadFromFile", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLibraryGetGlobal",
-    "cuLibraryGetManaged", "cuLibraryGetModule", "cuKernelGetFunction",
+    "cuLibraryLoadFromFile", "cuModuleGetGlobal", "cuLibraryGetGlobal", "cuLibraryGetManaged",
+    "cuLibraryGetModule",
 })  # fmt: skip
 """Takes or keeps device memory."""
 

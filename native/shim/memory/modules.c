@@ -1,18 +1,15 @@
-/* Modules and libraries: their variables and code are charged when the driver takes the memory. No image
- * declares how much that is (a fat binary is compressed), so it is measured: by how much the call lowered the
- * device's free memory, less what other threads and processes of the job charged meanwhile. The host corrects
- * the rest within about a second, in `overhead_bytes`.
+/* Modules and libraries. The host charges their code, and what is loaded lazily, within about a second, in
+ * `overhead_bytes`. A module may also define variables as large as a slice, and no image declares their size
+ * (a fat binary is compressed): so a large load is charged with what it lowered the device's free memory by,
+ * less what other threads and processes of the job charged meanwhile. A load that does not fit into the slice
+ * is undone.
  *
- * A load that does not fit into the slice is undone. Memory that is loaded lazily comes with a later call;
- * where that does not fit, it is counted past the slice and the call is refused, and a library is unloaded
- * again if it has large variables.
+ * Neighbours lower free memory as well, but not repeatedly at the very time of this load: the least of
+ * several loads is believed. Memory that is loaded lazily cannot be loaded again to measure it twice, so it
+ * is never a reason to refuse a call. Where the job oversubscribes, loading evicts other memory, and nothing
+ * is measured.
  *
- * Managed variables are charged when their address is asked for.
- *
- * A neighbour's allocation at this very moment is charged as well, until the module is unloaded. So a load
- * with a large difference is measured twice, and of lazily loaded memory a large one is believed at the first
- * use only: later uses load code. Where the job oversubscribes, loading evicts other memory, and nothing is
- * measured. */
+ * Managed variables are charged when their address is asked for. */
 #include <stdbool.h>
 
 #include "functions.h"
@@ -21,8 +18,8 @@
 #include "slice/holdings.h"
 #include "slice/slice.h"
 
-/* More than the code of a few kernels: variables, or a neighbour's allocation. */
-#define LARGE_BYTES (8ull * 1024 * 1024)
+/* A smaller difference is code, or noise. */
+#define LARGE_BYTES (64ull * 1024 * 1024)
 #define TRIES       3
 
 struct measurement {
@@ -55,25 +52,15 @@ static uint64_t taken_bytes(const struct measurement *before) {
     return taken > 0 ? (uint64_t)taken : 0;
 }
 
-static void add(struct pgpu_holding *row, void *bytes) {
-    row->bytes += *(uint64_t *)bytes;
-}
-
-/* One row for the load of a module, or of a library in one context, and one for its uses: both go with
- * either. Handles are even. */
-static uint64_t key_of(uint64_t handle, const struct pgpu_place *place, bool is_use) {
-    return (handle ^ ((uint64_t)place->context << 20)) | is_use;
-}
-
-static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes, bool is_use) {
-    struct pgpu_holding row = {.key = key_of(handle, place, is_use),
+static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes) {
+    struct pgpu_holding row = {.key = handle ^ ((uint64_t)place->context << 20),
                                .bytes = bytes,
                                .context = (uint64_t)place->context,
                                .module = handle,
                                .count = 1,
                                .kind = PGPU_KIND_MODULE,
                                .gpu = (int8_t)place->gpu};
-    if (!pgpu_holdings_edit(PGPU_KIND_MODULE, row.key, add, &bytes)) pgpu_holdings_put(&row);
+    pgpu_holdings_put(&row);
 }
 
 struct loaded {
@@ -102,10 +89,10 @@ static bool has_charged(const struct measurement *before, uint64_t handle, int a
     struct pgpu_charge charge;
     uint64_t bytes = taken_bytes(before);
     if (bytes < *least_bytes) *least_bytes = bytes;
-    if (*least_bytes == 0) return true;
-    if (*least_bytes >= LARGE_BYTES && attempt == 0) return false;
+    if (*least_bytes < LARGE_BYTES) return true;
+    if (attempt < TRIES - 1) return false;
     if (pgpu_charge_begin(&charge, before->place.gpu, *least_bytes) != CUDA_SUCCESS) return false;
-    note(handle, &before->place, *least_bytes, false);
+    note(handle, &before->place, *least_bytes);
     return true;
 }
 
@@ -158,53 +145,14 @@ PGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path,
                                                   values, count));
 }
 
-/* A library that was unloaded here stays known until its program unloads it. */
-static void note_unloaded(CUlibrary library) {
-    struct pgpu_holding row = {
-        .key = (uint64_t)library, .count = 1, .kind = PGPU_KIND_UNLOADED, .gpu = PGPU_NO_GPU};
-    pgpu_holdings_put(&row);
-}
-
 PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
-    struct pgpu_holding row;
-    if (pgpu_holdings_take(PGPU_KIND_UNLOADED, (uint64_t)library, &row)) return CUDA_SUCCESS;
     return finish_unload((uint64_t)library, PGPU_REAL(cuLibraryUnload)(library));
 }
-
-/* After a call that may have loaded something of `handle`: CUDA_ERROR_OUT_OF_MEMORY if that has no room. A
- * repeated call finds it loaded. */
-static CUresult charge_loaded(const struct measurement *before, uint64_t handle, bool is_library) {
-    struct pgpu_charge charge;
-    struct pgpu_holding row;
-    uint64_t bytes = taken_bytes(before);
-    if (before->place.gpu == PGPU_NO_GPU) return CUDA_SUCCESS;
-    bool is_first = !pgpu_holdings_find(PGPU_KIND_MODULE, key_of(handle, &before->place, true), &row);
-    if (is_first) note(handle, &before->place, 0, true);
-    if (bytes == 0 || (bytes >= LARGE_BYTES && !is_first)) return CUDA_SUCCESS;
-    CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
-    if (result != CUDA_SUCCESS && is_library && bytes >= LARGE_BYTES) {
-        finish_unload(handle, PGPU_REAL(cuLibraryUnload)((CUlibrary)handle));
-        note_unloaded((CUlibrary)handle);
-        return result;
-    }
-    if (result != CUDA_SUCCESS) pgpu_charge_regardless(before->place.gpu, bytes);
-    note(handle, &before->place, bytes, true);
-    return result;
-}
-
-#define LOADED_LAZILY(handle, is_library, call)                                                              \
-    struct measurement before = begin();                                                                     \
-    CUresult result = call;                                                                                  \
-    return result == CUDA_SUCCESS ? charge_loaded(&before, (uint64_t)(handle), is_library) : result
 
 /* A module of a library has a row that names it, and goes with it. */
 static uint64_t loaded_with(CUmodule module) {
     struct pgpu_holding row;
     return pgpu_holdings_find(PGPU_KIND_MODULE, (uint64_t)module, &row) ? row.module : (uint64_t)module;
-}
-
-PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    LOADED_LAZILY(loaded_with(module), false, PGPU_REAL(cuModuleGetFunction)(function, module, name));
 }
 
 static bool is_managed(CUdeviceptr address) {
@@ -241,37 +189,35 @@ static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t byt
 }
 
 /* The caller may ask for one of address and size only. */
-#define GLOBAL(function, handle, owner, is_library)                                                          \
+#define GLOBAL(function, query, handle, owner)                                                               \
     CUdeviceptr found;                                                                                       \
     size_t found_bytes;                                                                                      \
-    struct measurement before = begin();                                                                     \
     CUresult result = PGPU_REAL(function)(address, bytes, handle, name);                                     \
-    if (result == CUDA_SUCCESS) result = charge_loaded(&before, owner, is_library);                          \
-    if (result != CUDA_SUCCESS || PGPU_REAL(function)(&found, &found_bytes, handle, name) != CUDA_SUCCESS)   \
+    if (result != CUDA_SUCCESS || PGPU_REAL(query)(&found, &found_bytes, handle, name) != CUDA_SUCCESS)      \
         return result;                                                                                       \
     return charge_variable(owner, found, found_bytes)
 
-PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
-                                          const char *name) {
-    GLOBAL(cuModuleGetGlobal_v2, module, loaded_with(module), false);
-}
-
 PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule module,
                                        const char *name) {
-    LOADED_LAZILY(loaded_with(module), false, PGPU_REAL(cuModuleGetGlobal)(address, bytes, module, name));
+    GLOBAL(cuModuleGetGlobal, cuModuleGetGlobal_v2, module, loaded_with(module));
+}
+
+PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
+                                          const char *name) {
+    GLOBAL(cuModuleGetGlobal_v2, cuModuleGetGlobal_v2, module, loaded_with(module));
 }
 
 PGPU_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                         const char *name) {
-    GLOBAL(cuLibraryGetGlobal, library, (uint64_t)library, true);
+    GLOBAL(cuLibraryGetGlobal, cuLibraryGetGlobal, library, (uint64_t)library);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                          const char *name) {
-    GLOBAL(cuLibraryGetManaged, library, (uint64_t)library, true);
+    GLOBAL(cuLibraryGetManaged, cuLibraryGetManaged, library, (uint64_t)library);
 }
 
-static CUresult get_module(CUmodule *module, CUlibrary library) {
+PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     struct pgpu_place place;
     CUresult result = PGPU_REAL(cuLibraryGetModule)(module, library);
     if (result != CUDA_SUCCESS || pgpu_slice_current(&place) != CUDA_SUCCESS || place.gpu == PGPU_NO_GPU)
@@ -284,19 +230,4 @@ static CUresult get_module(CUmodule *module, CUlibrary library) {
                                .gpu = (int8_t)place.gpu};
     pgpu_holdings_put(&row);
     return result;
-}
-
-PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    LOADED_LAZILY(library, true, get_module(module, library));
-}
-
-static CUlibrary library_of(CUkernel kernel) {
-    CUlibrary library = NULL;
-    PGPU_REAL(cuKernelGetLibrary)(&library, kernel);
-    return library;
-}
-
-PGPU_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    CUlibrary library = library_of(kernel);
-    LOADED_LAZILY(library, library != NULL, PGPU_REAL(cuKernelGetFunction)(function, kernel));
 }
