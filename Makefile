@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+UV := VENV=$(VENV) tools/uv
 STAMP := $(VENV)/.installed
 NATIVE := build/native
 JOBS ?= $(shell nproc)
@@ -14,22 +15,21 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-LOCKED := install --quiet --require-hashes --requirement
+LOCKED := --quiet --require-hashes --requirement
 
-$(STAMP): pyproject.toml requirements/pip.txt requirements/dev.txt
+$(STAMP): pyproject.toml requirements/installer.txt requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip $(LOCKED) requirements/pip.txt
-	$(BIN)/pip $(LOCKED) requirements/dev.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable . --config-settings wheel.cmake=false
+	$(BIN)/pip install $(LOCKED) requirements/installer.txt
+	$(UV) pip install --python $(VENV) $(LOCKED) requirements/dev.txt
+	$(UV) pip install --python $(VENV) --quiet --no-deps --no-build-isolation --editable . --config-settings wheel.cmake=false
 	@touch $@
 
 setup: $(STAMP) ## Create the virtual environment for development
 
-LOCK := build/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
+LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 
 lock: $(STAMP) ## Pin the newest dependencies that pyproject.toml allows in requirements/, with their hashes
-	$(BIN)/pip install --quiet --upgrade --target build/uv uv
-	$(LOCK) --group installer --output-file requirements/pip.txt
+	$(LOCK) --group installer --output-file requirements/installer.txt
 	$(LOCK) --group numba --output-file requirements/numba.txt
 	$(LOCK) --group sbom --output-file requirements/sbom.txt
 	$(LOCK) --group dev --extra all pyproject.toml --output-file requirements/dev.txt
@@ -46,7 +46,7 @@ PACKAGES_sbom := --require-hashes --requirement requirements/sbom.txt
 
 $(FRAMEWORKS)/%/.installed: | $(STAMP)
 	$(PYTHON) -m venv --without-pip $(@D)
-	$(BIN)/pip --python $(@D)/bin/python install --quiet $(PACKAGES_$*)
+	$(UV) pip install --python $(@D) --quiet $(PACKAGES_$*)
 	@touch $@
 
 build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native

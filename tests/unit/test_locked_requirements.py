@@ -35,7 +35,7 @@ WANTED = {
     "wheel": WHEEL,
     "numba": [*members("numba")],
     "sbom": [*members("sbom")],
-    "pip": [*members("installer")],
+    "installer": [*members("installer")],
 }
 
 
