@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-UV := VENV=$(VENV) tools/uv
+PIP := VENV=$(VENV) tools/uv pip
 STAMP := $(VENV)/.installed
 NATIVE := build/native
 JOBS ?= $(shell nproc)
@@ -20,13 +20,13 @@ LOCKED := --quiet --require-hashes --requirement
 $(STAMP): pyproject.toml requirements/installer.txt requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(LOCKED) requirements/installer.txt
-	$(UV) pip install --python $(VENV) $(LOCKED) requirements/dev.txt
-	$(UV) pip install --python $(VENV) --quiet --no-deps --no-build-isolation --editable . --config-settings wheel.cmake=false
+	$(PIP) install --python $(VENV) $(LOCKED) requirements/dev.txt
+	$(PIP) install --python $(VENV) --quiet --no-deps --no-build-isolation --editable . --config-settings wheel.cmake=false
 	@touch $@
 
 setup: $(STAMP) ## Create the virtual environment for development
 
-LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
+LOCK := $(PIP) compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 
 lock: $(STAMP) ## Pin the newest dependencies that pyproject.toml allows in requirements/, with their hashes
 	$(LOCK) --group installer --output-file requirements/installer.txt
@@ -46,7 +46,7 @@ PACKAGES_sbom := --require-hashes --requirement requirements/sbom.txt
 
 $(FRAMEWORKS)/%/.installed: | $(STAMP)
 	$(PYTHON) -m venv --without-pip $(@D)
-	$(UV) pip install --python $(@D) --quiet $(PACKAGES_$*)
+	$(PIP) install --python $(@D) --quiet $(PACKAGES_$*)
 	@touch $@
 
 build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native
