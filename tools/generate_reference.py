@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -86,19 +86,6 @@ class Message:
 
 
 @cache
-def pages() -> dict[Path, str]:
-    """Return the text of every page, by path."""
-    codes = json.dumps(
-        {each.code: each.parts for each in messages() if each.is_recognisable}, ensure_ascii=False, indent=0
-    )
-    return {
-        REFERENCE / "cli.md": cli_page(),
-        REFERENCE / "settings.md": settings_page(),
-        REFERENCE / "errors.md": errors_page(),
-        CODES: f"{codes}\n",
-    }
-
-
 def cli_page() -> str:
     """Describe every verb, argument, option and exit code."""
     root: Any = typer.main.get_command(make_app())
@@ -227,12 +214,16 @@ def messages() -> list[Message]:
         parts: Message("RequestError", parts, "see `… --help`") for parts in _OF_THE_PARSER
     }
     for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if not any(f"{kind}(" in text for kind in kinds):
+            continue
+        tree = ast.parse(text)
         scopes = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
         constants = _assigned(tree.body)
         for scope in (*scopes, tree):
-            names = constants | _assigned(ast.walk(scope) if scope is not tree else ())
-            for node in ast.walk(scope):
+            nodes = list(ast.walk(scope))
+            names = constants | _assigned(nodes if scope is not tree else ())
+            for node in nodes:
                 if (
                     isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Name)
@@ -309,16 +300,31 @@ def _as_markdown(text: str) -> str:
     return re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False)).replace("|", "&#124;").strip()
 
 
+def error_codes() -> str:
+    """Return the texts of every message that can be recognised, by its code, as JSON."""
+    found = {each.code: each.parts for each in messages() if each.is_recognisable}
+    return f"{json.dumps(found, ensure_ascii=False, indent=0)}\n"
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    REFERENCE / "cli.md": cli_page,
+    REFERENCE / "settings.md": settings_page,
+    REFERENCE / "errors.md": errors_page,
+    CODES: error_codes,
+}
+
+
 def main(words: list[str]) -> int:
     """Write the pages, or check them."""
-    stale = [path for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text]
+    texts = {path: page() for path, page in PAGES.items()}
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in words:
         for path in stale:
             print(f"{path} is not current: run tools/generate_reference.py")
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages()[path], "utf-8")
+        path.write_text(texts[path], "utf-8")
     return 0
 
 

@@ -13,21 +13,20 @@ from tools.generate_reference import messages
 from pgpu.cli.output.error_codes import code_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "reference" / "errors.md").read_text("utf-8")
-MESSAGES = messages()
-"""That the page is current is checked with the other pages, in test_reference_docs.py."""
+"""That it is current is checked with the other pages, in test_reference_docs.py."""
 
 
 def test_each_message_has_a_code_of_its_own_and_one_anchor() -> None:
-    assert len({each.code for each in MESSAGES}) == len(MESSAGES)
-    recognisable = sorted(each.code.lower() for each in MESSAGES if each.is_recognisable)
+    assert len({each.code for each in messages()}) == len(messages())
+    recognisable = sorted(each.code.lower() for each in messages() if each.is_recognisable)
     assert sorted(re.findall(r'<a id="(e[0-9a-f]{5})"></a>', PAGE)) == recognisable
-    assert len(recognisable) > 0.9 * len(MESSAGES)
+    assert len(recognisable) > 0.9 * len(messages())
 
 
 @pytest.mark.parametrize("value", ["x", "'it'", "9"])
 def test_a_message_is_found_whatever_its_variables_are(value: str) -> None:
-    known = {each.code: each for each in MESSAGES}
-    for each in filter(attrgetter("is_recognisable"), MESSAGES):
+    known = {each.code: each for each in messages()}
+    for each in filter(attrgetter("is_recognisable"), messages()):
         code = code_of(value.join(each.parts).strip())
         # Another message may have the same text with other variables; it has at least as much text of its own then.
         assert code is not None

@@ -15,9 +15,9 @@ from pgpu.cli.typer_app import make_app
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("path", generate_reference.pages(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", generate_reference.PAGES, ids=lambda path: path.name)
 def test_a_page_of_the_reference_is_current(path: Path) -> None:
-    assert path.read_text("utf-8") == generate_reference.pages()[path], "run tools/generate_reference.py"
+    assert path.read_text("utf-8") == generate_reference.PAGES[path](), "run tools/generate_reference.py"
 
 
 def test_every_verb_and_option_is_in_the_reference() -> None:
