@@ -160,6 +160,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take the collected tests out of all later collections of cycles, and their pages out of what forked children copy."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_mount_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """See to it that pytest can remove its directories: what is mounted in one of them stays until the machine restarts."""
