@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
@@ -199,7 +200,10 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _become(command: list[str], environment: dict[str, str], directory: str, streams: Sequence[int]) -> NoReturn:
-    """Run the command in this child, and end as the interpreter does: open ledgers are closed, threads waited for."""
+    """Run the command in this child, and end as the interpreter does: threads are waited for, and what is registered is run.
+
+    Its modules are not taken down, since that would copy 55 MB of pages of the server: 80 ms. A command that raises ends in full.
+    """
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, _MOST_DESCRIPTORS)
@@ -209,7 +213,12 @@ def _become(command: list[str], environment: dict[str, str], directory: str, str
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115 - likewise
     sys.argv, sys.path = command, sys.path[1:]  # without the folder of this module
-    sys.exit(sys.modules["pgpu.cli.main"].main())
+    code = sys.modules["pgpu.cli.main"].main()
+    threading._shutdown()  # type: ignore[attr-defined] # as each child of multiprocessing does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _import_everything() -> None:
