@@ -1,6 +1,7 @@
-"""The release before the agent and the native monitor is replaced in place under its jobs; no exit code and no byte is lost.
+"""An older pgpu is replaced in place under its jobs; no exit code, no byte and no slice is lost.
 
-It is built from the history, into `build/`, where later runs find it.
+Two are: the one before the agent and the native monitor, and the one before shares over time. Each is built from the history, into
+`build/`, where later runs find it.
 """
 
 import json
@@ -20,29 +21,49 @@ import pytest
 from tests.system.conftest import Place
 from tests.waiting import until
 
-COMMIT = "62e58f98972607fcd7c12f61824194c6227addce"
+RELEASES = {
+    "before the agent": "62e58f98972607fcd7c12f61824194c6227addce",
+    "before shares over time": "a511d0f14b348a119bf1b8919b1078bb46a93ba2",
+}
 REPOSITORY = Path(__file__).parents[2]
 LINES = 2000
 EXPECTED = "begin\n" + "".join(f"{number}\n" for number in range(1, LINES + 1))
 
 
-@pytest.fixture(scope="session")
-def release_before() -> Path:
+# Allocates half of a slice of 1 GiB, waits, and allocates more: the second allocation fits, the third exceeds the slice.
+ALLOCATOR = """
+import ctypes, os, sys, time
+cuda, device, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0 and cuda.cuCtxSetCurrent(context) == 0
+allocate = lambda size: cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+results = [allocate(512 << 20)]
+print("allocated", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+results += [allocate(128 << 20), allocate(512 << 20)]
+sys.exit(0 if results == [0, 0, 2] else str(results))
+"""
+
+
+@pytest.fixture(scope="session", params=RELEASES.values(), ids=list(RELEASES))
+def release_before(request: pytest.FixtureRequest) -> Path:
     """Return the package of that release, with its C libraries."""
-    kept = REPOSITORY / "build" / f"release-{COMMIT[:8]}"
+    commit: str = request.param
+    kept = REPOSITORY / "build" / f"release-{commit[:8]}"
     if not kept.exists():
-        known = subprocess.run(["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=REPOSITORY, check=False)
+        known = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=REPOSITORY, check=False)
         if known.returncode:
-            pytest.skip(f"the history has no commit {COMMIT[:8]}: git fetch --unshallow")
+            pytest.skip(f"the history has no commit {commit[:8]}: git fetch --unshallow")
         kept.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent, prefix="release-") as directory:
-            _build(Path(directory))
+            _build(commit, Path(directory))
             shutil.move(Path(directory) / "src" / "pgpu", kept)
     return kept
 
 
-def _build(directory: Path) -> None:
-    words = ["git", "archive", COMMIT, "CMakeLists.txt", "native", "simgpu", "src"]
+def _build(commit: str, directory: Path) -> None:
+    words = ["git", "archive", commit, "CMakeLists.txt", "native", "simgpu", "src"]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x", "-C", directory], stdin=archive.stdout, check=True)
     assert archive.returncode == 0
@@ -158,8 +179,11 @@ def test_jobs_of_the_release_before_end_under_this_one_with_every_byte_and_exit_
     )
     for code in range(5):
         installation.run("run", "-d", "-m", "1GiB", "--name", f"detached-{code}", "--", *script(place, code))
+    allocator = (sys.executable, "-c", ALLOCATOR, str(place.path / "go"))
+    installation.run("run", "-d", "-m", "1GiB", "--name", "slice", "--", *allocator)
+    until(lambda: installation.run("logs", "slice") == "allocated\n")
     array = installation.run("submit", "-m", "1GiB", "--array", "0-3", "--", *script(place, 7)).split()[-1]
-    running = ("attached-0", "attached-3", "input", "terminal", *(f"detached-{code}" for code in range(5)))
+    running = ("attached-0", "attached-3", "input", "terminal", "slice", *(f"detached-{code}" for code in range(5)))
     until(lambda: {str(installation.jobs()[name]["state"]) for name in running} == {"running"})
     # Waiting: too large beside them, and behind another job.
     for code in range(4):
@@ -167,7 +191,10 @@ def test_jobs_of_the_release_before_end_under_this_one_with_every_byte_and_exit_
     installation.run("submit", "-m", "1GiB", "--name", "after", "--after", "waiting-0", "--", *script(place, 8))
 
     installation.install(REPOSITORY / "src" / "pgpu")
-    assert len(installation.jobs()) >= 18
+    migrated = installation.jobs()
+    assert len(migrated) >= 19
+    assert {str(migrated[name]["state"]) for name in running} == {"running"}
+    assert list((place.path / "state").glob("*.version-*"))  # the ledger of before
     # The commands of this release understand the streams of processes of that one.
     installation.attach("logs", "--follow", "detached-2", code=0)
     installation.run("submit", "-m", "1GiB", "--name", "new", "--", *script(place, 9))
@@ -195,7 +222,7 @@ def test_jobs_of_the_release_before_end_under_this_one_with_every_byte_and_exit_
     )
     assert finals
     expected_codes = {f"detached-{code}": code for code in range(5)} | {f"waiting-{code}": code for code in range(4)}
-    expected_codes |= {"attached-0": 0, "attached-3": 3, "input": 5, "terminal": 6, "after": 8, "new": 9}
+    expected_codes |= {"attached-0": 0, "attached-3": 3, "input": 5, "terminal": 6, "slice": 0, "after": 8, "new": 9}
     assert {name: finals[name]["exit_code"] for name in expected_codes} == expected_codes
     members = [job for name, job in finals.items() if name not in expected_codes]
     assert [job["exit_code"] for job in members] == [7] * 4, array
