@@ -19,10 +19,10 @@ from pgpu.engine.settings import EngineSettings
 from pgpu.engine.watch.gpu_time import (
     MOST_SAMPLES,
     Sample,
-    TimeSamples,
     gpu_demand,
     mean_demand,
     read_samples,
+    take_sample,
     time_shares,
     write_samples,
 )
@@ -250,12 +250,6 @@ def test_a_forged_demand_is_a_share(forged: tuple[int, int]) -> None:
     assert 0.0 <= demand <= 1.0
 
 
-def test_samples_without_the_time_in_flight_count_the_time_used(tmp_path: Path) -> None:
-    path = tmp_path / "time"
-    path.write_text("[[0, [[5, 0, 1, false]]]]", "utf-8")
-    assert read_samples(path) == [Sample(0, ((5, 0, 1, False, 5),))]
-
-
 def test_samples_tell_what_was_got_over_the_last_second_ten_and_sixty() -> None:
     used = [0]
     for second in range(60):
@@ -295,13 +289,11 @@ def test_whoever_takes_over_a_job_goes_on_with_the_samples_that_were_left(tmp_pa
     path, lease = tmp_path / "time", Lease("one", (Slice("GPU-0", GIB),), 1.0)
     directory = tmp_path / "slices" / "one"
     directory.mkdir(parents=True)
-    TimeSamples(FileEnforcer(tmp_path), path).look(lease, 0)
+    take_sample(FileEnforcer(tmp_path), lease, path, 0)
     assert read_samples(path) == []
     (directory / "board").write_text("[1, 0]")
-    first = TimeSamples(FileEnforcer(tmp_path), path)
-    for second in range(MOST_SAMPLES + 5):
-        first.look(lease, second * SECOND_NS)
-    TimeSamples(FileEnforcer(tmp_path), path).look(lease, 1000 * SECOND_NS)
+    for second in (*range(MOST_SAMPLES + 5), 1000):
+        take_sample(FileEnforcer(tmp_path), lease, path, second * SECOND_NS)
     assert len(read_samples(path)) == MOST_SAMPLES
     assert [each.at_ns // SECOND_NS for each in read_samples(path)[-2:]] == [MOST_SAMPLES + 4, 1000]
 

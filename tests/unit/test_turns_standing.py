@@ -32,7 +32,7 @@ def test_they_are_read_as_they_were_written(tmp_path: Path, steps: int) -> None:
     assert load_turns(tmp_path / "turns") == played(steps)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"is_on": true}', '{"is_on": true, "holders": 7}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"is_on": 1}', '{"is_on": true, "holders": 7}'])
 def test_what_is_no_standing_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "turns").write_text(text)
     assert load_turns(tmp_path / "turns") == NO_TURNS

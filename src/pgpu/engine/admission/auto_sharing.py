@@ -9,7 +9,6 @@ readings of profiles are facts of the ledger with an age, written outside of rou
 Docs: docs/decisions/0028-sharing-mode-auto-start-together-verify-by-turns.md.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from pgpu.engine.leases.mps_obstacles import mps_obstacle
 from pgpu.ledger import Call, Entry, FactTable, Ledger, LedgerView, Waiting
 from pgpu.model import Gpu, Profile, SharingMode, SharingWish
 from pgpu.scheduling import GpuRoom
-from pgpu.structs import Struct, field, replace, to_builtins
+from pgpu.structs import JsonDecoder, Struct, encode_json, field, replace
 
 BELIEVED_SECONDS = 86_400.0
 """For how long a verdict applies; then `advising` decides again."""
@@ -40,6 +39,8 @@ KEEPING_SECONDS = 0.1
 _VERDICTS, _DECLINED = "sharing-verdict/", "mps-declined/"
 """Prefixes of the facts' keys."""
 
+_VERDICT = JsonDecoder(Verdict)
+
 
 def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
     """Return the key of the verdict on these programs together."""
@@ -50,16 +51,13 @@ def verdict_key(gpu: Gpu, signatures: Iterable[str]) -> str:
 def keep_verdict(facts: FactTable, gpu: Gpu, signatures: Iterable[str], verdict: Verdict) -> None:
     """Store a verdict on programs together for `BELIEVED_SECONDS`."""
     name = verdict_key(gpu, signatures).removeprefix(_VERDICTS)
-    facts.put_for(_VERDICTS, name, json.dumps(to_builtins(verdict)), BELIEVED_SECONDS)
+    facts.put_for(_VERDICTS, name, encode_json(verdict).decode(), BELIEVED_SECONDS)
 
 
 def verdict_of(view: LedgerView, gpu: Gpu, signatures: Iterable[str]) -> Verdict | None:
     """Return the last verdict on these programs together; None where there is none."""
     text = view.fact(verdict_key(gpu, signatures))
-    if text is None:
-        return None
-    fields = json.loads(text)
-    return Verdict(Way(fields["way"]), float(fields["gain"]), float(fields["at_seconds"]))
+    return None if text is None else _VERDICT.decode(text)
 
 
 def keep_declined(facts: FactTable, signature: str, owner_uid: int) -> None:

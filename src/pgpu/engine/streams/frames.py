@@ -8,9 +8,8 @@ import json
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
 
-from pgpu.structs import Struct, to_builtins
+from pgpu.structs import DecodeError, JsonDecoder, Struct, to_builtins
 
 _HEADER = struct.Struct(">BI")
 _MOST_PAYLOAD_BYTES = 1 << 20
@@ -53,6 +52,9 @@ class Hello(Struct, frozen=True):
     """Whether the job's standard input ends with this connection."""
 
 
+_HELLO = JsonDecoder(Hello)
+
+
 class Frame(Struct, frozen=True):
     """A decoded frame."""
 
@@ -76,15 +78,15 @@ def decode_hello(payload: bytes) -> Hello:
     Raises:
         ValueError: The payload is no `Hello`.
     """
-    if len(payload) > _MOST_HELLO_BYTES:  # Longer JSON could be nested so deeply that Python's parser fails.
+    if len(payload) > _MOST_HELLO_BYTES:  # Longer JSON could be nested so deeply that the parser fails.
         raise ValueError("the first frame is no hello")
-    fields: Any = json.loads(payload)
-    if not isinstance(fields, dict) or not fields.keys() >= {"offset", "holds_back", "owns_stdin"}:
-        raise ValueError("the first frame is no hello")
-    offset = fields["offset"]
-    if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
+    try:
+        hello = _HELLO.decode(payload)
+    except DecodeError as exc:
+        raise ValueError("the first frame is no hello") from exc
+    if not 0 <= hello.offset <= _MOST_OFFSET:
         raise ValueError("the first frame has no valid offset")
-    return Hello(offset, bool(fields["holds_back"]), bool(fields["owns_stdin"]))
+    return hello
 
 
 def encode_gap(offset: int) -> bytes:

@@ -27,6 +27,7 @@ from pgpu.engine.supervisor.running import Running
 from pgpu.engine.supervisor.starting import TakeMonitor, adopt, claim, failed, start
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.unix_sockets import bind
+from pgpu.engine.watch.gpu_time import read_samples
 from pgpu.errors import (
     CancelledError,
     EngineAwayError,
@@ -353,7 +354,8 @@ class _Supervisor:
         self._job = life.job
         self._carrier.drain()
         measured = measure_trace(self._engine, self._job, metrics)
-        self._ended_run = observe_end(self._engine, life.watch.observed, measured, life.time_samples.newest)
+        samples = read_samples(self._places.time_samples)
+        self._ended_run = observe_end(self._engine, life.watch.observed, measured, samples[-1] if samples else None)
         what_follows = None if life.was_interrupted else self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # This run ends in the history alone: the job is queued again, not final.

@@ -18,7 +18,7 @@ from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.watch import Watch
-from pgpu.engine.watch.gpu_time import TimeSamples
+from pgpu.engine.watch.gpu_time import take_sample
 from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.turn_arbiter import Arbiter
 from pgpu.errors import PgpuError
@@ -76,7 +76,6 @@ class Running:
         self.watch = Watch(engine)
         self._growth = Growth(engine, job)
         self._shrinking = Autoshrink(engine, grows=self._growth.channel is not None)
-        self.time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
         self._arbiter = Arbiter(engine, loop, job)
         self._verifier = MpsVerifier(engine, loop, job)
         self._leaving = Departure(engine, job.id, running.owns)
@@ -349,7 +348,8 @@ class Running:
 
     def _sample_time(self, job: Job) -> None:
         if job.lease is not None:
-            self.time_samples.look(job.lease, time.monotonic_ns())
+            path = self._engine.places(self._id).time_samples
+            take_sample(self._engine.enforcer, job.lease, path, time.monotonic_ns())
 
     def _check_idleness(self, job: Job) -> None:
         report = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)

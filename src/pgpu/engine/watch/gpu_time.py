@@ -4,7 +4,6 @@ The thread that supervises the job takes the samples, so a report has the last m
 values are limited to the time that has passed, and decide only whether the next job of a batch starts before its wave.
 """
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,13 +11,15 @@ from pathlib import Path
 from pgpu.enforcement import Enforcer
 from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Lease
-from pgpu.structs import Struct
+from pgpu.structs import DecodeError, JsonDecoder, Struct, encode_json
 
 SPANS_SECONDS = (1, 10, 60)
 
 MOST_SAMPLES = SPANS_SECONDS[-1] + 2
 
 _NANOSECONDS = 1_000_000_000
+_MOST_NS = (1 << 64) - 1
+"""A job may have written any number to its board."""
 
 
 class GpuTime(Struct, frozen=True):
@@ -49,7 +50,7 @@ class GpuTime(Struct, frozen=True):
     """End of that turn, if another job waits for one."""
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, array_like=True):
     """One reading of a board."""
 
     at_ns: int
@@ -59,54 +60,40 @@ class Sample(Struct, frozen=True):
     """Of each GPU: nanoseconds used and waited, launches, whether it is held, and nanoseconds with work in flight."""
 
 
-class TimeSamples:
-    """The samples of one job, continued from those that an earlier agent wrote."""
+_SAMPLES = JsonDecoder(list[Sample])
 
-    def __init__(self, enforcer: Enforcer, path: Path) -> None:
-        self._enforcer = enforcer
-        self._path = path
-        self._samples = read_samples(path)
 
-    @property
-    def newest(self) -> Sample | None:
-        """The last sample; None if there is none."""
-        return self._samples[-1] if self._samples else None
+def take_sample(enforcer: Enforcer, lease: Lease, path: Path, now_ns: int) -> None:
+    """Add a sample to those of the last minute in a file; does nothing before a process of the job uses a GPU.
 
-    def look(self, lease: Lease, now_ns: int) -> None:
-        """Take a sample, and write those of the last minute; does nothing before a process of the job uses a GPU.
+    An agent keeps none in memory: it may supervise hundreds of jobs.
 
-        Raises:
-            EnforcementError: The board cannot be read.
-        """
-        boards, words = self._enforcer.boards(lease), self._enforcer.words(lease)
-        if len(boards) != len(lease.slices):
-            return
-        gpus = []
-        for at, board in enumerate(boards):
-            in_flight_ns = board.busy_ns + (max(0, now_ns - board.busy_since_ns) if board.busy_since_ns else 0)
-            is_held = at < len(words) and words[at].is_held
-            gpus.append((board.used_ns, board.waited_ns, board.launches, is_held, in_flight_ns))
-        self._samples = [*self._samples, Sample(now_ns, tuple(gpus))][-MOST_SAMPLES:]
-        write_samples(self._path, self._samples)
+    Raises:
+        EnforcementError: The board cannot be read.
+    """
+    boards, words = enforcer.boards(lease), enforcer.words(lease)
+    if len(boards) != len(lease.slices):
+        return
+    gpus = []
+    for at, board in enumerate(boards):
+        in_flight_ns = board.busy_ns + (max(0, now_ns - board.busy_since_ns) if board.busy_since_ns else 0)
+        is_held = at < len(words) and words[at].is_held
+        gpus.append((board.used_ns, board.waited_ns, board.launches, is_held, min(in_flight_ns, _MOST_NS)))
+    write_samples(path, [*read_samples(path), Sample(now_ns, tuple(gpus))][-MOST_SAMPLES:])
 
 
 def read_samples(path: Path) -> list[Sample]:
     """Return the samples in a file, oldest first; none if it cannot be read."""
     try:
-        rows = json.loads(path.read_bytes())
-        # A file of the release before has no time in flight: it counts as equal to the time used.
-        return [
-            Sample(at_ns, tuple((int(u), int(w), int(n), bool(h), int(f[0] if f else u)) for u, w, n, h, *f in gpus))
-            for at_ns, gpus in rows
-        ]
-    except (OSError, ValueError, TypeError):
+        return _SAMPLES.decode(path.read_bytes())
+    except (OSError, DecodeError):
         return []
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
     """Write samples atomically; a full disk keeps the last ones."""
     with suppress(OSError):
-        write_atomically(path, json.dumps([[each.at_ns, each.gpus] for each in samples]).encode(), 0o644)
+        write_atomically(path, encode_json(samples), 0o644)
 
 
 def time_shares(samples: Sequence[Sample], gpu_uuids: Sequence[str]) -> tuple[GpuTime, ...]:

@@ -7,7 +7,6 @@ after a crash. Only jobs that oversubscribe are held, and only by the hold bit o
 """
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Collection, Sequence
@@ -31,7 +30,7 @@ from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnState, advance
-from pgpu.structs import Struct, asdict, field, replace
+from pgpu.structs import DecodeError, JsonDecoder, Struct, encode_json, field, replace
 
 TURN_SECONDS = 0.02
 """Polling interval while jobs take turns; the GPU is idle for about as long at each change."""
@@ -49,6 +48,7 @@ _DRAINED_SECONDS = 1.0
 _LATELY_SECONDS = 0.05
 """A job that works without pause may have nothing in flight for a moment between two launches."""
 
+_TURNS = JsonDecoder(TurnState)
 _Value = TypeVar("_Value")
 
 
@@ -77,30 +77,14 @@ def save_turns(path: Path, turns: TurnState) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    fields = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(turns).items()}
-    write_atomically(path, json.dumps(fields).encode(), 0o600)
+    write_atomically(path, encode_json(turns), 0o600)
 
 
 def load_turns(path: Path) -> TurnState:
     """Return the last state; `NO_TURNS` if it cannot be read."""
     try:
-        fields = json.loads(path.read_bytes())
-        seconds = {
-            name: {str(key): float(value) for key, value in fields[name].items()}
-            for name in ("leaving", "served_seconds", "waiting_since_seconds")
-        }
-        return TurnState(
-            is_on=bool(fields["is_on"]),
-            holders=tuple(fields["holders"]),
-            since_seconds=float(fields["since_seconds"]),
-            until_seconds=float(fields["until_seconds"]),
-            coming=tuple(fields["coming"]),
-            brief=frozenset(fields["brief"]),
-            went_first=frozenset(fields["went_first"]),
-            had_turn=frozenset(fields["had_turn"]),
-            **seconds,
-        )
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return _TURNS.decode(path.read_bytes())
+    except (OSError, DecodeError):
         return NO_TURNS
 
 
