@@ -106,10 +106,22 @@ def read_limit(path: Path) -> LimitFile:
 def _limit_of(path: Path, data: bytes) -> LimitFile:
     if len(data) < LIMIT_BYTES:
         raise EnforcementError(f"the limit file {path} is cut short")
-    limit = _parse_limit(data.rstrip(b"\0"))  # most of it is unused, and the cache keeps it
-    if limit is None:
+    magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
+    # The header is written once, before the file has its name; a mismatch is another version, never a write in progress.
+    if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:
         raise EnforcementError(f"{path} is no limit file of this version")
-    return limit
+    return LimitFile(
+        job_id=_text(job_id),
+        gpus=_limit_gpus(data[LIMIT_HEADER.size : LIMIT_HEADER.size + count * LIMIT_GPU.size]),
+        real_cuda_path=_text(cuda),
+        real_nvml_path=_text(nvml),
+        usage_path=_text(usage),
+        wait_for_memory_ns=wait_ns,
+        requires_read_only=bool(read_only),
+        flags=flags,
+        # Stored as percent + 1, since 0 % is a valid preference and files without the field have 0.
+        carve_out_percent=carve_out - 1 if carve_out else None,
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -120,28 +132,6 @@ def _read(path: Path) -> bytes:
             return os.read(descriptor, LIMIT_BYTES)
         finally:
             os.close(descriptor)
-
-
-@lru_cache(maxsize=512)
-def _parse_limit(used: bytes) -> LimitFile | None:
-    # Cached by the content, since each round reads the files of all jobs, and a file seldom changes.
-    data = used.ljust(LIMIT_BYTES, b"\0")
-    magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
-    # The header is written once, before the file has its name; a mismatch is another version, never a write in progress.
-    if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:
-        return None
-    return LimitFile(
-        job_id=_text(job_id),
-        gpus=tuple(_limit_gpu(data, index) for index in range(count)),
-        real_cuda_path=_text(cuda),
-        real_nvml_path=_text(nvml),
-        usage_path=_text(usage),
-        wait_for_memory_ns=wait_ns,
-        requires_read_only=bool(read_only),
-        flags=flags,
-        # Stored as percent + 1, since 0 % is a valid preference and files without the field have 0.
-        carve_out_percent=carve_out - 1 if carve_out else None,
-    )
 
 
 def set_limit_bytes(path: Path, gpu_uuid: str, limit_bytes: int) -> None:
@@ -240,10 +230,16 @@ def _limit_bytes(limit: LimitFile) -> bytes:
     return b"".join((header, *gpus)).ljust(LIMIT_BYTES, b"\0")
 
 
-def _limit_gpu(data: bytes, index: int) -> LimitGpu:
-    uuid, limit_bytes, context_bytes, overhead_bytes, is_instance, word, *rest = LIMIT_GPU.unpack_from(
-        data, LIMIT_HEADER.size + index * LIMIT_GPU.size
-    )
+@lru_cache(maxsize=512)
+def _limit_gpus(data: bytes) -> tuple[LimitGpu, ...]:
+    # Cached by the content, since each round reads the files of all jobs, and a file seldom changes. Not the rest: its texts are of one
+    # job each, and would take kilobytes.
+    return tuple(_limit_gpu(*fields) for fields in LIMIT_GPU.iter_unpack(data))
+
+
+def _limit_gpu(  # noqa: PLR0917 - the fields of the layout
+    uuid: bytes, limit_bytes: int, context_bytes: int, overhead_bytes: int, is_instance: int, word: int, *rest: int
+) -> LimitGpu:
     digits = uuid.hex()
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
     kind = _INSTANCE if is_instance else "GPU-"

@@ -319,7 +319,7 @@ def shims_id(find: Callable[[str], Path] = library_path) -> str:
 
 @lru_cache(maxsize=1024)
 def _slice_files(slices: Path, job_id: str) -> SliceFiles:
-    # Cached with the paths in it, which are used many times a second for each job.
+    # Cached with those paths in it that are used each second for each job.
     return SliceFiles(slices / job_id)
 
 

@@ -43,7 +43,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
 
     home: Path
 
-    @cached_property
+    @property
     def view(self) -> Path:
         """Mounted as `/.pgpu`."""
         return self.home / "view"
@@ -52,7 +52,7 @@ class SliceFiles(Struct, frozen=True, dict=True):
     def limit(self) -> Path:
         return self.view / "limit"
 
-    @cached_property
+    @property
     def meter(self) -> Path:
         """Directory of the usage file, on a file system of limited size, since the job can write to it."""
         return self.home / "meter"
@@ -66,12 +66,12 @@ class SliceFiles(Struct, frozen=True, dict=True):
         """The job's report of its GPU time."""
         return self.meter / tmpfs.TIME
 
-    @cached_property
+    @property
     def board(self) -> Path:
         """Directory with the reports of all jobs of this machine."""
         return self._runtime_directory / tmpfs.BOARD
 
-    @cached_property
+    @property
     def _runtime_directory(self) -> Path:
         return self.home.parent.parent
 

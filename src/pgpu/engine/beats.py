@@ -10,7 +10,6 @@ which wakes the one that waits, or has the agent start one (`agent.attendants`).
 import contextvars
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +34,7 @@ class JobLoop(EventLoop):
         """Calls after a write to a file."""
 
         self._is_written = False
-        self._beaten: deque[tuple[Timer, Callable[[], bool]]] = deque()
+        self._beaten: list[tuple[Timer, Callable[[], bool]]] = []
         """Calls at the next strike, and whether the main thread may make them."""
 
         self._at_work = threading.Lock()
@@ -128,7 +127,7 @@ class JobLoop(EventLoop):
     def _call_beaten(self, *, is_struck: bool) -> None:
         # Those that are added meanwhile wait for the next strike. After an error the rest does, too.
         for _ in range(len(self._beaten)):
-            timer, is_light = self._beaten.popleft()
+            timer, is_light = self._beaten.pop(0)
             if timer.call is None:
                 continue
             if is_struck and not is_light():

@@ -119,7 +119,7 @@ class EngineSettings(Struct, frozen=True):
 
 
 class JobPaths(Struct, frozen=True, dict=True):
-    """The two directories of one job."""
+    """The two directories of one job. What is used each second is kept; a path takes half a kilobyte."""
 
     kept: Path
     """In the state directory: files that are needed after the job has ended."""
@@ -127,17 +127,17 @@ class JobPaths(Struct, frozen=True, dict=True):
     live: Path
     """In the runtime directory: files that are needed only while the job lives."""
 
-    @cached_property
+    @property
     def log(self) -> Path:
         """The job's output; the older half is beside it with the suffix `.1`."""
         return self.kept / "log"
 
-    @cached_property
+    @property
     def supervisor_log(self) -> Path:
         """What its agent logs about it; missing unless something went wrong."""
         return self.kept / "supervisor.log"
 
-    @cached_property
+    @property
     def trace(self) -> Path:
         """The compressed trace log of a profiled job; exists once it has ended."""
         return self.kept / "trace"
@@ -147,12 +147,12 @@ class JobPaths(Struct, frozen=True, dict=True):
         """Datagram socket of its thread of the agent: wake-ups and control messages."""
         return self.live / "wake.sock"
 
-    @cached_property
+    @property
     def attach_socket(self) -> Path:
         """Stream socket on which its monitor serves the job's output."""
         return self.live / "attach.sock"
 
-    @cached_property
+    @property
     def time_samples(self) -> Path:
         """Samples of its GPU time over the last minute."""
         return self.live / "time"
@@ -162,22 +162,22 @@ class JobPaths(Struct, frozen=True, dict=True):
         """State of its move to the host while it is suspended."""
         return self.live / "parking"
 
-    @cached_property
+    @property
     def control_socket(self) -> Path:
         """Datagram socket of its monitor's control words."""
         return self.live / "control.sock"
 
-    @cached_property
+    @property
     def monitor_lock(self) -> Path:
         """Locked as long as its monitor lives."""
         return self.live / "monitor.lock"
 
-    @cached_property
+    @property
     def done(self) -> Path:
         """Named pipe that its monitor holds open until it has recorded the job's end."""
         return self.live / "done"
 
-    @cached_property
+    @property
     def spool(self) -> Path:
         """See `EngineSettings.spool`."""
         return self.kept.parent.with_name("spool")
@@ -229,7 +229,7 @@ class JobPaths(Struct, frozen=True, dict=True):
 @lru_cache(maxsize=1024)
 def job_paths(state_directory: Path, runtime_directory: Path, job_id: str) -> JobPaths:
     """Return the paths of one job."""
-    # Cached with the paths in it: an agent uses them for each message to a job.
+    # Cached: an agent uses them for each message to a job.
     return JobPaths(state_directory / "jobs" / job_id, runtime_directory / "jobs" / job_id)
 
 

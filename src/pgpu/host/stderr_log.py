@@ -106,7 +106,7 @@ class Complaints:
     """
 
     def __init__(self) -> None:
-        self._kinds: set[str] = set()
+        self._kinds: tuple[str, ...] = ()
 
     def say(self, words: object) -> None:
         """Log a warning, unless one of its kind was logged."""
@@ -122,5 +122,5 @@ class Complaints:
         kind = re.sub(r"\d+", "0", words)
         if kind in self._kinds or len(self._kinds) >= _MAX_KINDS:
             return False
-        self._kinds.add(kind)
+        self._kinds += (kind,)
         return True

@@ -13,11 +13,11 @@ from pgpu.ledger.change_watch import CachedRead, CommitCounter
 from pgpu.ledger.charges import monotonic_now
 from pgpu.ledger.decision import INHERITANCE_OF_JOB, Decision, read_environment
 from pgpu.ledger.functions import Functions
-from pgpu.ledger.rows import SELECT, SELECT_SPEC, Entry, Moment, entry_of, spec_of
+from pgpu.ledger.rows import SELECT, SELECT_SPEC, Entry, Moment, spec_of
 from pgpu.ledger.schema import ADDITIONS, MIGRATIONS, NEW_OBJECTS, VERSION
 from pgpu.ledger.small_tables import Events, FactTable, Tokens
 from pgpu.ledger.sqlite_connections import BUSY_TIMEOUT_SECONDS, Connections
-from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting
+from pgpu.ledger.view import LIVE, NOT_FINAL, LedgerView, Waiting, shared_entry
 from pgpu.model import Job, JobSpec
 from pgpu.units import composed, is_text
 
@@ -222,7 +222,7 @@ class Ledger:
         return (), None
 
     def shrink(self) -> None:
-        """Give free pages and the log back to the file system; does nothing until a process has committed since."""
+        """Give free pages, the log and idle connections back; does nothing until a process has committed since."""
         count = self._commits.count()
         if count != self._shrunk_at and self._connections.shrink():
             self._shrunk_at = count
@@ -233,7 +233,7 @@ class Ledger:
         self._commits.close()
 
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
-        return [entry_of(row) for row in self._connections.rows(f"{SELECT} {clause}", arguments)]
+        return [shared_entry(row) for row in self._connections.rows(f"{SELECT} {clause}", arguments)]
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -176,6 +176,8 @@ class Connections:
     def shrink(self) -> bool:
         """Give free pages of the file, and the log, back to the file system, 64 MB at a time; other writers wait for milliseconds.
 
+        All idle connections but one are closed: each has half a megabyte of pages.
+
         Returns:
             Whether nothing is left to do; False also if another process is in the way.
 
@@ -183,6 +185,10 @@ class Connections:
             LedgerError: SQLite failed.
         """
         with self._explained(), self._borrow() as connection:
+            with self._guard:
+                spare, self._idle[:] = self._idle[:], []
+            for opened in spare:
+                opened.connection.close()
             try:
                 free = connection.execute("PRAGMA freelist_count").fetchone()[0]
                 for _ in range(_FREE_PAGES, min(free, _STEPS * _PAGES_AT_ONCE), _PAGES_AT_ONCE):

@@ -7,7 +7,7 @@ last view are not converted again.
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -253,7 +253,10 @@ class LedgerView:
         where = f"jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) AND ({condition})"  # noqa: S608 - words of our own
         cursor = self._connection.cursor()
         cursor.row_factory = None
-        return [_cached_entry(row) for row in cursor.execute(f"{SELECT} WHERE {where} ORDER BY sequence")]
+        found = [shared_entry(row) for row in cursor.execute(f"{SELECT} WHERE {where} ORDER BY sequence")]
+        if len(_held) > 2 * len(found) + _MOST_FORGOTTEN:
+            _held.clear()
+        return found
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
@@ -395,13 +398,26 @@ class LedgerView:
         return found
 
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
-        return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
+        return [shared_entry(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
 
 
-@lru_cache(maxsize=1024)
-def _cached_entry(row: tuple[Any, ...]) -> Entry:
-    # Cached, since every thread of an agent reads what is granted whenever a job beside its own comes or goes.
-    return entry_of(row)
+_held: dict[str, tuple[tuple[Any, ...], Entry]] = {}
+"""Rows of jobs that hold a lease and their entries, by the job's id; of each job the last one."""
+
+
+def shared_entry(row: Iterable[Any]) -> Entry:
+    """Return the entry of a row of `SELECT`; of a job that holds a lease the same object while the row is the same.
+
+    Every thread of an agent reads what is granted whenever a job beside its own comes or goes, and keeps some of it.
+    """
+    columns = tuple(row)
+    known = _held.get(columns[0])
+    if known is not None and known[0] == columns:
+        return known[1]
+    entry = entry_of(columns)
+    if entry.is_lease_held:
+        _held[entry.job.id] = (columns, entry)
+    return entry
 
 
 @lru_cache(maxsize=1024)

@@ -41,8 +41,8 @@ class AwaitedExit:
 
     def __init__(self, engine: str, container_id: str) -> None:
         """Send the request."""
-        self._engine = engine
-        self._id = container_id
+        self.engine = engine
+        self.container_id = container_id
         # Sent before the release: if the container had ended already, `next-exit` would wait for the exit after a restart.
         self._connection = _send(engine, "POST", f"/containers/{container_id}/wait?condition=next-exit")
 
@@ -54,8 +54,8 @@ class AwaitedExit:
             with contextlib.suppress(ValueError, KeyError):
                 return int(json.loads(answer)["StatusCode"])
         # The request failed, such as in a restart of the engine. The list still has the code, as "Exited (1) 2 minutes ago".
-        filters = "%7B%22id%22%3A%5B%22" + self._id + "%22%5D%7D"  # {"id":["…"]}
-        answer = _receive(_send(self._engine, "GET", f"/containers/json?all=1&filters={filters}"))
+        filters = "%7B%22id%22%3A%5B%22" + self.container_id + "%22%5D%7D"  # {"id":["…"]}
+        answer = _receive(_send(self.engine, "GET", f"/containers/json?all=1&filters={filters}"))
         found = _EXITED.search(answer or "")
         return int(found[1]) if found else None
 
@@ -99,16 +99,14 @@ _INFO_EXIT = 1 << 3
 class OciJob:
     """The `RunningJob` of a container in its slice."""
 
-    def __init__(self, container: Container, holder: ProcessHolder, pidfd: int, awaited: AwaitedExit) -> None:
+    def __init__(self, holder: ProcessHolder, pidfd: int, awaited: AwaitedExit) -> None:
         """Attach to a container.
 
         Args:
-            container: Its record.
             holder: Its first process.
             pidfd: Of that process; closed by `close`.
             awaited: The pending request for its exit code.
         """
-        self._container = container
         self._holder = holder
         self._pidfd = pidfd
         self._awaited = awaited
@@ -142,12 +140,12 @@ class OciJob:
         if namespace is not None and namespace == self._namespace:
             return True
         with contextlib.suppress(OSError):
-            return self._container.container_id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+            return self._awaited.container_id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
         return False
 
     def signal(self, number: int) -> None:
         """Send a signal to the first process; no effect if it has ended."""
-        if self.is_alive() and not signal_container(self._container.engine, self._container.container_id, number):
+        if self.is_alive() and not signal_container(self._awaited.engine, self._awaited.container_id, number):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
@@ -159,7 +157,7 @@ class OciJob:
         """
         self.signal(signal.SIGKILL)
         if not has_ended(self._pidfd, _KILL_DEADLINE_SECONDS):
-            raise RuntimeUnavailableError(f"the container {self._container.container_id[:12]} does not end")
+            raise RuntimeUnavailableError(f"the container {self._awaited.container_id[:12]} does not end")
 
     def resize_terminal(self, size: os.terminal_size) -> None:
         """No effect: its terminal is the engine's."""
@@ -296,7 +294,7 @@ def _open_job(container: Container, holder: ProcessHolder) -> OciJob | None:
     pidfd = open_process(holder)
     if pidfd is None:
         return None
-    return OciJob(container, holder, pidfd, AwaitedExit(container.engine, container.container_id))
+    return OciJob(holder, pidfd, AwaitedExit(container.engine, container.container_id))
 
 
 def _bring_mps(running: OciJob, delivery: Delivery) -> None:

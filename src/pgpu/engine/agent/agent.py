@@ -4,6 +4,7 @@ A process that changes anything about the queue has written it into the ledger b
 for a moment, or replaced, finds the same state.
 """
 
+import ctypes
 import fcntl
 import gc
 import math
@@ -72,6 +73,8 @@ _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 """A job makes some thousands of objects, few of them in cycles; Python's 700 would collect several times for each."""
 
 _MOST_WORD_BYTES = 64
+
+_LIBC = ctypes.CDLL(None)
 
 
 def run_agent(
@@ -352,6 +355,7 @@ class _Agent:
             self._containers_at_seconds = now_seconds()
             self._log_errors(self._attend_containers)
             self._log_errors(self._engine.ledger.shrink)
+            _LIBC.malloc_trim(0)  # else what many jobs took that began together stays this process's
         if not self._outcome.polled_ids:
             self._log_errors(self._check)
         is_used = self._outcome.polled_ids or self._attendants.ids or self._watchdog.has_found

@@ -344,6 +344,8 @@ class _Supervisor:
                 self._pause(RETRY_SECONDS)
 
     def _watch(self, running: RunningJob) -> Iterator[EventLoop]:
+        with contextlib.suppress(PgpuError):  # of hundreds of jobs each would keep a copy of what the ledger has, too
+            self._job = self._entry.get().job
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
         life = Running(self._engine, self._loop, self._job, self._entry, running, self._signals)
         self._on_wake = life.on_wake

@@ -69,7 +69,6 @@ class Running:
         self.was_interrupted = False
         """Whether it got a signal that asks it to end; it may have ended with any exit code then."""
 
-        self._id = job.id
         self._running = running
         self._entry = entry
         self._signals = signals
@@ -147,7 +146,7 @@ class Running:
             self._signal(number)
         with self._errors_logged():
             with self._engine.ledger.view() as view:
-                entry, paced = view.entry(self._id), view.paced()
+                entry, paced = view.entry(self.job.id), view.paced()
             with self._errors_logged():
                 self._follow_compute(entry.job, paced)
             self._follow_suspension(entry.job)
@@ -189,7 +188,7 @@ class Running:
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         with self._errors_logged():
-            entry = self._engine.ledger.entry(self._id)
+            entry = self._engine.ledger.entry(self.job.id)
             self.job = entry.job
             self._is_stopping |= entry.stop_grace_seconds is not None  # perhaps left to a wake-up after the end
             self.watch.look_at_meters(self.job)
@@ -199,7 +198,7 @@ class Running:
         elif exit_code and self._clients is not None and self._mps_report is None:
             # A program may have failed because its MPS daemon or server died since the last tick.
             with self._errors_logged():
-                self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
+                self._mps_report = self._clients.loss(self._engine.ledger.job(self.job.id))
 
         def final(job: Job) -> Job:
             stopped = None if self.suspension.aside is None else self.suspension.aside.stop_reason
@@ -222,7 +221,7 @@ class Running:
     def _kill(self) -> None:
         if self._clients is not None:
             with self._errors_logged():
-                self._clients.terminate(self._engine.ledger.job(self._id), self._running)
+                self._clients.terminate(self._engine.ledger.job(self.job.id), self._running)
         try:
             self._running.kill()
         except PgpuError as exc:
@@ -308,7 +307,7 @@ class Running:
     def _suspend(self) -> None:
         self._suspend_timer = None
         with self._errors_logged():
-            self._follow_suspension(self._engine.ledger.job(self._id))
+            self._follow_suspension(self._engine.ledger.job(self.job.id))
 
     def _follow_suspension(self, job: Job) -> None:
         with self._errors_logged():
@@ -348,7 +347,7 @@ class Running:
 
     def _sample_time(self, job: Job) -> None:
         if job.lease is not None:
-            path = self._engine.places(self._id).time_samples
+            path = self._engine.places(self.job.id).time_samples
             take_sample(self._engine.enforcer, job.lease, path, time.monotonic_ns())
 
     def _check_idleness(self, job: Job) -> None:
@@ -385,7 +384,7 @@ class Running:
 
     def _report(self, warning: str, *, is_end: bool, hit_time_limit: bool = False) -> None:
         with self._errors_logged(), self._engine.ledger.decision() as decision:
-            entry = decision.entry(self._id)
+            entry = decision.entry(self.job.id)
             grace_seconds = entry.stop_grace_seconds
             if is_end and grace_seconds is None:
                 grace_seconds = self._engine.settings.stop_grace_seconds
