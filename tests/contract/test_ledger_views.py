@@ -80,6 +80,20 @@ def _hold(ledger: Ledger, letter: str, owner_uid: int, *gpus: str, parked_at_sec
     return replace(entry, job=job)
 
 
+def test_all_reads_of_a_job_that_holds_memory_are_one_object_until_it_changes(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    with ledger.decision() as decision:
+        decision.put(replace(entry, job=replace(entry.job, lease=Lease(entry.job.id, (Slice("GPU-0", 1),), 1.0))))
+    with ledger.view() as view:
+        [held] = view.holding()
+        assert view.entry(entry.job.id) is held is ledger.entry(entry.job.id)
+    with ledger.decision() as decision:
+        decision.put(replace(held, job=replace(held.job, warning="late")))
+    assert ledger.job(entry.job.id).warning == "late"
+    with ledger.view() as view:
+        assert view.holding()[0].job.warning == "late"
+
+
 def test_jobs_on_a_gpu_of_several_users_are_paced_until_one_user_is_left(ledger: Ledger) -> None:
     for letter, owner_uid, gpu in (("a", 1, "GPU-0"), ("b", 1, "GPU-0"), ("c", 1, "GPU-1")):
         _hold(ledger, letter, owner_uid, gpu)

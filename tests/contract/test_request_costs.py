@@ -1,6 +1,7 @@
 """A request costs what it says: long specs are stored once, are in no list, and go; sizes are bounded; the ledger shrinks."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -196,6 +197,19 @@ def test_the_ledger_gives_back_what_it_no_longer_needs(ledger: Ledger, ledger_pa
     log = ledger_path.with_name(f"{ledger_path.name}-wal")
     assert ledger_path.stat().st_size < 2 * MIB
     assert log.stat().st_size == 0
+
+
+def test_a_ledger_that_shrinks_keeps_one_idle_connection(ledger: Ledger) -> None:
+    def count_connections() -> int:
+        return sum(isinstance(each, sqlite3.Connection) for each in gc.get_objects())
+
+    ledger.facts.put("one", "more")
+    before = count_connections()
+    with ledger.view(), ledger.view(), ledger.view():
+        pass
+    assert count_connections() == before + 2
+    ledger.shrink()
+    assert count_connections() == before
 
 
 def test_a_ledger_of_the_version_before_shrinks_once_it_was_migrated(ledger_path: Path) -> None:
