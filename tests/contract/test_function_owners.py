@@ -1,6 +1,7 @@
 """One user's functions are nobody else's: each route is tried by a stranger, who learns nothing from it."""
 
 import json
+import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class World:
         return self.app.state.engines.own.ledger.functions
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
     made = World(make_app(path))
@@ -97,7 +98,7 @@ def test_what_is_the_gateway_s_is_no_user_s_not_even_the_owner_s(
 def test_an_owner_does_not_say_what_their_idle_replica_is_worth(world: World, word: str, body: object) -> None:
     ledger = world.app.state.engines.own.ledger
     spec, request = JobSpec(("true",), "process", serves="secretive"), Request(1 << 30, 1)
-    job = Job("0123456789ab", spec, request, JobState.EXITED, 1.0, owner_uid=ALICE)
+    job = Job(secrets.token_hex(6), spec, request, JobState.EXITED, 1.0, owner_uid=ALICE)
     with ledger.decision() as decision:
         decision.add(Entry(job), ())
     assert world.ask(BOB, "POST", f"/v1/jobs/{job.id}/{word}", body)[0] == 404

@@ -1,5 +1,6 @@
 """`pgpu doctor --kubernetes` against clusters that lack this or that."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes.api_objects import KINDS
 from tests.fakes.api_server import NODES, PODS, SLICES, ApiServer, User, running
-from tests.forked_commands import PGPU
+from tests.forked_commands import run_command
 from tests.manifests import KUSTOMIZE, written
 from tests.unit.test_cli import validate
 
@@ -270,8 +271,8 @@ def test_a_server_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
 
 
 def run(server: ApiServer, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(PGPU), "doctor", "--kubernetes", "--kubeconfig", str(server.kubeconfig(directory)), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    kubeconfig = str(server.kubeconfig(directory))
+    return run_command(["doctor", "--kubernetes", "--kubeconfig", kubeconfig, *words], os.environ)
 
 
 def test_the_command_exits_with_what_it_found(server: ApiServer, tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_the_command_exits_with_what_it_found(server: ApiServer, tmp_path: Path)
     ],
 )
 def test_words_that_do_not_go_together_are_refused(words: list[str], complaint: str) -> None:
-    done = subprocess.run([str(PGPU), "doctor", *words], capture_output=True, text=True, check=False)
+    done = run_command(["doctor", *words], os.environ)
     assert done.returncode != 0
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,16 +3,16 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import yaml
@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fakes.api_objects import KINDS
 from tests.fakes.api_server import ApiServer, Fault, User, running
+from tests.forked_commands import PGPU, Process, run_command, start_command
 from tests.waiting import until
 
 from pgpu.kubernetes.extender.cluster_watch import AGAIN_SECONDS
 
-PGPU = Path(sys.executable).with_name("pgpu")
 KIND = {kind.plural: kind for kind in KINDS if kind.group != "events.k8s.io"}
 
 
@@ -32,7 +32,8 @@ KIND = {kind.plural: kind for kind in KINDS if kind.group != "events.k8s.io"}
 class Scoring:
     """A running `pgpu kubernetes score`, and who asks it."""
 
-    process: subprocess.Popen[str]
+    process: Process
+    errors: TextIO
     lines: list[str]
     port: int
     tls: ssl.SSLContext | None = None
@@ -61,23 +62,25 @@ class Scoring:
 
 @contextlib.contextmanager
 def scoring(kubeconfig: Path, *words: str, tls: ssl.SSLContext | None = None) -> Iterator[Scoring]:
-    command: list[str | Path] = [PGPU, "kubernetes", "score", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen([*command, "--kubeconfig", kubeconfig, *words], stderr=subprocess.PIPE, text=True) as process:
+    command = ["kubernetes", "score", "--listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), *words]
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as errors, open(writing, "wb") as there:  # noqa: PTH123 - of descriptors
+        process = start_command(command, os.environ, stdout=subprocess.DEVNULL, stderr=there)
+        there.close()
         try:
-            assert process.stderr is not None
             lines = []
-            for line in process.stderr:
+            for line in errors:
                 lines.append(line)
                 if "nodes are scored at" in line:
                     break
             else:
                 raise AssertionError(lines)
             port = int(lines[-1].rpartition(":")[2].split("/")[0])
-            yield Scoring(process, lines, port, tls)
+            yield Scoring(process, errors, lines, port, tls)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate()
-    assert process.returncode == 0
+            errors.read()
+    assert process.wait() == 0
 
 
 def fill(api: ApiServer, nodes: int = 3) -> list[str]:
@@ -316,10 +319,9 @@ def test_without_any_one_of_its_verbs_it_is_not_ready_and_says_why(tmp_path: Pat
     with running() as api:
         api.users["t"] = User(rules(without=(plural, verb)))
         with scoring(api.kubeconfig(tmp_path, "t")) as asked:
-            assert asked.process.stderr is not None
             said = "".join(asked.lines)
             while f"{plural} is forbidden" not in said:
-                said += asked.process.stderr.readline()
+                said += asked.errors.readline()
             assert f"cannot {verb} resource" in said
             assert not asked.is_ready()
 
@@ -363,10 +365,8 @@ def test_a_port_that_somebody_has_is_said_in_one_line(town: Town, tmp_path: Path
 )
 def test_how_it_must_not_listen_is_said_in_one_line(tmp_path: Path, words: list[str], complaint: str) -> None:
     with running() as api:
-        command: list[str | Path] = [PGPU, "kubernetes", "score"]
-        ended = subprocess.run(
-            [*command, "--kubeconfig", api.kubeconfig(tmp_path), *words], capture_output=True, text=True, check=False
-        )
+        command = ["kubernetes", "score", "--kubeconfig", str(api.kubeconfig(tmp_path)), *words]
+        ended = run_command(command, os.environ)
 
     assert ended.returncode != 0
     assert complaint in ended.stderr
