@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.agent.agents import Agents
+from pgpu.engine.engine import Engine
 from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
 from pgpu.server.application import create_app
@@ -31,11 +32,17 @@ class AsPeer:
         await self._app(scope, receive, send)
 
 
-def make_app(root: Path, **settings: object) -> FastAPI:
-    """Serve a machine on whose full GPU nothing that is submitted ever starts."""
+def make_engine(root: Path, **settings: object) -> Engine:
+    """Make a machine on whose full GPU nothing that is submitted ever starts."""
     engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.agents = Agents(engine.settings, ("/bin/true",))  # ends at once, and its guard with it
+    return engine
+
+
+def make_app(root: Path, **settings: object) -> FastAPI:
+    """Serve the machine of `make_engine`."""
+    engine = make_engine(root, **settings)
     deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
     rules = AccessRules(lambda token: uid_of_token(engine.ledger.tokens, token))
     return create_app(EnginePool(engine, is_server=True), rules, Maintenance(engine), deployer)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.contract.in_process import AsPeer, answer_of, asked, make_app
+from tests.contract.in_process import AsPeer, answer_of, asked, make_app, make_engine
 from tests.ledger_entries import add, waiting
 
 from pgpu.app.machine_checks import leftovers
@@ -47,7 +47,7 @@ def elements(count: int, spec: JobSpec = LONG) -> Submission:
 
 
 def test_a_long_spec_is_stored_once_for_an_array_and_is_in_no_list(tmp_path: Path) -> None:
-    engine = make_app(tmp_path).state.engines.own
+    engine = make_engine(tmp_path)
     jobs = engine.submit_all([elements(5, replace(LONG, name="train"))])
     assert [job.spec.name for job in jobs] == [f"train-{index}" for index in range(5)]
     assert long_specs(engine.ledger.path) == 1
@@ -64,7 +64,7 @@ def test_a_long_spec_is_stored_once_for_an_array_and_is_in_no_list(tmp_path: Pat
 
 
 def test_what_a_list_abridged_cannot_be_submitted(tmp_path: Path) -> None:
-    engine = make_app(tmp_path).state.engines.own
+    engine = make_engine(tmp_path)
     with pytest.raises(RequestError, match="the beginning of a command cannot be submitted"):
         engine.submit_all([Submission(LONG.abridged(), Amount(GIB))])
 
@@ -136,12 +136,12 @@ def test_a_user_with_many_requests_that_cost_much_waits_behind_own_ones_alone(
 
 
 def test_a_request_that_would_take_too_much_of_the_ledger_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
-    engine = make_app(tmp_path, most_waiting_bytes=MIB).state.engines.own
+    engine = make_engine(tmp_path, most_waiting_bytes=MIB)
     assert len(engine.submit_all([elements(100)])) == 100
     before = engine.submit_all([elements(300, replace(LONG, environment=()))])
     for large in (
         elements(100, replace(LONG, notify="x" * 20_000)),
-        replace(elements(300), after=(before[0].place.array_id,)),
+        replace(elements(300), after=(before[0].place.array_id or "",)),
     ):
         with pytest.raises(
             RequestError, match=r"this request would take .* of the ledger, and one may take 1 MiB"
@@ -161,7 +161,7 @@ def test_a_request_names_so_many_gpu_models_and_no_more(models: tuple[str, ...])
 def test_the_waiting_jobs_of_a_user_take_so_much_of_the_ledger_and_those_of_root_any_amount(
     tmp_path: Path, uid: int
 ) -> None:
-    engine = make_app(tmp_path, most_waiting_bytes=MIB).state.engines.own
+    engine = make_engine(tmp_path, most_waiting_bytes=MIB)
     one, other = (
         Submission(replace(LONG, environment=tuple((name, "x" * 130_000) for name in names)), Amount(GIB))
         for names in ("ABC", "DEF")
@@ -181,7 +181,7 @@ def test_the_waiting_jobs_of_a_user_take_so_much_of_the_ledger_and_those_of_root
 
 
 def test_a_user_reads_own_jobs_of_the_queue_with_their_positions_among_all(tmp_path: Path) -> None:
-    engine = make_app(tmp_path).state.engines.own
+    engine = make_engine(tmp_path)
     one = Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))
     theirs = [engine.submit_all([one], Submitter(uid, (), None))[0].id for uid in (USER, USER + 1, USER)]
     everything = {each.job.id: each for each in engine.admissions.read_queue()}
@@ -262,7 +262,7 @@ def test_a_log_that_a_crash_left_without_a_frame_is_no_damage(ledger: Ledger, le
 
 @pytest.mark.parametrize("trace", ["slices", "ended", "started"])
 def test_jobs_that_the_ledger_lacks_are_told_once_by_their_slices_and_records(tmp_path: Path, trace: str) -> None:
-    engine = make_app(tmp_path).state.engines.own
+    engine = make_engine(tmp_path)
     job = engine.submit_all([Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))])[0]
     lost, settings = os.urandom(6).hex(), engine.settings
     directory = settings.runtime_directory / "slices" if trace == "slices" else settings.spool

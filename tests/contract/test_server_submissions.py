@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
-from tests.contract.in_process import AsPeer, asked, make_app
+from tests.contract.in_process import AsPeer, asked, make_app, make_engine
 
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import CapacityError, RequestError
@@ -178,12 +178,12 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
 def test_a_working_directory_with_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
     spec = JobSpec(("true",), "process", working_directory="/" + "x" * 300)
     with pytest.raises(RequestError, match="does not exist"):
-        make_app(tmp_path).state.engines.own.submit_all([Submission(spec, Amount(GIB))])
+        make_engine(tmp_path).submit_all([Submission(spec, Amount(GIB))])
 
 
 @pytest.mark.parametrize("uid", [4242, 0])
 def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_path: Path, uid: int) -> None:
-    engine = make_app(tmp_path, most_waiting=3).state.engines.own
+    engine = make_engine(tmp_path, most_waiting=3)
     asker = Submitter(uid, (), None)
     one = Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))
     engine.submit_all([one, one], asker)
