@@ -110,6 +110,20 @@ def test_flags_go_over_the_project_file_and_that_over_the_decorator(said: Callab
     said("undeploy", "tripler")
 
 
+def test_variables_come_from_the_file_the_caller_and_the_project_file(
+    said: Callable[..., str], source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is imported with them, too."""
+    (source / "app.py").write_text(f"import os\nassert os.environ['A'] == '1'\n{APP}")
+    (source / "pgpu.toml").write_text(f'{TABLE}env = {{ A = "0", B = "2" }}\n')
+    (source / "of.env").write_text("# mine\nA=1\n")
+    monkeypatch.setenv("MINE", "m")
+    words = ("--env", "MINE", "-e", "C=x=y", "--env", "UNSET_HERE", "--env-file", "of.env")
+    declared = json.loads(said("deploy", "doubler", *words, "--json"))["version"]["declaration"]
+    assert declared["env"] == {"A": "1", "B": "2", "MINE": "m", "C": "x=y"}
+    said("undeploy", "doubler")
+
+
 def test_what_cannot_be_imported_here_is_deployed_by_the_project_file_alone(
     said: Callable[..., str], source: Path
 ) -> None:
@@ -131,6 +145,7 @@ def test_what_cannot_be_imported_here_is_deployed_by_the_project_file_alone(
         (("deploy", "app.py:Doubler", "--runtime", "vm"), "runtime"),
         (("deploy", "app.py:Doubler", "--memory", "900GiB"), "900"),
         (("deploy", "app.py:Doubler", "--requirements", "no.txt"), "cannot be read"),
+        (("deploy", "app.py:Doubler", "--env", "LD_PRELOAD=x"), "would change what pgpu itself loads"),
         (("rollout", "doubler"), "names no version"),
         (("rollout", "no-such@1"), "no function"),
         (("functions", "--cold-starts"), "needs a function"),

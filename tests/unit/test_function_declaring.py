@@ -16,6 +16,7 @@ from pgpu.functions.api import (
     attached_declaration,
     default_name,
     dump_declaration,
+    dump_served,
     parse_declaration,
     parse_project,
 )
@@ -83,6 +84,10 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"requirements": "numpy"}, "requirements: 'numpy' is not a list"),
         ({"arguments": [1]}, "arguments"),
         ({"public": "yes"}, "neither true nor false"),
+        ({"env": ["A=1"]}, "env: .* is not a table"),
+        ({"env": {"A": 8}}, "env: the value of 'A' is not text"),
+        ({"env": {"A B": "1"}}, "env: 'A B' is not a variable's name"),
+        *(({"env": {name: "1"}}, name) for name in ("PGPU_HOST", "LD_PRELOAD", "PYTHONPATH")),
     ],
 )
 def test_a_wrong_word_is_refused_in_one_line_with_a_hint(words: dict[str, Any], said: str) -> None:
@@ -102,6 +107,14 @@ def test_later_words_go_over_earlier_ones(before: Declaration, after: Declaratio
     words = dump_declaration(after)
     merged = parse_declaration(words, before)
     assert {**dump_declaration(before), **words} == dump_declaration(merged)
+
+
+def test_variables_are_overridden_one_by_one_and_stay_off_the_command_line() -> None:
+    declared = parse_declaration({"env": {"MODEL": "small", "MODE": "fast"}, "concurrency": 2})
+    merged = parse_declaration({"env": {"MODEL": "large"}}, declared)
+    assert merged.environment == {"MODEL": "large", "MODE": "fast"}
+    assert parse_declaration({"env": None}, declared) == Declaration(concurrency=2)
+    assert dump_served(merged) == {"concurrency": 2}
 
 
 def test_a_gpu_function_is_made_one_for_the_cpu_by_one_word() -> None:

@@ -83,6 +83,13 @@ def test_host_memory_is_the_containers() -> None:
     )
 
 
+@pytest.mark.parametrize("version", [VERSION, PROCESS])
+def test_declared_variables_are_the_job_s_and_not_on_its_command_line(version: Version) -> None:
+    spec = replica_spec(replace(version, declaration='{"env": {"MODEL": "small", "HOME": "/h"}}'), PLACES)
+    assert (dict(spec.environment)["MODEL"], dict(spec.environment)["HOME"]) == ("small", "/h")
+    assert "small" not in " ".join(spec.command)
+
+
 def test_a_process_is_this_interpreter_in_the_source_with_nothing_of_containers() -> None:
     spec = replica_spec(PROCESS, PLACES)
     assert (spec.command[0], spec.working_directory, spec.runtime) == (sys.executable, "/s/tree", "process")

@@ -90,6 +90,12 @@ def test_a_slice_of_which_no_size_is_said_has_the_driver_s_usual_one() -> None:
     assert "capacity" not in asked["exactly"]
 
 
+def test_variables_are_taken_as_they_are() -> None:
+    variables = pod(replace(PLAIN, environment=(("MODEL", "$(HOME)"), ("LANG", "C"))))["containers"][0]["env"]
+    assert {each["name"]: each["value"] for each in variables}["MODEL"] == "$$(HOME)"
+    assert [each["value"] for each in variables if each["name"] == "LANG"] == ["C"]
+
+
 def test_several_gpus_are_different_ones_and_shares_are_rounded_up() -> None:
     devices = made(FULL)["ResourceClaimTemplate"]["spec"]["spec"]["devices"]
     assert devices["constraints"] == [{"requests": ["gpu"], "distinctAttribute": "gpu.pgpu.io/uuid"}]

@@ -75,7 +75,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
     Raises:
         RequestError: It needs something that no cluster offers, or its source cannot be sent.
     """
-    from pgpu.functions.api import dump_declaration
+    from pgpu.functions.api import dump_served
     from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, Workload
 
     _check_limits(declaration, packaging)
@@ -84,7 +84,8 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         name=name,
         image=packaging.image,
         app=place.app,
-        declaration=json.dumps(dump_declaration(declaration)),
+        declaration=json.dumps(dump_served(declaration)),
+        environment=tuple(declaration.environment.items()),
         source=() if packaging.source_in_image else tuple(_source_files(place.source)),
         source_directory=packaging.source_in_image or "/function",
         namespace=packaging.namespace,

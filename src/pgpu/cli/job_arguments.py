@@ -90,7 +90,7 @@ def read_submission(options: JobOptions, settings: "Settings") -> Submission:
         command=options.command,
         runtime="process" if options.image is None else "docker",
         image=options.image,
-        environment=tuple(_read_environment(options.environment_files, options.environment)),
+        environment=tuple(read_environment(options.environment_files, options.environment)),
         volumes=tuple(_read_mount(word) for word in options.volumes),
         working_directory=_read_working_directory(options.working_directory, options.image),
         user=options.user,
@@ -223,7 +223,12 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def _read_environment(files: Sequence[str], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def read_environment(files: Sequence[str], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables of `--env-file` and `--env`, as `docker run` reads them.
+
+    Raises:
+        RequestError: A file cannot be read, or a word is no variable.
+    """
     for path in files:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote
 
 import typer
@@ -233,9 +233,7 @@ def require_libraries() -> None:
         raise NodeError(f"the libraries of functions are not installed: {missing[0]}", hint=extra_hint("functions"))
 
 
-def read_declaration(
-    app: str, name: str | None, flags: Mapping[str, object]
-) -> "tuple[FunctionSource, str, Declaration]":
+def read_declaration(app: str, name: str | None, flags: Mapping[str, Any]) -> "tuple[FunctionSource, str, Declaration]":
     """Find a function, import its code in another process, and put flags over what it declares.
 
     Where the code cannot be imported on this machine, the declaration in pgpu.toml is used alone.
@@ -245,7 +243,7 @@ def read_declaration(
 
     source = find_function(app, Path.cwd())
     try:
-        described = describe_function(source)
+        described = describe_function(source, environment=flags.get("env"))
         found, declaration = described.name, described.declaration
     except PgpuError as exc:
         if source.name is None:

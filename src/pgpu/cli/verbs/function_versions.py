@@ -69,6 +69,13 @@ def deploy(
         str | None,
         typer.Option("--runtime", metavar="RUNTIME", help="process, docker or kubernetes [docker with --image]."),
     ] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable; KEY alone passes on yours."),
+    ] = None,
+    environment_files: Annotated[
+        list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="NETWORK", help="Network of the container, such as bridge [none]."),
@@ -97,9 +104,12 @@ def deploy(
     and its URL is printed.
     """
     require_libraries()
+    from pgpu.cli.job_arguments import read_environment
+
     flags = {
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
+        "env": dict(read_environment(environment_files or (), environment or ())) or None,
     }  # fmt: skip
     given = {word: value for word, value in flags.items() if value is not None}
     if cluster.is_on_cluster(

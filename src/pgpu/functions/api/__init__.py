@@ -10,6 +10,7 @@ from pgpu.functions.api.declaration import (
     check_name,
     default_name,
     dump_declaration,
+    dump_served,
     parse_declaration,
 )
 from pgpu.functions.api.decorator import Context, attached_declaration, function
@@ -25,6 +26,7 @@ __all__ = [
     "check_name",
     "default_name",
     "dump_declaration",
+    "dump_served",
     "function",
     "parse_declaration",
     "parse_project",

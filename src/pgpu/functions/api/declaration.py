@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pgpu.errors import RequestError
+from pgpu.functions.api.surroundings import parse_environment
 from pgpu.units import MIB, parse_bytes, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 _DAY_SECONDS = 86400.0
@@ -119,6 +120,9 @@ class Declaration:
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the constructor."""
 
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the replica; in text form `env`."""
+
     is_asgi: bool = False
     """The callable is an ASGI application and gets every request of its function unchanged. Detected by its parameters."""
 
@@ -170,7 +174,8 @@ def parse_declaration(words: Mapping[str, object], base: Declaration | None = No
 
     Args:
         words: Values by field, such as `{"memory": "4GiB", "concurrency": 2}`.
-        base: Defaults, which `words` overrides field by field; None resets a field. `gpus: 0` also resets memory and compute.
+        base: Defaults, which `words` overrides field by field, and `env` variable by variable; None resets a field. `gpus: 0` also
+            resets memory and compute.
 
     Raises:
         RequestError: A field is unknown, or has an invalid value.
@@ -179,6 +184,8 @@ def parse_declaration(words: Mapping[str, object], base: Declaration | None = No
     if words.get("gpus") == 0:
         merged = {word: value for word, value in merged.items() if word not in {"memory", "compute"}}
     merged |= words
+    if words.get("env") and base is not None:
+        merged["env"] = {**base.environment, **parse_environment(words["env"])}
     values = dict(_parse_field(word, value) for word, value in merged.items() if value is not None)
     if "gpus" not in values and ("memory_bytes" in values or "compute_share" in values):
         values["gpus"] = 1
@@ -214,6 +221,11 @@ def dump_declaration(declaration: Declaration) -> dict[str, object]:
             value = dict(value)
         words[word] = value
     return words
+
+
+def dump_served(declaration: Declaration) -> dict[str, object]:
+    """Return the text form for the replica's own command line, without what its job gives it: that line is in every list of processes."""
+    return {word: value for word, value in dump_declaration(declaration).items() if word not in _OF_THE_JOB}
 
 
 def _amount_parser(parse_text: Callable[[str], float], example: str) -> Callable[[object], float]:
@@ -275,6 +287,7 @@ def _parse_batch(value: object) -> Batch:
 
 
 _parse_seconds = _amount_parser(parse_duration_seconds, '"30s"')
+_OF_THE_JOB = {"env"}
 # By the name in text form: the field and the parser of its value.
 _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes_parser(parse_memory_bytes)),
@@ -296,6 +309,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "public": ("is_public", _parse_bool),
     "requirements": ("requirements", _parse_texts),
     "arguments": ("arguments", _parse_table),
+    "env": ("environment", parse_environment),
     "asgi": ("is_asgi", _parse_bool),
 }
 

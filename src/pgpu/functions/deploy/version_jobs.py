@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgpu.distribution import installed_version
-from pgpu.functions.api import Declaration, dump_declaration, parse_declaration
+from pgpu.functions.api import Declaration, dump_served, parse_declaration
 from pgpu.model import Deployment, JobSpec, Mount, Objective, Request, Version
 from pgpu.structs import Struct
 
@@ -135,7 +135,9 @@ def replica_spec(version: Version | Deployment, places: ReplicaPaths) -> JobSpec
     return JobSpec(
         command=(sys.executable, "-P", "-m", "pgpu.functions.replica", *arguments),
         runtime="process",
-        environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, str(places.packages or "")),
+        environment=_environment(
+            {"PATH": _PATH, "HOME": str(places.sockets), **declaration.environment}, str(places.packages or "")
+        ),
         working_directory=str(places.source),
         serves=version.function,
         parks=declaration.gpus == 1,
@@ -180,7 +182,10 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         runtime="docker",
         image=version.image,
         # The mounts are read-only, so Python need not try to write byte code beside the modules.
-        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, search_path(places)),  # noqa: S108
+        environment=_environment(
+            {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **declaration.environment},  # noqa: S108
+            search_path(places),
+        ),
         working_directory="/",
         user=places.user,
         is_sealed=True,
@@ -213,11 +218,11 @@ def _replica_arguments(
     version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path
 ) -> tuple[str, ...]:
     paths = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
-    return (*paths, "--declaration", json.dumps(dump_declaration(declaration)))
+    return (*paths, "--declaration", json.dumps(dump_served(declaration)))
 
 
 def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:
-    variables = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
+    variables = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **base, **({"PYTHONPATH": path} if path else {})}
     return tuple(variables.items())
 
 

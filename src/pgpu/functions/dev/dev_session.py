@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.functions.api import Declaration, dump_declaration
+from pgpu.functions.api import Declaration, dump_served
 from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.function_source import NO_BYTECODE, FunctionDescription, FunctionSource, describe_function
 from pgpu.structs import Struct, field
@@ -58,7 +58,7 @@ def replica_command(app: str, source: Path, directory: Path, declaration: Mappin
         app: As for `handler.load`.
         source: Directory of the code.
         directory: For its sockets.
-        declaration: As of `api.dump_declaration`.
+        declaration: As of `api.dump_served`.
     """
     # -P: the working directory, which has the code, is not searched before pgpu's own modules.
     program = (sys.executable, "-P", "-m", "pgpu.functions.replica")
@@ -209,7 +209,7 @@ class DevSession:
         directory = self._directory / str(next(self._numbers))
         directory.mkdir()
         command = replica_command(
-            self.function.app, self.function.source, directory, dump_declaration(described.declaration)
+            self.function.app, self.function.source, directory, dump_served(described.declaration)
         )
         prefix = self.slice_command(described.declaration, may_wait)
         # Without a slice the replica watches this process and ends with it; in a slice its parent is a supervisor.
@@ -220,7 +220,7 @@ class DevSession:
             cwd=self.function.source,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            env={**os.environ, **NO_BYTECODE},
+            env={**os.environ, **described.declaration.environment, **NO_BYTECODE},
         )
         return DevReplica(process, directory)
 

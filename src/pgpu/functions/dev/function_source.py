@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pgpu.errors import RequestError
@@ -80,25 +81,30 @@ class FunctionDescription(Struct, frozen=True):
     """JSON of an example request; None if the handler takes the raw body."""
 
 
-def describe_function(function: FunctionSource, name: str | None = None) -> FunctionDescription:
+def describe_function(
+    function: FunctionSource, name: str | None = None, environment: Mapping[str, str] | None = None
+) -> FunctionDescription:
     """Import a function in a child process and return its description.
 
     Args:
         function: Its source.
         name: Overrides the name of its section, or the one derived from the callable's.
+        environment: Variables for the import, over those of its section.
 
     Raises:
         RequestError: It is no handler, or cannot be imported; then the message is the last line of the traceback.
     """
     command = (sys.executable, "-P", "-m", __package__, function.app, "--source", str(function.source))
     section = () if function.name is None else ("--section", function.name)
+    words = {} if function.name is None else read_project(function.source)[function.name].words
+    variables = {**parse_declaration(words).environment, **(environment or {})}
     done = subprocess.run(
         (*command, *section),
         capture_output=True,
         text=True,
         check=False,
         cwd=function.source,
-        env={**os.environ, **NO_BYTECODE},
+        env={**os.environ, **variables, **NO_BYTECODE},
     )
     # The module may have printed before. None: it ended the process before the description was written.
     try:

@@ -134,9 +134,13 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         "name": "function",
         "image": workload.image,
         "command": ["python3", "-P", "-m", "pgpu.functions.front"],
-        "args": [argument.replace("$", "$$") for argument in arguments],  # Kubernetes would expand $(NAME)
+        # Kubernetes would expand $(NAME), in variables as well.
+        "args": [argument.replace("$", "$$") for argument in arguments],
         "workingDir": workload.source_directory,
-        "env": [{"name": name, "value": value} for name, value in _ENVIRONMENT.items()],
+        "env": [
+            {"name": name, "value": value.replace("$", "$$")}
+            for name, value in {**_ENVIRONMENT, **dict(workload.environment)}.items()
+        ],
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "resources": {
             "requests": {"cpu": workload.cpu or _LEAST_CPU, "memory": quantity_of(requested_bytes)},

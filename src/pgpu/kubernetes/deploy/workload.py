@@ -95,6 +95,7 @@ class Workload(Struct, frozen=True):
     """Mounted at `source_directory`; empty: the image has it there."""
 
     source_directory: str = "/function"
+    environment: tuple[tuple[str, str], ...] = ()
     namespace: str | None = None
     """None: left out of the manifests."""
 
