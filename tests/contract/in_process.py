@@ -11,6 +11,7 @@ from pgpu.engine.agent.agents import Agents
 from pgpu.engine.engine import Engine
 from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
+from pgpu.functions.deploy.secret_store import SecretStore
 from pgpu.server.application import create_app
 from pgpu.server.health import Maintenance
 from pgpu.server.peer_credentials import STATE_KEY, PeerCredentials
@@ -43,7 +44,7 @@ def make_engine(root: Path, **settings: object) -> Engine:
 def make_app(root: Path, **settings: object) -> FastAPI:
     """Serve the machine of `make_engine`."""
     engine = make_engine(root, **settings)
-    deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
+    deployer = Deployer(BundleStore(root / "functions"), SecretStore(root / "secrets"), root / "replicas")
     rules = AccessRules(lambda token: uid_of_token(engine.ledger.tokens, token))
     return create_app(EnginePool(engine, is_server=True), rules, Maintenance(engine), deployer)
 

@@ -10,6 +10,7 @@ import pytest
 from pgpu.errors import RequestError
 from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
+from pgpu.functions.deploy.secret_store import SecretStore
 from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.model import Deployment, Version, VersionState
 from pgpu.structs import replace
@@ -19,7 +20,7 @@ OWNER = 61001
 
 @pytest.fixture
 def deployer(tmp_path: Path) -> Deployer:
-    return Deployer(BundleStore(tmp_path / "functions"), tmp_path / "sockets")
+    return Deployer(BundleStore(tmp_path / "functions"), SecretStore(tmp_path / "secrets"), tmp_path / "sockets")
 
 
 @pytest.fixture
@@ -63,7 +64,8 @@ def test_packages_are_kept_once_they_are_there(deployer: Deployer, version: Vers
 
 
 def test_more_packages_than_an_owner_may_have_are_thrown_away(version: Version, tmp_path: Path) -> None:
-    small = Deployer(BundleStore(tmp_path / "functions", most_layers_bytes=1 << 20), tmp_path / "sockets")
+    bundles = BundleStore(tmp_path / "functions", most_layers_bytes=1 << 20)
+    small = Deployer(bundles, SecretStore(tmp_path / "secrets"), tmp_path / "sockets")
     for number, size_bytes in ((1, 1 << 19), (2, 1 << 20)):
         wanted = replace(version, number=number, requirements=f"numpy=={number}")
         packages = built_in(small, wanted) / "packages"
@@ -144,6 +146,46 @@ def test_a_job_that_fills_a_directory_is_told_by_its_version_and_owner(deployer:
     assert "/.pgpu-bytecode" in {mount.target for mount in replica.spec.provisions}
     assert deployer.output_name(replica.spec) is None
     deployer.forget("2" * 12)
+
+
+def test_a_replica_gets_copies_of_its_own_secrets_alone(deployer: Deployer, version: Version) -> None:
+    for name, value in (("token", b"one\n"), ("key", b"two")):
+        deployer.secrets.put(OWNER, name, value)
+    deployer.secrets.put(OWNER, "key", b"three")
+    deployer.secrets.put(OWNER + 1, "theirs", b"x")
+    given = replace(version, requirements=None, declaration='{"secrets": ["token"]}')
+    submission, sockets = deployer.replica(given, "3" * 12, None)
+    copies = next(Path(each.source) for each in submission.spec.provisions if each.target == "/run/secrets")
+    assert {each.name: (each.read_bytes(), each.stat().st_mode & 0o777) for each in copies.iterdir()} == {
+        "token": (b"one\n", 0o400)
+    }
+    assert not copies.is_relative_to(sockets)
+    deployer.secrets.remove(OWNER, "token")
+    with pytest.raises(RequestError, match="no secret 'token'"):
+        deployer.replica(given, "4" * 12, None)
+    for job_id in ("3" * 12, "4" * 12):
+        deployer.forget(job_id)
+    assert list(deployer.sockets.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("../x", b"x"), (".x", b"x"), ("", b"x"), ("x", b""), ("x", b"x" * (64 * 1024 + 1))]
+)
+def test_what_is_no_secret_is_not_kept(deployer: Deployer, name: str, value: bytes) -> None:
+    with pytest.raises(RequestError):
+        deployer.secrets.put(OWNER, name, value)
+    assert deployer.secrets.names(OWNER) == {}
+
+
+def test_secrets_are_their_owner_s_files_and_of_limited_number(deployer: Deployer, tmp_path: Path) -> None:
+    for number in range(100):
+        deployer.secrets.put(os.geteuid(), f"s{number}", b"x")
+    with pytest.raises(RequestError, match="you have 100 secrets"):
+        deployer.secrets.put(os.geteuid(), "more", b"x")
+    deployer.secrets.put(os.geteuid(), "s0", b"y")
+    own = tmp_path / "secrets" / str(os.geteuid())
+    assert {(each.stat().st_mode & 0o777, each.stat().st_uid) for each in own.iterdir()} == {(0o600, os.geteuid())}
+    assert own.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The verbs of functions against a real server, and `invoke` against a gateway that says what it is told to."""
 
+import hashlib
+import io
 import json
 import socketserver
 import tempfile
@@ -20,6 +22,8 @@ from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
 from pgpu.cli.verbs.jobs import function_logs
+from pgpu.client.address import UnixAddress
+from pgpu.client.http_transport import HttpTransport
 from pgpu.services.messages import ReplicaAsk
 
 APP = """
@@ -173,6 +177,62 @@ def test_the_logs_of_a_function_are_those_of_its_replicas_line_by_line(
     said("undeploy", "doubler")
     until(lambda: all(client.job(each).job.state.is_final for each in (first, second)))
     assert f"{second} constructed\n" in said("logs", "doubler"), "why it ended stands there"
+
+
+CANARY = "canary-4f1c0a9e"
+USES_SECRETS = """
+import hashlib, os, pathlib
+found = pathlib.Path(os.environ["PGPU_SECRETS"], "token").read_text()
+print("given", hashlib.sha256((found + os.environ["TOKEN"]).encode()).hexdigest(), flush=True)
+
+def answer() -> int:
+    return 1
+"""
+
+
+def test_the_value_of_a_secret_is_in_the_function_and_nowhere_else(
+    said: Callable[..., str], source: Path, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger, logs, the bundle, processes, lists, metrics and events are searched for it."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{CANARY}\n".encode())))
+    (source / "uses.py").write_text(USES_SECRETS)
+    (source / "pgpu.toml").write_text('[function.uses]\napp = "uses.py:answer"\nsecrets = ["token:env=TOKEN"]\n')
+    assert "you have no secret 'token'" in said("deploy", "uses", code=125)
+    said("secret", "set", "token")
+    said("deploy", "uses")
+    functions = open_functions(Settings(host=server.host))
+    job_id = functions.start_replica(ReplicaAsk("uses", 1)).job_id
+    expected = hashlib.sha256(f"{CANARY}\n{CANARY}".encode()).hexdigest()
+    until(lambda: f"{job_id} given {expected}" in said("logs", "uses"))
+    listed = said("secret", "ls", "--json")
+    validate("secrets", listed)
+    assert json.loads(listed)["secrets"][0]["used_by"] == ["uses@1"]
+    assert "uses@1 gets the secret token" in said("secret", "rm", "token", code=125)
+
+    texts = [listed, said("secret", "ls"), said("functions", "uses", "--json"), said("ps", "--json"), server.said()]
+    texts += [said("logs", "uses"), said("queue", "--json"), *map(read_text, Path("/proc").glob("[0-9]*/cmdline"))]
+    texts += map(read_text, Path("/proc").glob("[0-9]*/environ"))
+    with HttpTransport(UnixAddress(server.socket)).open_stream("/metrics") as answer:
+        texts += [line.decode() for line in answer.lines()]
+    state = Path(server.environment["PGPU_STATE_DIR"])
+    kept = [each for each in state.rglob("*") if each.is_file() and each.parent.parent != state / "functions/secrets"]
+    assert {"token", "uses.py"} <= {each.name for each in state.rglob("*")}
+    texts += map(read_text, kept)
+    assert not [text[:200] for text in texts if CANARY in text]
+
+    said("undeploy", "uses")
+    said("secret", "rm", "token")
+    assert said("secret", "ls") == ""
+    root = Path(server.environment["PGPU_RUNTIME_DIR"])
+    until(lambda: not list(root.glob("*/replicas/*.secrets")))
+
+
+def read_text(path: Path) -> str:
+    """Return what can be read of a file; processes end meanwhile."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class _Gateway(BaseHTTPRequestHandler):

@@ -13,6 +13,7 @@ from pgpu.functions.api import (
     Batch,
     Context,
     Declaration,
+    SecretUse,
     attached_declaration,
     default_name,
     dump_declaration,
@@ -40,6 +41,7 @@ declarations = st.builds(
     network=st.none() | st.just("bridge"),
     requirements=st.lists(st.text("abc", min_size=1)).map(tuple),
     arguments=st.dictionaries(st.text("abc", min_size=1), plain),
+    secrets=st.lists(st.builds(SecretUse, st.text("abc", min_size=1), st.none() | st.just("TOKEN"))).map(tuple),
 )
 
 
@@ -87,6 +89,10 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"env": ["A=1"]}, "env: .* is not a table"),
         ({"env": {"A": 8}}, "env: the value of 'A' is not text"),
         ({"env": {"A B": "1"}}, "env: 'A B' is not a variable's name"),
+        ({"secrets": "token"}, "secrets: 'token' is not a list"),
+        ({"secrets": ["../token"]}, "secrets: '../token' is not a secret's name"),
+        ({"secrets": ["token:file"]}, "secrets: 'file' is no form of a secret"),
+        ({"secrets": ["token:env=LD_PRELOAD"]}, "LD_PRELOAD"),
         *(({"env": {name: "1"}}, name) for name in ("PGPU_HOST", "LD_PRELOAD", "PYTHONPATH")),
     ],
 )
@@ -115,6 +121,11 @@ def test_variables_are_overridden_one_by_one_and_stay_off_the_command_line() -> 
     assert merged.environment == {"MODEL": "large", "MODE": "fast"}
     assert parse_declaration({"env": None}, declared) == Declaration(concurrency=2)
     assert dump_served(merged) == {"concurrency": 2}
+
+
+def test_a_secret_is_a_variable_on_request_alone() -> None:
+    uses = parse_declaration({"secrets": ["token", "key:env", "hf-token:env=HF_TOKEN"]}).secrets
+    assert [each.variable for each in uses] == [None, "key", "HF_TOKEN"]
 
 
 def test_a_gpu_function_is_made_one_for_the_cpu_by_one_word() -> None:

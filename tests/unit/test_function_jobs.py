@@ -83,6 +83,16 @@ def test_host_memory_is_the_containers() -> None:
     )
 
 
+@pytest.mark.parametrize(("version", "seen"), [(VERSION, "/run/secrets"), (PROCESS, "/r/1.secrets")])
+def test_secrets_are_a_directory_that_only_the_replica_reads(version: Version, seen: str) -> None:
+    given = replace(version, declaration='{"secrets": ["token", "key:env"]}')
+    spec = replica_spec(given, replace(PLACES, secrets=Path("/r/1.secrets")))
+    mounts = [mount.options for mount in spec.provisions if mount.target == "/run/secrets"]
+    assert mounts == (["ro"] if version is VERSION else [])
+    assert dict(spec.environment)["PGPU_SECRETS"] == seen
+    assert spec.command[-2:] == ("--secret-variable", "key:env=key")
+
+
 @pytest.mark.parametrize("version", [VERSION, PROCESS])
 def test_declared_variables_are_the_job_s_and_not_on_its_command_line(version: Version) -> None:
     spec = replica_spec(replace(version, declaration='{"env": {"MODEL": "small", "HOME": "/h"}}'), PLACES)

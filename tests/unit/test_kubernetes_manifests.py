@@ -31,6 +31,8 @@ FULL = replace(
     share=ReplicaSlice(2, 1536 * MIB, 0.333),
     scaling=Scaling(2, 5, 60.0, is_automatic=True),
     cpu="2",
+    environment=(("MODEL", "small"),),
+    secrets=("token",),
     host_memory_bytes=8 * GIB,
 )
 KINDS: dict[str, Any] = {
@@ -94,6 +96,19 @@ def test_variables_are_taken_as_they_are() -> None:
     variables = pod(replace(PLAIN, environment=(("MODEL", "$(HOME)"), ("LANG", "C"))))["containers"][0]["env"]
     assert {each["name"]: each["value"] for each in variables}["MODEL"] == "$$(HOME)"
     assert [each["value"] for each in variables if each["name"] == "LANG"] == ["C"]
+
+
+def test_a_secret_is_a_key_of_a_secret_that_is_there() -> None:
+    workload = replace(PLAIN, secrets=("token", "key:env=KEY"))
+    volume = next(each for each in pod(workload)["volumes"] if each["name"] == "secrets")["projected"]
+    assert [each["secret"]["items"] for each in volume["sources"]] == [
+        [{"key": name, "path": name}] for name in ("token", "key")
+    ]
+    container = pod(workload)["containers"][0]
+    assert {"name": "secrets", "mountPath": "/run/secrets", "readOnly": True} in container["volumeMounts"]
+    assert container["args"][-2:] == ["--secret-variable", "key:env=KEY"]
+    with pytest.raises(RequestError, match="no name of a Secret"):
+        pod(replace(PLAIN, secrets=("TOKEN",)))
 
 
 def test_several_gpus_are_different_ones_and_shares_are_rounded_up() -> None:

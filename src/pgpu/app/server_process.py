@@ -173,9 +173,11 @@ def _deployer(settings: Settings) -> "Deployer | None":
         return None
     from pgpu.functions.deploy.bundle_store import BundleStore
     from pgpu.functions.deploy.deployer import Deployer
+    from pgpu.functions.deploy.secret_store import SecretStore
 
     runtime = runtime_directory(settings.runtime_dir, settings.state_dir)
-    return Deployer(BundleStore(settings.state_dir / "functions"), runtime / "replicas")
+    stored = settings.state_dir / "functions"
+    return Deployer(BundleStore(stored), SecretStore(stored / "secrets"), runtime / "replicas")
 
 
 class GatewaySupervisor:

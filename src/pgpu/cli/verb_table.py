@@ -63,6 +63,12 @@ FUNCTION_VERBS = {
     "dev": CommandEntry("function_calls:dev"),
 }
 
+SECRET_VERBS = {
+    "set": CommandEntry("secrets:set_secret"),
+    "ls": CommandEntry("secrets:secrets"),
+    "rm": CommandEntry("secrets:remove_secret"),
+}
+
 VERBS = {
     "run": CommandEntry("run:run", takes_command=True),
     "submit": CommandEntry("run:submit", takes_command=True),
@@ -85,6 +91,7 @@ VERBS = {
     "advise": CommandEntry("learning:advise", LEARNING),
     "calibrate": CommandEntry("learning:calibrate", LEARNING),
     "function": CommandEntry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
+    "secret": CommandEntry("", FUNCTIONS, entries=SECRET_VERBS, help="Keep secrets that functions get as files."),
     "serve": CommandEntry("serve:serve", SERVING),
     "dashboard": CommandEntry("serve:dashboard", SERVING),
     "install-runtime": CommandEntry("serve:install_runtime", SERVING),

@@ -1,5 +1,6 @@
 """Services of a server as local objects: each row of `route_table` is a method that sends one request."""
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -97,6 +98,9 @@ class HttpFunctions(RemoteService, FunctionOperations, routes=FUNCTION_ROUTES):
         except FunctionNotFoundError:
             self._transport.send("PUT", f"/v1/bundles/{deployment.bundle}", bundle)
         return self.create_version(deployment)
+
+    def set_secret(self, name: str, value: bytes) -> None:
+        self._transport.send("PUT", f"/v1/secrets/{path_segment(name)}", io.BytesIO(value))
 
     def events(self) -> Iterator[Event | None]:
         """Yield events as they happen, until the server ends; None once the subscription is complete."""

@@ -37,6 +37,9 @@ _MOST_ON_A_PAGE = 5000
 # Time limit for the upload of a bundle: a hundred megabytes over a slow line.
 _BUNDLE_SECONDS = 600.0
 
+_MOST_SECRET_BYTES = 1 << 20
+"""Of which a part is read before the store's own limit refuses it."""
+
 _BUNDLE_SCHEMA = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
 }
@@ -214,6 +217,20 @@ async def list_jobs(
 
     key = ("jobs", service.caller.sees_uid, include_final, limit, after)
     return cast("Response", await flights.answer(key, answer))
+
+
+@handwritten.put("/secrets/{name}", status_code=204, openapi_extra=_BUNDLE_SCHEMA, tags=["functions"])
+async def put_secret(request: Request, service: FunctionServiceDep, name: str) -> Response:
+    """Keep a secret, in place of one of the same name: the body is its value."""
+    # By hand: an error in a JSON body could quote a part of the value.
+    value = b""
+    async with asyncio.timeout(_BUNDLE_SECONDS):
+        async for chunk in request.stream():
+            value += chunk
+            if len(value) > _MOST_SECRET_BYTES:
+                raise RequestError(f"a secret has at most {_MOST_SECRET_BYTES} bytes")
+    await run_in_threadpool(service.set_secret, name, value)
+    return Response(status_code=204)
 
 
 @handwritten.put("/bundles/{digest}", status_code=204, openapi_extra=_BUNDLE_SCHEMA, tags=["functions"])

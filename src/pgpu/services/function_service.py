@@ -8,7 +8,7 @@ import contextlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -36,7 +36,7 @@ from pgpu.model import (
 )
 from pgpu.services.access import Caller, administers
 from pgpu.services.administration import digest_of, end_of_token
-from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
+from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, SecretReport, Shown
 from pgpu.structs import Struct
 
 TOKEN_PREFIX = "pgpufn"  # noqa: S105 - marks the text after it as a token
@@ -57,8 +57,38 @@ class BundleUpload(Protocol):
         ...
 
 
+class SecretKeeper(Protocol):
+    """Secrets of users by name."""
+
+    @property
+    def changing(self) -> AbstractContextManager[object]:
+        """A lock: held while a secret is removed, and while a version that names secrets is stored."""
+        ...
+
+    def put(self, owner_uid: int, name: str, value: bytes) -> None:
+        """Create or replace a secret; RequestError for an invalid name or value."""
+        ...
+
+    def names(self, owner_uid: int) -> Mapping[str, float]:
+        """Return when each secret of a user was set, in seconds since the epoch."""
+        ...
+
+    def remove(self, owner_uid: int, name: str) -> None:
+        """Remove a secret; RequestError if there is none."""
+        ...
+
+
 class FunctionStore(Protocol):
     """Declarations, bundles and the jobs made from them; implemented above this layer."""
+
+    @property
+    def secrets(self) -> SecretKeeper:
+        """The users' secrets."""
+        ...
+
+    def secret_names(self, version: Version) -> Collection[str]:
+        """Return the names of the secrets that a version gets."""
+        ...
 
     def validate(self, deployment: Deployment, owner_uid: int) -> Deployment:
         """Return a normalized deployment; RequestError for one that can never be served."""
@@ -220,12 +250,55 @@ class FunctionService:
             self._engine.runtime(trial.spec.runtime).check(trial.spec, account)
         else:
             check(self._engine, trial.spec, trial.request, account)
-        version = self._functions.deploy(checked, caller.uid, inherited)
+        with self._store.secrets.changing:
+            # Again: a secret may have been removed since.
+            self._store.validate(checked, caller.uid)
+            version = self._functions.deploy(checked, caller.uid, inherited)
         self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._store.is_built(version):
             self._functions.set_version_state(version.function, version.number, VersionState.READY)
             return self._functions.get(version.function).version(version.number)
         return version
+
+    def set_secret(self, name: str, value: bytes) -> None:
+        """Keep a secret of the caller's, in place of one of the same name.
+
+        Raises:
+            AccessError: The caller may not deploy.
+            RequestError: The name or the value is invalid.
+        """
+        self._caller.check_submits()
+        self._store.secrets.put(self._caller.uid, name, value)
+        self._note("secret.set", secret=name)
+
+    def secrets(self) -> Sequence[SecretReport]:
+        """List the caller's secrets, without their values."""
+        uses = self._secret_uses()
+        names = self._store.secrets.names(self._caller.uid)
+        return [SecretReport(name, at_seconds, tuple(uses.get(name, ()))) for name, at_seconds in names.items()]
+
+    def remove_secret(self, name: str) -> None:
+        """Remove a secret of the caller's.
+
+        Raises:
+            RequestError: There is none, or a version names it.
+        """
+        with self._store.secrets.changing:
+            if users := self._secret_uses().get(name):
+                more = "" if len(users) == 1 else f" and {len(users) - 1} more"
+                raise RequestError(
+                    f"{users[-1]}{more} gets the secret {name}", hint="pgpu function undeploy, and deploy without it"
+                )
+            self._store.secrets.remove(self._caller.uid, name)
+        self._note("secret.remove", secret=name)
+
+    def _secret_uses(self) -> Mapping[str, Sequence[str]]:
+        """Return the labels of the versions that get each of the caller's secrets."""
+        uses: dict[str, list[str]] = {}
+        for version in (each for found in self._functions.all(self._caller.uid) for each in found.versions):
+            for name in self._store.secret_names(version):
+                uses.setdefault(name, []).append(version.label)
+        return uses
 
     def functions(self) -> Sequence[Function]:
         """List the caller's functions, for an administrator all, by name."""

@@ -196,6 +196,17 @@ class NewFunctionToken(Struct, frozen=True):
     """As of `NewToken`."""
 
 
+class SecretReport(Struct, frozen=True):
+    """A secret, without its value."""
+
+    name: str
+    set_at_seconds: float
+    """When its value was set, since the epoch."""
+
+    used_by: tuple[str, ...] = ()
+    """`NAME@NUMBER` of each version that gets it."""
+
+
 class ReplicaAsk(Struct, frozen=True):
     """One more replica for the gateway, or the packages for one."""
 

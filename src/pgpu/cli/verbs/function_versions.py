@@ -76,6 +76,12 @@ def deploy(
     environment_files: Annotated[
         list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
     ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret", metavar="NAME[:env]", help="Give it a secret: /run/secrets/NAME, with :env a variable, too."
+        ),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="NETWORK", help="Network of the container, such as bridge [none]."),
@@ -110,6 +116,7 @@ def deploy(
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
         "env": dict(read_environment(environment_files or (), environment or ())) or None,
+        "secrets": secrets,
     }  # fmt: skip
     given = {word: value for word, value in flags.items() if value is not None}
     if cluster.is_on_cluster(
@@ -152,6 +159,11 @@ def _deploy_to_server(
     functions = invocation.functions()
     lock = None if requirements is None else _read_text(requirements)
     source, function_name, declaration = read_declaration(app, name, flags)
+    for secret in declaration.secrets:
+        if secret.variable is not None:
+            console.print_note(
+                f"{secret.variable} is inherited by every process that the function starts; /run/secrets/{secret.name} is not"
+            )
     # Packed into a file before the upload: the request begins with the bundle's digest, which is known only at its end.
     with tempfile.TemporaryFile() as file:
         bundle = cast("BinaryIO", file)

@@ -15,6 +15,7 @@ from pgpu.functions.api.declaration import (
 )
 from pgpu.functions.api.decorator import Context, attached_declaration, function
 from pgpu.functions.api.project_file import PROJECT_FILE, ProjectSection, parse_project, read_project
+from pgpu.functions.api.surroundings import SecretUse, check_secret_name
 
 __all__ = [
     "PROJECT_FILE",
@@ -22,8 +23,10 @@ __all__ = [
     "Context",
     "Declaration",
     "ProjectSection",
+    "SecretUse",
     "attached_declaration",
     "check_name",
+    "check_secret_name",
     "default_name",
     "dump_declaration",
     "dump_served",

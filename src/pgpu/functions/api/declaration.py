@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pgpu.errors import RequestError
-from pgpu.functions.api.surroundings import parse_environment
+from pgpu.functions.api.surroundings import SecretUse, parse_environment, parse_secret
 from pgpu.units import MIB, parse_bytes, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 _DAY_SECONDS = 86400.0
@@ -123,6 +123,9 @@ class Declaration:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the replica; in text form `env`."""
 
+    secrets: tuple[SecretUse, ...] = ()
+    """Secrets of the owner that a replica gets."""
+
     is_asgi: bool = False
     """The callable is an ASGI application and gets every request of its function unchanged. Detected by its parameters."""
 
@@ -216,7 +219,7 @@ def dump_declaration(declaration: Declaration) -> dict[str, object]:
         if isinstance(value, Batch):
             value = {"max_size": value.max_size, "max_wait": value.max_wait_seconds}
         elif isinstance(value, tuple):
-            value = list(value)
+            value = [str(each) for each in value]
         elif isinstance(value, Mapping):
             value = dict(value)
         words[word] = value
@@ -287,7 +290,7 @@ def _parse_batch(value: object) -> Batch:
 
 
 _parse_seconds = _amount_parser(parse_duration_seconds, '"30s"')
-_OF_THE_JOB = {"env"}
+_OF_THE_JOB = {"env", "secrets"}
 # By the name in text form: the field and the parser of its value.
 _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes_parser(parse_memory_bytes)),
@@ -310,6 +313,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "requirements": ("requirements", _parse_texts),
     "arguments": ("arguments", _parse_table),
     "env": ("environment", parse_environment),
+    "secrets": ("secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "asgi": ("is_asgi", _parse_bool),
 }
 

@@ -1,13 +1,54 @@
-"""What a replica finds around its code: variables, in the text form of a declaration."""
+"""What a replica finds around its code: variables and secrets, in the text form of a declaration."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pgpu.errors import RequestError
 from pgpu.units import is_text, quoted
 
 _OWN_VARIABLES = re.compile(r"(PGPU|LD)_.*|PYTHON(PATH|HOME)")
 """They would change what pgpu's own processes of a replica load."""
+
+_SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretUse:
+    """A secret that a replica gets as a file, and on request as a variable; its text form is `NAME`, `NAME:env` or `NAME:env=VARIABLE`."""
+
+    name: str
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.variable is None else f"{self.name}:env={self.variable}"
+
+
+def check_secret_name(name: str) -> str:
+    """Return the name of a secret unchanged: it is also a file's.
+
+    Raises:
+        RequestError: It is not valid.
+    """
+    if not _SECRET.fullmatch(name):
+        raise RequestError(f"{quoted(name)} is not a secret's name", hint="up to 63 letters, digits and _ . -")
+    return name
+
+
+def parse_secret(text: str) -> SecretUse:
+    """Parse the use of a secret.
+
+    Raises:
+        RequestError: It is none.
+    """
+    name, separator, form = text.partition(":")
+    check_secret_name(name)
+    if not separator:
+        return SecretUse(name)
+    word, _, variable = form.partition("=")
+    if word != "env" or form == "env=":
+        raise RequestError(f"{quoted(form)} is no form of a secret", hint=f"{name}, {name}:env or {name}:env=VARIABLE")
+    return SecretUse(name, check_variable(variable or name))
 
 
 def parse_environment(value: object) -> dict[str, str]:

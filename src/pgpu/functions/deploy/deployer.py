@@ -14,6 +14,7 @@ from pathlib import Path
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.api import check_name, dump_declaration, parse_declaration
 from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
+from pgpu.functions.deploy.secret_store import SecretStore
 from pgpu.functions.deploy.version_jobs import (
     LOCK_NAME,
     ReplicaPaths,
@@ -89,6 +90,7 @@ class Deployer(Struct, frozen=True):
     """Implements `pgpu.services.function_service.FunctionStore`; called in the server's threads."""
 
     store: BundleStore
+    secrets: SecretStore
     sockets: Path
     """Parent of the replicas' directories, on a tmpfs; a socket's path has at most 107 bytes."""
 
@@ -100,7 +102,12 @@ class Deployer(Struct, frozen=True):
         """
         plain = validate_deployment(deployment)
         self.store.tree(owner_uid, plain.bundle)
+        self.secrets.check(owner_uid, self.secret_names(plain))
         return plain
+
+    def secret_names(self, version: Version | Deployment) -> Collection[str]:
+        """Return the names of the secrets that a version gets."""
+        return {each.name for each in declaration_of(version).secrets}
 
     def trial_job(self, deployment: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve it, so that the engine can check whether it could ever start."""
@@ -133,6 +140,9 @@ class Deployer(Struct, frozen=True):
         sockets = self.sockets / job_id
         places = self._replica_paths(version, sockets)
         _make_directory(sockets, account, is_capped=version.runtime == "docker")
+        if names := self.secret_names(version):
+            places = replace(places, secrets=self._delivered(job_id))
+            self.secrets.deliver(version.owner_uid, names, self._delivered(job_id), account)
         return Submission(replica_spec(version, places), replica_request(declaration_of(version))), str(sockets)
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:
@@ -152,9 +162,10 @@ class Deployer(Struct, frozen=True):
         return Submission(bytecode_spec(version, directory, places), Request(0, 0))
 
     def forget(self, job_id: str) -> None:
-        """Remove the socket directory of an ended replica."""
+        """Remove the directories of an ended replica's secrets and sockets."""
         # The id becomes a path component.
         if job_id.isalnum():
+            remove_tree(self._delivered(job_id))
             # A directory that stays mounted stays in jobs_with_sockets(), and the server's next start removes it.
             with suppress(OSError):
                 unmount(self.sockets / job_id)
@@ -235,6 +246,10 @@ class Deployer(Struct, frozen=True):
         bytecode = self.store.layer(owner_uid, made) if made and self.store.has_layer(owner_uid, made) else None
         source, own = self.store.tree(owner_uid, version.bundle), tuple(_own_packages())
         return ReplicaPaths(source, sockets, packages, own, _container_user(owner_uid), bytecode)
+
+    def _delivered(self, job_id: str) -> Path:
+        """Return the directory of a job's secrets; its name is no job's, as `jobs_with_sockets` lists them."""
+        return self.sockets / f"{job_id}.secrets"
 
     def _build_directory(self, version: Version) -> Path:
         return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(

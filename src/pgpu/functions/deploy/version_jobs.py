@@ -15,6 +15,7 @@ message.
 """
 
 import hashlib
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,11 @@ SOURCE = "/function"
 PACKAGES = "/.pgpu-packages"
 OWN = "/.pgpu-runtime"
 SOCKETS = "/.pgpu-sockets"
+SECRETS = "/run/secrets"
 """Mount points in a container."""
+
+SECRETS_VARIABLE = "PGPU_SECRETS"
+"""Names the directory of a replica's secrets; a process has no `/run/secrets` of its own."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -112,6 +117,9 @@ class ReplicaPaths(Struct, frozen=True):
 
     sockets: Path
     """Directory in which it listens; belongs to the function's owner."""
+
+    secrets: Path | None = None
+    """Copies of its secrets on a tmpfs; None: it has none."""
 
     packages: Path | None = None
     """The installed requirements; None without requirements."""
@@ -136,7 +144,13 @@ def replica_spec(version: Version | Deployment, places: ReplicaPaths) -> JobSpec
         command=(sys.executable, "-P", "-m", "pgpu.functions.replica", *arguments),
         runtime="process",
         environment=_environment(
-            {"PATH": _PATH, "HOME": str(places.sockets), **declaration.environment}, str(places.packages or "")
+            {
+                "PATH": _PATH,
+                "HOME": str(places.sockets),
+                **declaration.environment,
+                **({} if places.secrets is None else {SECRETS_VARIABLE: str(places.secrets)}),
+            },
+            str(places.packages or ""),
         ),
         working_directory=str(places.source),
         serves=version.function,
@@ -172,6 +186,8 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         Mount(str(places.sockets), SOCKETS, "rw"),
         *package_mounts(places),
     ]
+    if places.secrets is not None:
+        provisions.append(Mount(str(places.secrets), SECRETS, "ro"))
     if places.bytecode is not None:
         provisions.append(Mount(str(places.bytecode), BYTECODE, "ro"))
     # Only to name it in START's error message, if the image's Python is another one.
@@ -183,7 +199,12 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         image=version.image,
         # The mounts are read-only, so Python need not try to write byte code beside the modules.
         environment=_environment(
-            {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **declaration.environment},  # noqa: S108
+            {
+                "HOME": "/tmp",  # noqa: S108
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **declaration.environment,
+                **({} if places.secrets is None else {SECRETS_VARIABLE: SECRETS}),
+            },
             search_path(places),
         ),
         working_directory="/",
@@ -218,7 +239,8 @@ def _replica_arguments(
     version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path
 ) -> tuple[str, ...]:
     paths = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
-    return (*paths, "--declaration", json.dumps(dump_served(declaration)))
+    exported = (("--secret-variable", str(each)) for each in declaration.secrets if each.variable is not None)
+    return (*paths, "--declaration", json.dumps(dump_served(declaration)), *itertools.chain(*exported))
 
 
 def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:

@@ -1,17 +1,20 @@
 """`python -m pgpu.functions.replica`: the process of one replica.
 
-`--app FILE_OR_MODULE:ATTR --source DIR --directory DIR [--http HOST:PORT] [--name N] [--declaration JSON]`
+`--app FILE_OR_MODULE:ATTR --source DIR --directory DIR [--http HOST:PORT] [--name N] [--declaration JSON]
+[--secret-variable NAME:env=VARIABLE]…`
 """
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 
 from pgpu.functions.api import default_name
+from pgpu.functions.api.surroundings import parse_secret
 from pgpu.functions.ipc.local_sockets import parse_address
-from pgpu.functions.replica.startup import ServedFunction, block_slice_signals, fork_zygote, read_ahead
+from pgpu.functions.replica.startup import ServedFunction, block_slice_signals, export_secrets, fork_zygote, read_ahead
 from pgpu.functions.worker.child_processes import die_with_parent
 
 
@@ -29,6 +32,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "--health-seconds", type=float, default=10.0, help="interval of health probes of an idle worker"
     )
     parser.add_argument("--declaration", type=json.loads, default={}, help="JSON; overrides the decorator's values")
+    parser.add_argument("--secret-variable", type=parse_secret, action="append", default=[], help="NAME:env=VARIABLE")
     return parser.parse_args(words)
 
 
@@ -38,6 +42,7 @@ if __name__ == "__main__":
     function = ServedFunction(name, options.app, options.source.resolve(), options.declaration)
     if options.parent is not None:
         die_with_parent(options.parent, signal.SIGTERM)
+    export_secrets(options.secret_variable, Path(os.environ.get("PGPU_SECRETS", "/run/secrets")))
     first = fork_zygote(function)
     block_slice_signals()
     read_ahead(function.source)

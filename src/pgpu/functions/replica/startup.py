@@ -11,11 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from pgpu.functions.api import SecretUse
 from pgpu.functions.worker.zygote import ZygoteArguments, main
 from pgpu.structs import Struct
 from pgpu.units import MIB
@@ -103,6 +105,20 @@ def spawn_zygote(function: ServedFunction) -> ZygoteProcess:
             "--control", str(theirs.fileno()), "--front", str(os.getpid()),
         ]  # fmt: skip
         return ZygoteProcess(subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours)
+
+
+def export_secrets(uses: Iterable[SecretUse], directory: Path) -> None:
+    """Set the variables of secrets for processes that start later: they are not in this one's `/proc/PID/environ`.
+
+    The last line break of a file is not part of the variable.
+    """
+    for use in uses:
+        if use.variable is None:
+            continue
+        try:
+            os.environb[use.variable.encode()] = (directory / use.name).read_bytes().removesuffix(b"\n")
+        except (OSError, ValueError) as error:  # ValueError: a zero byte, which no variable can have
+            sys.exit(f"pgpu: the secret {use.name} cannot be a variable: {getattr(error, 'strerror', None) or error}")
 
 
 def block_slice_signals() -> None:

@@ -2,7 +2,7 @@
 
 The container runs the replica's HTTP server with its worker, as an unprivileged user, without capabilities, with a read-only root and
 without a service account token; only `/tmp` and the socket directory are writable. The slice comes with the claim: the container
-runtime mounts driver libraries, limits and environment. Volumes and secrets are not supported here: they can be added to the manifests.
+runtime mounts driver libraries, limits and environment. Volumes are not supported here: they can be added to the manifests.
 """
 
 import base64
@@ -76,6 +76,9 @@ _NO_KEY = re.compile(r"[^A-Za-z0-9._-]+")
 # Characters that some YAML or JSON reader may change; files with them are stored as binary data.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
 
+_SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Source: RFC 1123, as Kubernetes validates names of Secrets."""
+
 _READABLE, _EXECUTABLE = 0o444, 0o555
 _SOURCE_HINT = "leave files out by .pgpuignore, or build an image that holds it: --source-in-image /function"
 
@@ -97,6 +100,8 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
         volumes.append(
             {"name": "source", "configMap": {"name": source_name(workload), "items": items(workload.source)}}
         )
+    if workload.secrets:
+        volumes.append({"name": "secrets", "projected": _secrets(workload.secrets)})
     spec: Manifest = {
         # The function's code is the user's: it gets no credentials of the cluster, and no variables of other
         # Services.
@@ -111,6 +116,23 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
     return spec
 
 
+def _secrets(uses: Sequence[str]) -> Manifest:
+    """Return the content of the volume with secrets: a file for each.
+
+    Raises:
+        RequestError: A name cannot be a Secret's.
+    """
+    names = [use.partition(":")[0] for use in uses]
+    for name in names:
+        if not _SECRET_NAME.fullmatch(name):
+            raise RequestError(f"{quoted(name)} is no name of a Secret", hint="small letters, digits, - and .")
+    # Readable by all: its owner is root, and the pod has no other user than the function's.
+    return {
+        "defaultMode": _READABLE,
+        "sources": [{"secret": {"name": name, "items": [{"key": name, "path": name}]}} for name in names],
+    }
+
+
 def _container(workload: Workload, *, has_claim: bool) -> Manifest:
     arguments = (
         *("--app", workload.app),
@@ -119,6 +141,7 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         *("--http", f"0.0.0.0:{PORT}"),
         *("--name", workload.name),
         *("--declaration", workload.declaration),
+        *(word for each in workload.secrets if ":" in each for word in ("--secret-variable", each)),
     )
     # Two emptyDir volumes are all that is writable: scratch, and sockets in memory.
     mounts: list[Manifest] = [
@@ -127,6 +150,8 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
     ]
     if workload.source:
         mounts.append({"name": "source", "mountPath": workload.source_directory, "readOnly": True})
+    if workload.secrets:
+        mounts.append({"name": "secrets", "mountPath": "/run/secrets", "readOnly": True})
     declared_bytes = workload.host_memory_bytes
     requested_bytes = _LEAST_MEMORY_BYTES if declared_bytes is None else declared_bytes
     start_seconds = whole_seconds(workload.startup_timeout_seconds) + _LATER_SECONDS

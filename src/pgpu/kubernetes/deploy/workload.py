@@ -96,6 +96,9 @@ class Workload(Struct, frozen=True):
 
     source_directory: str = "/function"
     environment: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+    """`NAME`, or `NAME:env=VARIABLE` for a variable as well: the key NAME of the Secret NAME becomes `/run/secrets/NAME`."""
+
     namespace: str | None = None
     """None: left out of the manifests."""
 
