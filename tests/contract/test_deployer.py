@@ -196,6 +196,16 @@ def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_
     assert tmp_path.is_dir()
 
 
+def test_a_directory_of_the_server_s_own_user_is_there_and_never_made(deployer: Deployer, version: Version) -> None:
+    missing = deployer.sockets.with_name("weights")
+    words = json.dumps({"mounts": [f"{missing}:/weights"]})
+    asked = Deployment("f", "app.py:F", version.bundle, words, "docker", "image")
+    assert deployer.validate(asked, OWNER).declaration == words
+    with pytest.raises(RequestError, match="there is no"):
+        deployer.replica(replace(version, owner_uid=os.geteuid(), declaration=words), "5" * 12, None)
+    assert not missing.exists()
+
+
 def test_only_what_was_sent_is_deployed(deployer: Deployer, version: Version) -> None:
     asked = Deployment("f", "app.py:F", version.bundle, json.dumps({"timeout": "30s"}))
     assert json.loads(deployer.validate(asked, OWNER).declaration) == {"timeout": 30.0}

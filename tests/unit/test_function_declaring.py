@@ -13,6 +13,7 @@ from pgpu.functions.api import (
     Batch,
     Context,
     Declaration,
+    DirectoryMount,
     SecretUse,
     attached_declaration,
     default_name,
@@ -41,6 +42,7 @@ declarations = st.builds(
     network=st.none() | st.just("bridge"),
     requirements=st.lists(st.text("abc", min_size=1)).map(tuple),
     arguments=st.dictionaries(st.text("abc", min_size=1), plain),
+    mounts=st.lists(st.builds(DirectoryMount, st.text("/a", min_size=1), st.just("/w"), st.booleans())).map(tuple),
     secrets=st.lists(st.builds(SecretUse, st.text("abc", min_size=1), st.none() | st.just("TOKEN"))).map(tuple),
 )
 
@@ -89,6 +91,10 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"env": ["A=1"]}, "env: .* is not a table"),
         ({"env": {"A": 8}}, "env: the value of 'A' is not text"),
         ({"env": {"A B": "1"}}, "env: 'A B' is not a variable's name"),
+        *(
+            ({"mounts": [f"/srv:{place}"]}, "nothing can be mounted|is no mount")
+            for place in ("/", "x", "/run", "/tmp/x", "/a/../function/b", "/.pgpu-sockets", "//x", "/w:rx", "")
+        ),
         ({"secrets": "token"}, "secrets: 'token' is not a list"),
         ({"secrets": ["../token"]}, "secrets: '../token' is not a secret's name"),
         ({"secrets": ["token:file"]}, "secrets: 'file' is no form of a secret"),

@@ -24,7 +24,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_request,
     replica_spec,
 )
-from pgpu.model import Deployment, Objective, Request, Version, VersionState
+from pgpu.model import Deployment, Mount, Objective, Request, Version, VersionState
 from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
@@ -73,6 +73,12 @@ def test_a_container_reads_everything_and_writes_its_sockets_alone() -> None:
 def test_a_network_is_had_by_who_declares_one_alone() -> None:
     opened = replace(VERSION, declaration='{"network": "bridge"}')
     assert (replica_spec(opened, PLACES).network, replica_spec(VERSION, PLACES).network) == ("bridge", None)
+
+
+def test_a_directory_is_mounted_as_a_volume_of_the_owner_s_and_read_only_unless_declared() -> None:
+    spec = replica_spec(replace(VERSION, declaration='{"mounts": ["/srv/w:/weights/", "/out:/out:rw"]}'), PLACES)
+    assert spec.volumes == (Mount("/srv/w", "/weights", "ro"), Mount("/out", "/out", "rw"))
+    assert not {mount.target for mount in spec.provisions} & {"/weights", "/out"}
 
 
 def test_host_memory_is_the_containers() -> None:
@@ -158,6 +164,8 @@ def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
         {"requirements": "\0"},
         {"requirements": "\udcff"},
         {"declaration": '{"memory": "no"}'},
+        {"declaration": '{"mounts": ["weights:/weights"]}'},
+        {"declaration": '{"mounts": ["/srv:/weights"]}', "runtime": "process", "image": None},
         {"declaration": "{"},
         {"declaration": "1"},
         {"declaration": '{"timeout": 1e999}'},

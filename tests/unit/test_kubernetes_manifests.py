@@ -16,7 +16,17 @@ from lightkube.resources.core_v1 import ConfigMap, Service
 from lightkube.resources.resource_v1 import ResourceClaimTemplate
 
 from pgpu.errors import RequestError
-from pgpu.kubernetes.deploy import Platform, ReplicaSlice, Scaling, SourceFile, Workload, as_json, as_yaml, manifests
+from pgpu.kubernetes.deploy import (
+    Platform,
+    ReplicaSlice,
+    Scaling,
+    SourceFile,
+    VolumeMount,
+    Workload,
+    as_json,
+    as_yaml,
+    manifests,
+)
 from pgpu.structs import replace
 from pgpu.units import GIB, KIB, MIB
 
@@ -33,6 +43,7 @@ FULL = replace(
     cpu="2",
     environment=(("MODEL", "small"),),
     secrets=("token",),
+    volumes=(VolumeMount("weights", "/weights"), VolumeMount("out", "/out", is_writable=True)),
     host_memory_bytes=8 * GIB,
 )
 KINDS: dict[str, Any] = {
@@ -109,6 +120,16 @@ def test_a_secret_is_a_key_of_a_secret_that_is_there() -> None:
     assert container["args"][-2:] == ["--secret-variable", "key:env=KEY"]
     with pytest.raises(RequestError, match="no name of a Secret"):
         pod(replace(PLAIN, secrets=("TOKEN",)))
+
+
+def test_volumes_are_claims_that_are_there_and_read_only_unless_declared() -> None:
+    spec = pod(FULL)
+    claims = [each["persistentVolumeClaim"] for each in spec["volumes"] if each["name"].startswith("volume-")]
+    assert claims == [{"claimName": "weights", "readOnly": True}, {"claimName": "out"}]
+    mounts = {each["mountPath"]: each.get("readOnly") for each in spec["containers"][0]["volumeMounts"]}
+    assert (mounts["/weights"], mounts["/out"]) == (True, None)
+    with pytest.raises(RequestError, match="no name of a PersistentVolumeClaim"):
+        pod(replace(PLAIN, volumes=(VolumeMount("/srv", "/weights"),)))
 
 
 def test_several_gpus_are_different_ones_and_shares_are_rounded_up() -> None:

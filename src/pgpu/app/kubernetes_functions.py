@@ -76,7 +76,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         RequestError: It needs something that no cluster offers, or its source cannot be sent.
     """
     from pgpu.functions.api import dump_served
-    from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, Workload
+    from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, VolumeMount, Workload
 
     _check_limits(declaration, packaging)
     lanes = declaration.concurrency
@@ -87,6 +87,7 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         declaration=json.dumps(dump_served(declaration)),
         environment=tuple(declaration.environment.items()),
         secrets=tuple(map(str, declaration.secrets)),
+        volumes=tuple(VolumeMount(each.source, each.target, each.is_writable) for each in declaration.mounts),
         source=() if packaging.source_in_image else tuple(_source_files(place.source)),
         source_directory=packaging.source_in_image or "/function",
         namespace=packaging.namespace,

@@ -76,6 +76,12 @@ def deploy(
     environment_files: Annotated[
         list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
     ] = None,
+    mounts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mount", metavar="DIR:PLACE[:rw]", help="Mount a directory of the server's machine, by default read-only."
+        ),
+    ] = None,
     secrets: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +122,7 @@ def deploy(
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
         "env": dict(read_environment(environment_files or (), environment or ())) or None,
-        "secrets": secrets,
+        "secrets": secrets, "mounts": [*map(_with_absolute_source, mounts)] if mounts else None,
     }  # fmt: skip
     given = {word: value for word, value in flags.items() if value is not None}
     if cluster.is_on_cluster(
@@ -134,6 +140,12 @@ def deploy(
         invocation_of(context), app, name, given, image=image, runtime=_read_runtime(runtime, image),
         requirements=requirements, rolls_out=rollout, as_json=as_json,
     )  # fmt: skip
+
+
+def _with_absolute_source(mount: str) -> str:
+    source, separator, rest = mount.partition(":")
+    # Other words are absolute, or names of a cluster's volumes.
+    return f"{Path(source).expanduser().absolute()}{separator}{rest}" if source.startswith((".", "~")) else mount
 
 
 def _deploy_to_server(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pgpu.errors import RequestError
-from pgpu.functions.api.surroundings import SecretUse, parse_environment, parse_secret
+from pgpu.functions.api.surroundings import DirectoryMount, SecretUse, parse_environment, parse_mount, parse_secret
 from pgpu.units import MIB, parse_bytes, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 _DAY_SECONDS = 86400.0
@@ -125,6 +125,9 @@ class Declaration:
 
     secrets: tuple[SecretUse, ...] = ()
     """Secrets of the owner that a replica gets."""
+
+    mounts: tuple[DirectoryMount, ...] = ()
+    """Directories of the server's machine, or volumes of a cluster."""
 
     is_asgi: bool = False
     """The callable is an ASGI application and gets every request of its function unchanged. Detected by its parameters."""
@@ -290,7 +293,7 @@ def _parse_batch(value: object) -> Batch:
 
 
 _parse_seconds = _amount_parser(parse_duration_seconds, '"30s"')
-_OF_THE_JOB = {"env", "secrets"}
+_OF_THE_JOB = {"env", "secrets", "mounts"}
 # By the name in text form: the field and the parser of its value.
 _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes_parser(parse_memory_bytes)),
@@ -313,6 +316,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "requirements": ("requirements", _parse_texts),
     "arguments": ("arguments", _parse_table),
     "env": ("environment", parse_environment),
+    "mounts": ("mounts", lambda value: tuple(parse_mount(each) for each in _parse_texts(value))),
     "secrets": ("secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "asgi": ("is_asgi", _parse_bool),
 }

@@ -1,5 +1,6 @@
-"""What a replica finds around its code: variables and secrets, in the text form of a declaration."""
+"""What a replica finds around its code: variables, secrets and directories, in the text form of a declaration."""
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from pgpu.units import is_text, quoted
 
 _OWN_VARIABLES = re.compile(r"(PGPU|LD)_.*|PYTHON(PATH|HOME)")
 """They would change what pgpu's own processes of a replica load."""
+
+_OWN_PLACES = ("/function", "/run/secrets", "/tmp")  # noqa: S108 - of a container
+"""Mount points of a replica's container, beside those that begin with `/.pgpu`."""
 
 _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
@@ -22,6 +26,22 @@ class SecretUse:
 
     def __str__(self) -> str:
         return self.name if self.variable is None else f"{self.name}:env={self.variable}"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMount:
+    """A directory in a replica's container; its text form is `SOURCE:TARGET` or `SOURCE:TARGET:rw`."""
+
+    source: str
+    """Absolute path on the server's machine; on a cluster the name of a PersistentVolumeClaim."""
+
+    target: str
+    """Absolute path in the container, without `.` and `..`."""
+
+    is_writable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}{':rw' if self.is_writable else ''}"
 
 
 def check_secret_name(name: str) -> str:
@@ -49,6 +69,32 @@ def parse_secret(text: str) -> SecretUse:
     if word != "env" or form == "env=":
         raise RequestError(f"{quoted(form)} is no form of a secret", hint=f"{name}, {name}:env or {name}:env=VARIABLE")
     return SecretUse(name, check_variable(variable or name))
+
+
+def parse_mount(text: str) -> DirectoryMount:
+    """Parse a mount.
+
+    Raises:
+        RequestError: It is none, or its place in the container is pgpu's.
+    """
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target or mode not in {"", "ro", "rw"} or "\0" in text or not is_text(text):
+        raise RequestError(f"{quoted(text)} is no mount", hint="write it like /srv/weights:/weights or …:/weights:rw")
+    return DirectoryMount(source, check_place(target), mode == "rw")
+
+
+def check_place(target: str) -> str:
+    """Return a mount point in a replica's container, normalized.
+
+    Raises:
+        RequestError: It is not absolute, or covers a mount of pgpu's or lies in one: the engine would make it there as root.
+    """
+    place = posixpath.normpath(target)
+    taken = (own for own in _OWN_PLACES if f"{own}/".startswith(f"{place}/") or place.startswith(f"{own}/"))
+    if not place.startswith("/") or place.startswith(("//", "/.pgpu")) or place == "/" or next(taken, None):
+        raise RequestError(f"nothing can be mounted at {quoted(target)}", hint="name a place like /weights")
+    return place
 
 
 def parse_environment(value: object) -> dict[str, str]:

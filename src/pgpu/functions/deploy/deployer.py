@@ -60,6 +60,8 @@ def validate_deployment(deployment: Deployment) -> Deployment:
         raise RequestError("the runtime docker needs an image, and no other takes one")
     if deployment.image is not None and len(deployment.image) > _MOST_IMAGE:
         raise RequestError("the image's name is too long")
+    plain = replace(deployment, declaration=_plain_declaration(deployment.declaration))
+    _check_mounts(plain)
     if deployment.requirements is not None:
         if (
             len(deployment.requirements.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES
@@ -70,7 +72,20 @@ def validate_deployment(deployment: Deployment) -> Deployment:
             deployment.requirements.encode()
         except UnicodeEncodeError as exc:
             raise RequestError("the requirements are not UTF-8") from exc
-    return replace(deployment, declaration=_plain_declaration(deployment.declaration))
+    return plain
+
+
+def _check_mounts(deployment: Deployment) -> None:
+    mounts = declaration_of(deployment).mounts
+    if mounts and deployment.runtime == "process":
+        raise RequestError(
+            "a process has the machine's directories as they are, and no mounts", hint="name an image: --image"
+        )
+    for mount in mounts:
+        if not mount.source.startswith("/"):
+            raise RequestError(
+                f"{quoted(mount.source)} is no absolute path of the server's machine", hint="write it like /srv/weights"
+            )
 
 
 def _plain_declaration(declaration: str) -> str:
@@ -101,6 +116,7 @@ class Deployer(Struct, frozen=True):
             RequestError: It can never be served, or its bundle was not sent.
         """
         plain = validate_deployment(deployment)
+        _check_own_sources(plain, owner_uid)
         self.store.tree(owner_uid, plain.bundle)
         self.secrets.check(owner_uid, self.secret_names(plain))
         return plain
@@ -138,6 +154,7 @@ class Deployer(Struct, frozen=True):
         """
         # The directory has the job's id, which exists before the job: so leftovers of a crash are found by name.
         sockets = self.sockets / job_id
+        _check_own_sources(version, version.owner_uid)
         places = self._replica_paths(version, sockets)
         _make_directory(sockets, account, is_capped=version.runtime == "docker")
         if names := self.secret_names(version):
@@ -268,6 +285,14 @@ def _own_packages() -> Iterator[Path]:
         spec = importlib.util.find_spec(name)
         places: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
         yield from (Path(place) for place in list(places)[:1])
+
+
+def _check_own_sources(version: Version | Deployment, owner_uid: int) -> None:
+    # Those of other users are opened with their rights, when the container is created. For its own user's the engine would make
+    # one that is missing, as root.
+    for mount in declaration_of(version).mounts if owner_uid == os.geteuid() else ():
+        if not Path(mount.source).exists():
+            raise RequestError(f"there is no {quoted(mount.source)} on the server's machine")
 
 
 def _container_user(owner_uid: int) -> str | None:

@@ -213,6 +213,9 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         network=declaration.network,
         host_memory_bytes=declaration.host_memory_bytes,
         provisions=tuple(provisions),
+        volumes=tuple(
+            Mount(each.source, each.target, "rw" if each.is_writable else "ro") for each in declaration.mounts
+        ),
         serves=version.function,
         parks=declaration.gpus == 1,
     )

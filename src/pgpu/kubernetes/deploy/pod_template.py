@@ -2,7 +2,7 @@
 
 The container runs the replica's HTTP server with its worker, as an unprivileged user, without capabilities, with a read-only root and
 without a service account token; only `/tmp` and the socket directory are writable. The slice comes with the claim: the container
-runtime mounts driver libraries, limits and environment. Volumes are not supported here: they can be added to the manifests.
+runtime mounts driver libraries, limits and environment. Volumes and Secrets exist already.
 """
 
 import base64
@@ -76,8 +76,8 @@ _NO_KEY = re.compile(r"[^A-Za-z0-9._-]+")
 # Characters that some YAML or JSON reader may change; files with them are stored as binary data.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
 
-_SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""Source: RFC 1123, as Kubernetes validates names of Secrets."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Source: RFC 1123, as Kubernetes validates names of Secrets and PersistentVolumeClaims."""
 
 _READABLE, _EXECUTABLE = 0o444, 0o555
 _SOURCE_HINT = "leave files out by .pgpuignore, or build an image that holds it: --source-in-image /function"
@@ -102,6 +102,12 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
         )
     if workload.secrets:
         volumes.append({"name": "secrets", "projected": _secrets(workload.secrets)})
+    for number, volume in enumerate(workload.volumes):
+        claim = {
+            "claimName": _checked("PersistentVolumeClaim", volume.claim),
+            **({} if volume.is_writable else {"readOnly": True}),
+        }
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": claim})
     spec: Manifest = {
         # The function's code is the user's: it gets no credentials of the cluster, and no variables of other
         # Services.
@@ -122,15 +128,18 @@ def _secrets(uses: Sequence[str]) -> Manifest:
     Raises:
         RequestError: A name cannot be a Secret's.
     """
-    names = [use.partition(":")[0] for use in uses]
-    for name in names:
-        if not _SECRET_NAME.fullmatch(name):
-            raise RequestError(f"{quoted(name)} is no name of a Secret", hint="small letters, digits, - and .")
+    names = [_checked("Secret", use.partition(":")[0]) for use in uses]
     # Readable by all: its owner is root, and the pod has no other user than the function's.
     return {
         "defaultMode": _READABLE,
         "sources": [{"secret": {"name": name, "items": [{"key": name, "path": name}]}} for name in names],
     }
+
+
+def _checked(kind: str, name: str) -> str:
+    if not _OBJECT_NAME.fullmatch(name):
+        raise RequestError(f"{quoted(name)} is no name of a {kind}", hint="small letters, digits, - and .")
+    return name
 
 
 def _container(workload: Workload, *, has_claim: bool) -> Manifest:
@@ -150,6 +159,9 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
     ]
     if workload.source:
         mounts.append({"name": "source", "mountPath": workload.source_directory, "readOnly": True})
+    for number, volume in enumerate(workload.volumes):
+        mode = {} if volume.is_writable else {"readOnly": True}
+        mounts.append({"name": f"volume-{number}", "mountPath": volume.place, **mode})
     if workload.secrets:
         mounts.append({"name": "secrets", "mountPath": "/run/secrets", "readOnly": True})
     declared_bytes = workload.host_memory_bytes

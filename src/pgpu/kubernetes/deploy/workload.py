@@ -68,6 +68,18 @@ class Scaling(Struct, frozen=True):
     """Whether a Deployment has a HorizontalPodAutoscaler; Knative has its own."""
 
 
+class VolumeMount(Struct, frozen=True):
+    """A volume that exists on the cluster."""
+
+    claim: str
+    """Name of its PersistentVolumeClaim."""
+
+    place: str
+    """Absolute path in the container."""
+
+    is_writable: bool = False
+
+
 class SourceFile(Struct, frozen=True):
     """A file of the function's source."""
 
@@ -99,6 +111,7 @@ class Workload(Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     """`NAME`, or `NAME:env=VARIABLE` for a variable as well: the key NAME of the Secret NAME becomes `/run/secrets/NAME`."""
 
+    volumes: tuple[VolumeMount, ...] = ()
     namespace: str | None = None
     """None: left out of the manifests."""
 
