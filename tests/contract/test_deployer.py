@@ -12,7 +12,7 @@ from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
 from pgpu.functions.deploy.secret_store import SecretStore
 from pgpu.functions.deploy.source_bundle import pack_tree
-from pgpu.model import Deployment, Version, VersionState
+from pgpu.model import Deployment, Function, Share, Version, VersionState
 from pgpu.structs import replace
 
 OWNER = 61001
@@ -123,7 +123,7 @@ def test_byte_code_is_asked_for_once_and_read_by_every_later_replica(deployer: D
     mounts = deployer.replica(needless, "1" * 12, None)[0].spec.provisions
     assert made.spec.provisions[0].source in {mount.source for mount in mounts if mount.options == "ro"}
     assert deployer.bytecode(replace(needless, image="other"), None) is not None
-    deployer.sweep(OWNER, [needless])
+    deployer.sweep(OWNER, [function_of(needless, served=1)])
     assert Path(made.spec.provisions[0].source).is_dir()
     for job_id in ("0" * 12, "1" * 12):
         deployer.forget(job_id)
@@ -186,6 +186,117 @@ def test_secrets_are_their_owner_s_files_and_of_limited_number(deployer: Deploye
     own = tmp_path / "secrets" / str(os.geteuid())
     assert {(each.stat().st_mode & 0o777, each.stat().st_uid) for each in own.iterdir()} == {(0o600, os.geteuid())}
     assert own.stat().st_mode & 0o777 == 0o700
+
+
+def with_cache(version: Version, number: int, label: str, state: VersionState = VersionState.PENDING) -> Version:
+    words = {"cache": f"{label}:/cache", "fill": f"fetch {number}", "fill_secrets": ["hub"]}
+    return replace(
+        version, number=number, requirements=None, declaration=json.dumps(words), state=state, created_at_seconds=number
+    )
+
+
+def function_of(*versions: Version, served: int) -> Function:
+    return Function("f", OWNER, 1.0, versions, (Share(served, 100),))
+
+
+def label_of(number: int) -> str:
+    return f"w@{number:012}"
+
+
+def filled_in(deployer: Deployer, version: Version) -> Path:
+    return Path(next(each.source for each in deployer.build(version, None).spec.provisions if each.target == "/cache"))
+
+
+def test_a_cache_is_filled_and_then_nobody_s_to_change(deployer: Deployer, version: Version, tmp_path: Path) -> None:
+    given = with_cache(version, 1, label_of(1))
+    with pytest.raises(RequestError, match="no secret 'hub'"):
+        deployer.build(given, None)
+    deployer.secrets.put(OWNER, "hub", b"x")
+    filling = filled_in(deployer, given)
+    copies = list(deployer.sockets.glob("*.secrets/*"))
+    assert [each.name for each in copies] == ["hub"]
+    assert deployer.output_name(deployer.build(given, None).spec) == deployer.build_name(given)
+    assert deployer.build_name(given) in deployer.output_names(given)
+    with pytest.raises(RequestError, match="left nothing in /cache"):
+        deployer.keep_build(given)
+    assert not filling.exists()
+    assert not deployer.is_built(given)
+    deployer.keep_build(given)  # a second judgement changes nothing
+    with pytest.raises(RequestError, match="is gone"):
+        deployer.replica(given, "6" * 12, None)
+    (filled_in(deployer, given) / "model").write_text("x")
+    deployer.keep_build(given)
+    assert deployer.is_built(given)
+    submission, _ = deployer.replica(given, "6" * 12, None)
+    (mount,) = (each for each in submission.spec.provisions if each.target == "/cache")
+    assert (mount.options, (Path(mount.source) / "model").read_text()) == ("ro", "x")
+    assert not {"/run/secrets"} & {each.target for each in submission.spec.provisions}
+    filled_in(deployer, with_cache(version, 2, label_of(2)))
+    deployer.forget_fills([])
+    deployer.forget("6" * 12)
+    assert list(deployer.sockets.iterdir()) == []
+    assert tmp_path.exists()
+
+
+def test_two_generations_are_kept_and_those_with_traffic(deployer: Deployer, version: Version) -> None:
+    deployer.secrets.put(OWNER, "hub", b"x")
+    versions = [with_cache(version, number, label_of(number), VersionState.READY) for number in (1, 2, 3, 4)]
+    for each in versions:
+        (filled_in(deployer, each) / "model").write_text("x")
+        deployer.keep_build(each)
+    served = [function_of(*versions, served=1)]
+    failed = [function_of(*versions[:3], replace(versions[3], state=VersionState.FAILED), served=3)]
+    assert [each.number for each in deployer.outdated(served)] == [2]
+    assert [each.number for each in deployer.outdated(failed)] == [1]
+    pending = [function_of(*versions[:2], replace(versions[2], state=VersionState.PENDING), served=2)]
+    assert deployer.outdated(pending) == []
+    deployer.sweep(OWNER, served)
+    assert [deployer.is_built(each) for each in versions] == [True, False, True, True]
+
+
+def test_a_version_without_a_command_gets_what_was_filled_last_under_that_name(
+    deployer: Deployer, version: Version
+) -> None:
+    deployer.secrets.put(OWNER, "hub", b"x")
+    asked = Deployment("g", "app.py:F", version.bundle, '{"cache": "w:/cache"}', "docker", "image")
+    ready, newer = (with_cache(version, number, label_of(number), VersionState.READY) for number in (1, 2))
+    (filled_in(deployer, ready) / "model").write_text("x")
+    deployer.keep_build(ready)
+    found = deployer.validate(asked, OWNER, [function_of(ready, replace(newer, state=VersionState.PENDING), served=1)])
+    assert (json.loads(found.declaration)["cache"], found.is_filled) == (f"{label_of(1)}:/cache", False)
+    assert deployer.validate(found, OWNER).declaration == found.declaration
+    for functions, words in (([], '{"cache": "w:/cache"}'), ([function_of(ready, served=1)], '{"cache": "v:/cache"}')):
+        with pytest.raises(RequestError, match="you have no cache"):
+            deployer.validate(replace(asked, declaration=words, is_filled=True), OWNER, functions)
+    filled = replace(asked, declaration='{"cache": "w:/cache", "fill": "fetch"}')
+    first = deployer.validate(filled, OWNER)
+    assert first.is_filled
+    assert deployer.validate(first, OWNER) == first
+
+
+def test_more_in_caches_than_an_owner_may_have_is_thrown_away(version: Version, tmp_path: Path) -> None:
+    small = Deployer(
+        BundleStore(tmp_path / "functions", most_cache_bytes=1 << 20),
+        SecretStore(tmp_path / "secrets"),
+        tmp_path / "sockets",
+    )
+    small.secrets.put(OWNER, "hub", b"x")
+    versions: list[Version] = []
+    for number, size_bytes in ((1, 1 << 19), (2, 1 << 18), (3, 1 << 19), (4, 1 << 20)):
+        wanted = with_cache(version, number, label_of(number))
+        filling = filled_in(small, wanted)
+        (filling / "large").write_bytes(b"x" * size_bytes)
+        known = [function_of(*versions, wanted, served=max(1, number - 1))]
+        if number == 4:
+            with pytest.raises(RequestError, match="would hold 1 MiB of 1 MiB"):
+                small.keep_build(wanted, known)
+            assert not small.is_built(wanted)
+            assert not filling.exists()
+        else:
+            small.keep_build(wanted, known)
+            versions.append(replace(wanted, state=VersionState.READY))
+    small.sweep(OWNER, [function_of(*versions, served=3)])
+    assert [small.is_built(each) for each in versions] == [False, True, True]
 
 
 def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pgpu
 from pgpu.errors import RequestError
 from pgpu.functions.api import (
     Batch,
+    CacheUse,
     Context,
     Declaration,
     DirectoryMount,
@@ -42,6 +43,8 @@ declarations = st.builds(
     network=st.none() | st.just("bridge"),
     requirements=st.lists(st.text("abc", min_size=1)).map(tuple),
     arguments=st.dictionaries(st.text("abc", min_size=1), plain),
+    cache=st.builds(CacheUse, st.text("abc", min_size=1), st.just("/cache"), st.none() | st.just("0123456789ab")),
+    fill=st.none() | st.just("python fetch.py"),
     mounts=st.lists(st.builds(DirectoryMount, st.text("/a", min_size=1), st.just("/w"), st.booleans())).map(tuple),
     secrets=st.lists(st.builds(SecretUse, st.text("abc", min_size=1), st.none() | st.just("TOKEN"))).map(tuple),
 )
@@ -95,6 +98,13 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
             ({"mounts": [f"/srv:{place}"]}, "nothing can be mounted|is no mount")
             for place in ("/", "x", "/run", "/tmp/x", "/a/../function/b", "/.pgpu-sockets", "//x", "/w:rx", "")
         ),
+        ({"cache": "weights"}, "is no cache"),
+        ({"cache": "../w:/cache"}, "is no cache"),
+        ({"cache": "w@latest:/cache"}, "is no cache"),
+        ({"cache": "w:/function"}, "nothing can be mounted"),
+        ({"fill": "python fetch.py"}, "none is named"),
+        ({"cache": "w:/cache", "fill_secrets": ["token"]}, "given to the command"),
+        ({"secrets": ["a.b:env"]}, "no form of a secret"),
         ({"secrets": "token"}, "secrets: 'token' is not a list"),
         ({"secrets": ["../token"]}, "secrets: '../token' is not a secret's name"),
         ({"secrets": ["token:file"]}, "secrets: 'file' is no form of a secret"),

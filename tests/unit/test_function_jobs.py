@@ -20,7 +20,10 @@ from pgpu.functions.deploy.version_jobs import (
     SOURCE,
     ReplicaPaths,
     build_spec,
+    cache_generation,
+    fill_spec,
     layer_digest,
+    output_directory_of,
     replica_request,
     replica_spec,
 )
@@ -142,6 +145,48 @@ def test_packages_are_built_with_a_network_and_one_directory() -> None:
     assert build_spec(PROCESS, Path("/s/building")).provisions == ()
 
 
+FILLED = '{"cache": "w@0123456789ab:/cache", "fill": "python fetch.py", "fill_secrets": ["hub:env=TOKEN"], "env": {"A": "1"}}'
+
+
+def test_a_cache_is_written_by_its_command_alone_which_alone_has_a_network_and_its_secrets() -> None:
+    version = replace(VERSION, declaration=FILLED)
+    fill = fill_spec(version, Path("/s/filling"), replace(PLACES, secrets=Path("/r/fill.secrets")))
+    replica = replica_spec(version, replace(PLACES, cache=Path("/s/w@0123456789ab")))
+    mounts = {mount.target: (mount.source, mount.options) for mount in fill.provisions}
+    assert (mounts["/cache"], mounts[SOURCE][1]) == (("/s/filling", "rw"), "ro")
+    assert mounts["/run/secrets"] == ("/r/fill.secrets", "ro")
+    assert (fill.is_sealed, fill.network, fill.serves, dict(fill.environment)["A"]) == (
+        True,
+        "default",
+        "detector",
+        "1",
+    )
+    assert 'export TOKEN="$(cat /run/secrets/hub)"' in fill.command[-1]
+    assert fill.command[-1].endswith("\npython fetch.py")
+    assert output_directory_of(fill) == "/s/filling"
+    mounts = {mount.target: (mount.source, mount.options) for mount in replica.provisions}
+    assert (mounts["/cache"], "/run/secrets" in mounts) == (("/s/w@0123456789ab", "ro"), False)
+    assert (replica.network, output_directory_of(replica)) == (None, None)
+    assert not [word for word in replica.command if "TOKEN" in word or "fetch" in word]
+
+
+def test_a_generation_is_new_when_what_fills_it_is(tmp_path: Path) -> None:
+    (tmp_path / "fetch.py").write_text("1")
+    (tmp_path / "app.py").write_text("1")
+    version = replace(VERSION, declaration=FILLED)
+    first = cache_generation(version, tmp_path)
+    (tmp_path / "app.py").write_text("2")
+    assert (
+        cache_generation(replace(version, number=7, declaration=FILLED.replace("@0123456789ab", "")), tmp_path) == first
+    )
+    others = [cache_generation(replace(version, declaration=FILLED.replace(*each)), tmp_path) for each in (
+        ("fetch.py", "fetch.py --all"), ('"A": "1"', '"A": "2"'), ("hub:", "other:"), ("fetch.py", "/etc/passwd ../x")
+    )]  # fmt: skip
+    (tmp_path / "fetch.py").write_text("2")
+    others += [cache_generation(version, tmp_path), cache_generation(replace(version, image="other"), tmp_path)]
+    assert len({first, *others}) == 7
+
+
 def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
     project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(OWN_REQUIREMENTS) <= {*project["dependencies"], *project["optional-dependencies"]["functions"]}
@@ -165,6 +210,7 @@ def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
         {"requirements": "\udcff"},
         {"declaration": '{"memory": "no"}'},
         {"declaration": '{"mounts": ["weights:/weights"]}'},
+        {"declaration": '{"cache": "w:/cache"}', "runtime": "process", "image": None},
         {"declaration": '{"mounts": ["/srv:/weights"]}', "runtime": "process", "image": None},
         {"declaration": "{"},
         {"declaration": "1"},

@@ -43,7 +43,7 @@ FULL = replace(
     cpu="2",
     environment=(("MODEL", "small"),),
     secrets=("token",),
-    volumes=(VolumeMount("weights", "/weights"), VolumeMount("out", "/out", is_writable=True)),
+    volumes=(VolumeMount("weights", "/weights"),),
     host_memory_bytes=8 * GIB,
 )
 KINDS: dict[str, Any] = {
@@ -123,7 +123,7 @@ def test_a_secret_is_a_key_of_a_secret_that_is_there() -> None:
 
 
 def test_volumes_are_claims_that_are_there_and_read_only_unless_declared() -> None:
-    spec = pod(FULL)
+    spec = pod(replace(FULL, volumes=(*FULL.volumes, VolumeMount("out", "/out", is_writable=True))))
     claims = [each["persistentVolumeClaim"] for each in spec["volumes"] if each["name"].startswith("volume-")]
     assert claims == [{"claimName": "weights", "readOnly": True}, {"claimName": "out"}]
     mounts = {each["mountPath"]: each.get("readOnly") for each in spec["containers"][0]["volumeMounts"]}

@@ -127,6 +127,10 @@ def _check_limits(declaration: "Declaration", packaging: Packaging) -> None:
         raise RequestError(
             f"a claim has {_MOST_GPUS} GPUs at most, not {declaration.gpus}", hint=f"--gpus {_MOST_GPUS}"
         )
+    if declaration.cache is not None:
+        raise RequestError(
+            "a cluster has no caches of functions", hint="--mount CLAIM:/cache, and a Job that fills the volume"
+        )
     place = packaging.source_in_image
     if place is not None and (not place.startswith("/") or place == "/" or ":" in place):
         raise RequestError(f"{quoted(place)} is no directory of an image", hint="write it like --source-in-image /app")

@@ -318,7 +318,8 @@ def _add_version(connection: sqlite3.Connection, deployment: Deployment, inherit
         raise RequestError(
             f"{deployment.function} has {MOST_VERSIONS} versions", hint=f"pgpu function undeploy {deployment.function}"
         )
-    state = VersionState.READY if deployment.requirements is None else VersionState.PENDING
+    is_ready = deployment.requirements is None and not deployment.is_filled
+    state = VersionState.READY if is_ready else VersionState.PENDING
     connection.execute(
         "INSERT INTO function_versions (function, number, app, bundle, declaration, runtime, image, requirements,"
         " state, created_at, inherited) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

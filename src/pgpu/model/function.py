@@ -44,6 +44,9 @@ class Deployment(Struct, frozen=True):
     requirements: str | None = None
     """Text of a lock file that is installed with pip; None for none."""
 
+    is_filled: bool = False
+    """Whether its cache is filled before it can be served; set by the server."""
+
     rolls_out: bool = True
     """Whether it gets all of the traffic at once; the first version of a function always does."""
 

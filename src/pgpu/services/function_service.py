@@ -90,7 +90,7 @@ class FunctionStore(Protocol):
         """Return the names of the secrets that a version gets."""
         ...
 
-    def validate(self, deployment: Deployment, owner_uid: int) -> Deployment:
+    def validate(self, deployment: Deployment, owner_uid: int, functions: Sequence[Function]) -> Deployment:
         """Return a normalized deployment; RequestError for one that can never be served."""
         ...
 
@@ -119,11 +119,11 @@ class FunctionStore(Protocol):
         ...
 
     def is_built(self, version: Version) -> bool:
-        """Whether a version's packages are installed, or it needs none."""
+        """Whether a version's packages are installed and its cache is filled, as far as it has them."""
         ...
 
     def build(self, version: Version, account: Account | None) -> Submission:
-        """Return the job that installs a version's packages."""
+        """Return a pending version's next job: it installs the packages, or else fills the cache."""
         ...
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:
@@ -131,26 +131,34 @@ class FunctionStore(Protocol):
         ...
 
     def build_name(self, version: Version) -> str:
-        """Return the directory name that identifies the job that installs a version's packages."""
+        """Return the directory name that identifies a pending version's next job."""
         ...
 
     def output_names(self, version: Version) -> Collection[str]:
-        """Return the names of the directories that jobs fill for a version: packages and byte code."""
+        """Return the names of the directories that jobs fill for a version: packages, cache and byte code."""
         ...
 
     def output_name(self, spec: JobSpec) -> str | None:
         """Return the name of the directory that a job fills; None for any other job."""
         ...
 
-    def keep_build(self, version: Version) -> None:
-        """Publish installed packages; RequestError if there are none."""
+    def keep_build(self, version: Version, functions: Sequence[Function]) -> None:
+        """Publish what a version's last job has made; RequestError if that is nothing, or too much with its owner's functions."""
         ...
 
     def forget_build(self, version: Version) -> None:
-        """Remove packages that are not published."""
+        """Remove what is not published."""
         ...
 
-    def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
+    def forget_fills(self, pending: Sequence[Version]) -> None:
+        """Remove the copies of secrets for builds of all versions but these."""
+        ...
+
+    def outdated(self, functions: Sequence[Function]) -> Sequence[Version]:
+        """Return the versions of a user's functions whose generation of a cache is not kept."""
+        ...
+
+    def sweep(self, owner_uid: int, functions: Sequence[Function]) -> None:
         """Remove what none of a user's versions uses."""
         ...
 
@@ -176,6 +184,9 @@ class FunctionHost(Struct, frozen=True):
                 self.end_jobs(sorted(left))
                 for job_id in left:
                     self.store.forget(job_id)
+            if self.store is not None:
+                versions = (version for each in functions.all(None) for version in each.versions)
+                self.store.forget_fills([each for each in versions if each.state is VersionState.PENDING])
             wanted = self.directories_of(functions.all(None))
             self.end_jobs([job.id for name, job in self.filling_jobs() if name not in wanted], 0.0)
 
@@ -243,7 +254,8 @@ class FunctionService:
             raise RequestError(
                 "on a server functions of its users run in containers", hint="name an image: --runtime docker --image"
             )
-        checked, inherited = self._store.validate(asked, caller.uid), caller.inheritance(None)
+        checked = self._store.validate(asked, caller.uid, self._functions.all(caller.uid))
+        inherited = caller.inheritance(None)
         trial, account = self._store.trial_job(checked, caller.uid), account_of(inherited, ())
         # The slice's size is unknown before the first run, so only the command is checked.
         if trial.request.is_estimated:
@@ -251,8 +263,8 @@ class FunctionService:
         else:
             check(self._engine, trial.spec, trial.request, account)
         with self._store.secrets.changing:
-            # Again: a secret may have been removed since.
-            self._store.validate(checked, caller.uid)
+            # Again: a secret or a cache may have been removed since.
+            checked = self._store.validate(checked, caller.uid, self._functions.all(caller.uid))
             version = self._functions.deploy(checked, caller.uid, inherited)
         self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._store.is_built(version):
@@ -323,13 +335,23 @@ class FunctionService:
         host.end_jobs([job.id for name, job in host.filling_jobs() if name in unwanted], 0.0)
         for job_id in job_ids if host.store is not None else ():
             self._forget(job_id)  # The function's removal was the last reference to them.
+        for version in found.versions if host.store is not None else ():
+            if version.state is VersionState.PENDING:
+                self._store.forget_build(version)
         self._sweep(found.owner_uid)
         return job_ids
 
     def _sweep(self, owner_uid: int) -> None:
-        if self._host.store is not None:
-            kept = [version for each in self._functions.all(owner_uid) for version in each.versions]
-            self._host.store.sweep(owner_uid, kept)
+        if self._host.store is None:
+            return
+        # First as failed in the ledger: then no rollout and no rollback chooses a version without its cache.
+        for version in self._host.store.outdated(self._functions.all(owner_uid)):
+            with contextlib.suppress(FunctionNotFoundError):  # it was removed meanwhile
+                reason, created = "newer generations have replaced its cache", version.created_at_seconds
+                self._functions.set_version_state(
+                    version.function, version.number, VersionState.FAILED, reason, created
+                )
+        self._host.store.sweep(owner_uid, self._functions.all(owner_uid))
 
     def roll_out(self, name: str, rollout: Rollout) -> Function:
         """Give a version all of the traffic, or a part; the rest goes to the version that had most of it."""
@@ -447,10 +469,13 @@ class FunctionService:
         if created not in {None, version.created_at_seconds}:
             raise function_not_found(name)
         if judgement.state is VersionState.READY:
-            self._store.keep_build(version)
+            self._store.keep_build(version, self._functions.all(version.owner_uid))
+            if not self._store.is_built(version):
+                return  # Its packages are there, and its cache is next: the gateway finds it pending.
         else:
             self._store.forget_build(version)
         self._functions.set_version_state(name, judgement.version, judgement.state, judgement.reason, created)
+        self._sweep(version.owner_uid)
 
     def note_cold_start(self, name: str, start: ColdStart) -> None:
         """Store the phases of a start; for the gateway."""

@@ -4,6 +4,7 @@ The user's code is never imported in this process: another process imports it an
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +21,13 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.units import is_number, quoted
 
 if TYPE_CHECKING:
-    from pgpu.model import Function
+    from pgpu.client import Client
+    from pgpu.client.remote_service import HttpFunctions
+    from pgpu.model import Function, Version
 
 _WHOLE_PERCENT = 100
+_POLL_SECONDS = 0.5
+"""Between two looks at a version whose cache is being filled."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
 
 
@@ -82,6 +87,20 @@ def deploy(
             "--mount", metavar="DIR:PLACE[:rw]", help="Mount a directory of the server's machine, by default read-only."
         ),
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            "--cache", metavar="NAME:PLACE", help="Mount a cache of yours, such as weights:/cache, read-only."
+        ),
+    ] = None,
+    fill: Annotated[
+        str | None,
+        typer.Option("--fill", metavar="COMMAND", help="Fill it first, by this command in a container with a network."),
+    ] = None,
+    fill_secrets: Annotated[
+        list[str] | None,
+        typer.Option("--fill-secret", metavar="NAME[:env]", help="Give a secret to that command alone."),
+    ] = None,
     secrets: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,6 +142,7 @@ def deploy(
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
         "env": dict(read_environment(environment_files or (), environment or ())) or None,
         "secrets": secrets, "mounts": [*map(_with_absolute_source, mounts)] if mounts else None,
+        "cache": cache, "fill": fill, "fill_secrets": fill_secrets,
     }  # fmt: skip
     given = {word: value for word, value in flags.items() if value is not None}
     if cluster.is_on_cluster(
@@ -140,6 +160,36 @@ def deploy(
         invocation_of(context), app, name, given, image=image, runtime=_read_runtime(runtime, image),
         requirements=requirements, rolls_out=rollout, as_json=as_json,
     )  # fmt: skip
+
+
+def _wait_for_cache(client: "Client", functions: "HttpFunctions", version: "Version") -> "Version":
+    """Wait until a version's cache is filled, print the output of its command to stderr, and return the version.
+
+    Raises:
+        RequestError: It failed.
+    """
+    import threading
+
+    from pgpu.functions.deploy.version_jobs import FILL
+
+    name, printed = version.function, set[str]()
+    if version.state.value == "pending":
+        console.print_note(f"its cache is being filled; after Ctrl-C: pgpu function rollout {version.label}")
+    while True:
+        # The state first: the jobs of a version that is judged are all known.
+        version = functions.function(name).version(version.number)
+        for job in (report.job for report in client.jobs(include_final=True)):
+            is_fill = job.spec.serves == name and job.spec.command[:2] == FILL
+            if is_fill and job.created_at_seconds >= version.created_at_seconds and job.id not in printed:
+                printed.add(job.id)
+                for _, data in client.logs(job.id, follow=True):
+                    sys.stderr.buffer.write(data)
+                    sys.stderr.buffer.flush()
+        if version.state.value == "failed":
+            raise RequestError(f"{version.label} failed: {version.reason}", hint="the traffic is as it was")
+        if version.state.value == "ready":
+            return version
+        threading.Event().wait(_POLL_SECONDS)
 
 
 def _with_absolute_source(mount: str) -> str:
@@ -165,13 +215,14 @@ def _deploy_to_server(
     from pgpu.functions.api import dump_declaration
     from pgpu.functions.deploy.source_bundle import pack_tree
     from pgpu.model import Deployment
+    from pgpu.services.messages import Rollout
     from pgpu.units import format_memory
 
     # Server and requirements first: importing the user's code may take a minute.
     functions = invocation.functions()
     lock = None if requirements is None else _read_text(requirements)
     source, function_name, declaration = read_declaration(app, name, flags)
-    for secret in declaration.secrets:
+    for secret in (*declaration.secrets, *declaration.fill_secrets):
         if secret.variable is not None:
             console.print_note(
                 f"{secret.variable} is inherited by every process that the function starts; /run/secrets/{secret.name} is not"
@@ -191,9 +242,15 @@ def _deploy_to_server(
             image=image,
             runtime=runtime,
             requirements="\n".join([*declaration.requirements, *([] if lock is None else [lock])]) or None,
-            rolls_out=rolls_out,
+            # A version whose cache is to be filled gets its traffic once it can be served.
+            rolls_out=rolls_out and declaration.fill is None,
         )
         version = functions.deploy(deployment, bundle)
+    if declaration.fill is not None:
+        version = _wait_for_cache(invocation.client(), functions, version)
+        # A function's first version has all of the traffic already.
+        if rolls_out and version.number > 1:
+            functions.roll_out(version.function, Rollout(version.number))
     if as_json:
         from pgpu.cli.output import function_tables
 

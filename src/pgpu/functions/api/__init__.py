@@ -15,11 +15,12 @@ from pgpu.functions.api.declaration import (
 )
 from pgpu.functions.api.decorator import Context, attached_declaration, function
 from pgpu.functions.api.project_file import PROJECT_FILE, ProjectSection, parse_project, read_project
-from pgpu.functions.api.surroundings import DirectoryMount, SecretUse, check_secret_name
+from pgpu.functions.api.surroundings import CacheUse, DirectoryMount, SecretUse, check_secret_name
 
 __all__ = [
     "PROJECT_FILE",
     "Batch",
+    "CacheUse",
     "Context",
     "Declaration",
     "DirectoryMount",

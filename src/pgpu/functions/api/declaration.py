@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pgpu.errors import RequestError
-from pgpu.functions.api.surroundings import DirectoryMount, SecretUse, parse_environment, parse_mount, parse_secret
+from pgpu.functions.api.surroundings import (
+    CacheUse,
+    DirectoryMount,
+    SecretUse,
+    parse_cache,
+    parse_environment,
+    parse_mount,
+    parse_secret,
+)
 from pgpu.units import MIB, parse_bytes, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 _DAY_SECONDS = 86400.0
@@ -129,6 +137,15 @@ class Declaration:
     mounts: tuple[DirectoryMount, ...] = ()
     """Directories of the server's machine, or volumes of a cluster."""
 
+    cache: CacheUse | None = None
+    """A directory that a command has filled, read-only for replicas; None for none."""
+
+    fill: str | None = None
+    """Command of a shell that fills the cache, in the source; None: as another version of the owner filled it last."""
+
+    fill_secrets: tuple[SecretUse, ...] = ()
+    """Secrets that this command gets; replicas do not."""
+
     is_asgi: bool = False
     """The callable is an ASGI application and gets every request of its function unchanged. Detected by its parameters."""
 
@@ -147,6 +164,12 @@ class Declaration:
             raise RequestError("a function without a GPU has no GPU memory and no compute share", hint="set gpus=1")
         if self.is_asgi and self.batch is not None:
             raise RequestError("an ASGI application takes no batches", hint="leave batch out")
+        if self.fill is not None and self.cache is None:
+            raise RequestError("fill fills a cache, and none is named", hint='cache="weights:/cache"')
+        if self.fill_secrets and self.fill is None:
+            raise RequestError(
+                "fill_secrets are given to the command that fills a cache", hint="secrets are for replicas"
+            )
         if self.keep_warm not in {None, "auto"}:
             raise RequestError(f"keep_warm {self.keep_warm!r} is not known", hint='write "auto", or leave it out')
 
@@ -225,6 +248,8 @@ def dump_declaration(declaration: Declaration) -> dict[str, object]:
             value = [str(each) for each in value]
         elif isinstance(value, Mapping):
             value = dict(value)
+        elif isinstance(value, CacheUse):
+            value = str(value)
         words[word] = value
     return words
 
@@ -293,7 +318,7 @@ def _parse_batch(value: object) -> Batch:
 
 
 _parse_seconds = _amount_parser(parse_duration_seconds, '"30s"')
-_OF_THE_JOB = {"env", "secrets", "mounts"}
+_OF_THE_JOB = {"env", "secrets", "mounts", "cache", "fill", "fill_secrets"}
 # By the name in text form: the field and the parser of its value.
 _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes_parser(parse_memory_bytes)),
@@ -317,6 +342,9 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "arguments": ("arguments", _parse_table),
     "env": ("environment", parse_environment),
     "mounts": ("mounts", lambda value: tuple(parse_mount(each) for each in _parse_texts(value))),
+    "cache": ("cache", lambda value: parse_cache(_parse_text(value))),
+    "fill": ("fill", _parse_text),
+    "fill_secrets": ("fill_secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "secrets": ("secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "asgi": ("is_asgi", _parse_bool),
 }

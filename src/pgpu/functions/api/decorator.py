@@ -40,6 +40,9 @@ def function(
     env: dict[str, str] | None = None,
     secrets: list[str] | tuple[str, ...] | None = None,
     mounts: list[str] | tuple[str, ...] | None = None,
+    cache: str | None = None,
+    fill: str | None = None,
+    fill_secrets: list[str] | tuple[str, ...] | None = None,
     asgi: bool | None = None,
 ) -> Callable[[_Target], _Target]:
     """Declare the resources and limits of a function: `@pgpu.function(memory="4GiB", compute="25%", timeout="30s")`.

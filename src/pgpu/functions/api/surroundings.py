@@ -1,4 +1,4 @@
-"""What a replica finds around its code: variables, secrets and directories, in the text form of a declaration."""
+"""What a replica finds around its code: variables, secrets, directories and a cache, in the text form of a declaration."""
 
 import posixpath
 import re
@@ -14,7 +14,8 @@ _OWN_VARIABLES = re.compile(r"(PGPU|LD)_.*|PYTHON(PATH|HOME)")
 _OWN_PLACES = ("/function", "/run/secrets", "/tmp")  # noqa: S108 - of a container
 """Mount points of a replica's container, beside those that begin with `/.pgpu`."""
 
-_SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_GENERATION = re.compile(r"[0-9a-f]{12}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,33 @@ class DirectoryMount:
         return f"{self.source}:{self.target}{':rw' if self.is_writable else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """A generation of a user's cache in a replica; its text form is `NAME:TARGET` or `NAME@GENERATION:TARGET`."""
+
+    name: str
+    target: str
+    """Absolute path in the container, without `.` and `..`."""
+
+    generation: str | None = None
+    """Hexadecimal digits, by the server; None until a version is stored."""
+
+    def __str__(self) -> str:
+        return f"{self.label}:{self.target}"
+
+    @property
+    def label(self) -> str:
+        """`NAME` or `NAME@GENERATION`."""
+        return self.name if self.generation is None else f"{self.name}@{self.generation}"
+
+
 def check_secret_name(name: str) -> str:
     """Return the name of a secret unchanged: it is also a file's.
 
     Raises:
         RequestError: It is not valid.
     """
-    if not _SECRET.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise RequestError(f"{quoted(name)} is not a secret's name", hint="up to 63 letters, digits and _ . -")
     return name
 
@@ -66,9 +87,11 @@ def parse_secret(text: str) -> SecretUse:
     if not separator:
         return SecretUse(name)
     word, _, variable = form.partition("=")
-    if word != "env" or form == "env=":
-        raise RequestError(f"{quoted(form)} is no form of a secret", hint=f"{name}, {name}:env or {name}:env=VARIABLE")
-    return SecretUse(name, check_variable(variable or name))
+    variable = check_variable(variable or name) if word == "env" and form != "env=" else ""
+    # A shell exports it as well.
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise RequestError(f"{quoted(form)} is no form of a secret", hint=f"{name}, or {name}:env=VARIABLE")
+    return SecretUse(name, variable)
 
 
 def parse_mount(text: str) -> DirectoryMount:
@@ -82,6 +105,19 @@ def parse_mount(text: str) -> DirectoryMount:
     if not source or not target or mode not in {"", "ro", "rw"} or "\0" in text or not is_text(text):
         raise RequestError(f"{quoted(text)} is no mount", hint="write it like /srv/weights:/weights or …:/weights:rw")
     return DirectoryMount(source, check_place(target), mode == "rw")
+
+
+def parse_cache(text: str) -> CacheUse:
+    """Parse the use of a cache.
+
+    Raises:
+        RequestError: It is none.
+    """
+    label, separator, target = text.partition(":")
+    name, at, generation = label.partition("@")
+    if not separator or not _NAME.fullmatch(name) or (at and not _GENERATION.fullmatch(generation)):
+        raise RequestError(f"{quoted(text)} is no cache", hint="write it like weights:/cache")
+    return CacheUse(name, check_place(target), generation or None)
 
 
 def check_place(target: str) -> str:

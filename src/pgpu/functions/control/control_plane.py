@@ -3,7 +3,7 @@
 All methods of `ControlPlane` may block and may raise `PgpuError`. The gateway calls them in threads (`ControlPlaneThreads`), so
 that a slow server never blocks the event loop, and follows changes in a thread of its own (`ChangeFeed`).
 
-`PackageBuilds` installs the packages of pending versions: one version of each owner at a time, so that owners do not delay each
+`PackageBuilds` installs the packages of pending versions and fills their caches: one version of each owner at a time, so that owners do not delay each
 other. An installation is a job that is polled, so one that hangs occupies no thread. `ControlPlane.build` returns the same job for
 a version that is being installed already, so the next gateway continues it.
 """
@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from pgpu.client import Client
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
+from pgpu.functions.deploy.version_jobs import FILL
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
@@ -117,10 +118,10 @@ class ControlPlane(Protocol):
         """Store the phases of a cold start."""
 
     def build(self, version: Version) -> str:
-        """Start to install the packages of a pending version; return the id of the job."""
+        """Start to install the packages of a pending version, or to fill its cache; return the id of the job."""
 
     def is_built(self, version: Version, job_id: str) -> bool:
-        """Whether the installation has ended and the version was judged; one that takes too long is ended first."""
+        """Whether the job has ended and the version was judged; one that takes too long is ended first."""
 
     def bearer(self, token: str) -> Bearer:
         """Return what a token permits."""
@@ -211,9 +212,9 @@ class HttpControlPlane:
             self._judge(version, job)
             return True
         if self._free_bytes() < _LEAST_FREE_BYTES:
-            problem = "the server's disk was nearly full while its packages were installed"
+            problem = "the server's disk was nearly full while it was built"
         elif job.started_at_seconds is not None and time.time() - job.started_at_seconds > self._most_build_seconds:
-            problem = f"its packages were not installed in {self._most_build_seconds:g} s"
+            problem = f"it was not built in {self._most_build_seconds:g} s"
         else:
             return False
         self._client.stop(job_id, grace_seconds=0.0)
@@ -223,7 +224,10 @@ class HttpControlPlane:
     def _judge(self, version: Version, job: Job) -> None:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
         state = VersionState.READY if is_built else VersionState.FAILED
-        reason = None if is_built else f"its packages could not be installed: pgpu logs {job.id}"
+        failed = (
+            "its cache could not be filled" if job.spec.command[:2] == FILL else "its packages could not be installed"
+        )
+        reason = None if is_built else f"{failed}: pgpu logs {job.id}"
         try:
             self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
         except FunctionNotFoundError:

@@ -1,8 +1,9 @@
-"""Storage for the bundles and package layers of a server's users, each at the address of its content.
+"""Storage for the bundles, package layers and caches of a server's users, each at an address of its content.
 
     bundles/UID/DIGEST/tree      the unpacked source
     bundles/UID/DIGEST/bytes     its size on disk, a block for each file; written last
     layers/UID/DIGEST            packages, installed
+    caches/UID/NAME@GENERATION   what a command has filled a cache with
 
 The directories belong to the server and are closed to all users, so that a user cannot exchange a path while the server
 extracts that user's archive. Users do not share entries: a bundle of one user is never served to another one that has its
@@ -34,6 +35,9 @@ MOST_OWNER_BYTES = 10 * GIB
 MOST_LAYERS_BYTES = 20 * GIB
 """Of one user's packages, on the disk of the server's state: two sets of the largest frameworks."""
 
+MOST_CACHE_BYTES = 20 * GIB
+"""Of one user's caches, the generations that are kept for a rollback included."""
+
 BLOCK_BYTES = 4 * KIB
 """Least disk space of a file beside its content: a million empty files take space, too."""
 
@@ -64,6 +68,7 @@ class BundleStore:
         most_owner_bytes: int = MOST_OWNER_BYTES,
         most_sent_bytes: int = _MOST_SENT_BYTES,
         most_layers_bytes: int = MOST_LAYERS_BYTES,
+        most_cache_bytes: int = MOST_CACHE_BYTES,
     ) -> None:
         """Set the limits; directories are made at first use.
 
@@ -72,10 +77,11 @@ class BundleStore:
             most_owner_bytes: Of all bundles of one user, a block for each file included.
             most_sent_bytes: Of one bundle, as it is sent.
             most_layers_bytes: Of all packages of one user.
+            most_cache_bytes: Of all caches of one user.
         """
         self._directory = directory
         self._most_owner_bytes, self._most_sent_bytes = most_owner_bytes, most_sent_bytes
-        self._most_layers_bytes = most_layers_bytes
+        self._most_layers_bytes, self._most_cache_bytes = most_layers_bytes, most_cache_bytes
         # Held while an entry's time is checked or renewed, so that `sweep` does not remove what `has` has just confirmed.
         self._guard = threading.Lock()
         self._uploads: Counter[int] = Counter()
@@ -90,10 +96,16 @@ class BundleStore:
 
     def has_layer(self, owner_uid: int, digest: str) -> bool:
         """Whether this user has packages of this digest; renews them, so that they stay for the version that follows."""
-        layer = self.layer(owner_uid, digest)
+        return self._has_directory(self.layer(owner_uid, digest))
+
+    def has_cache(self, owner_uid: int, label: str) -> bool:
+        """Whether this user has a generation of a cache."""
+        return self._has_directory(self.cache(owner_uid, label))
+
+    def _has_directory(self, directory: Path) -> bool:
         with self._guard, contextlib.suppress(OSError):
-            if stat.S_ISDIR(layer.lstat().st_mode):  # the engine, as root, would follow a link that the owner made
-                os.utime(layer)
+            if stat.S_ISDIR(directory.lstat().st_mode):  # the engine, as root, would follow a link that the owner made
+                os.utime(directory)
                 return True
         return False
 
@@ -110,6 +122,31 @@ class BundleStore:
     def layer(self, owner_uid: int, digest: str) -> Path:
         """Return the directory of packages of this digest, whether or not it exists."""
         return self._directory / "layers" / str(owner_uid) / _check_digest(digest)
+
+    def cache(self, owner_uid: int, label: str) -> Path:
+        """Return the directory of a generation of a cache, whether or not it exists; `label` is a `CacheUse.label`."""
+        return self._directory / "caches" / str(owner_uid) / label
+
+    def check_caches(self, owner_uid: int, labels: Collection[str]) -> None:
+        """Check these generations of a user's caches together against the limit.
+
+        Raises:
+            RequestError: They are too large, or their size cannot be determined.
+        """
+        held = sum(disk_bytes(self.cache(owner_uid, label)) for label in labels)
+        if held > self._most_cache_bytes:
+            raise RequestError(
+                f"your caches would hold {held // MIB} MiB of {self._most_cache_bytes // MIB} MiB",
+                hint="pgpu function undeploy NAME",
+            )
+
+    def keep_caches(self, owner_uid: int, labels: Collection[str]) -> None:
+        """Remove all of a user's caches but these generations, and what fills them."""
+        for found in (self._directory / "caches" / str(owner_uid)).glob("*"):
+            if found.name not in labels:
+                taken = found.with_name(f".{secrets.token_hex(8)}")
+                with contextlib.suppress(OSError):  # another thread was first
+                    remove_tree(found.rename(taken))
 
     def check_layers(self, owner_uid: int) -> None:
         """Check a user's packages, the last installed ones included, against the limit.

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from pgpu.errors import NodeError, RequestError
-from pgpu.functions.api import check_name, dump_declaration, parse_declaration
+from pgpu.functions.api import CacheUse, check_name, dump_declaration, parse_declaration
 from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
 from pgpu.functions.deploy.secret_store import SecretStore
 from pgpu.functions.deploy.version_jobs import (
@@ -21,13 +21,15 @@ from pgpu.functions.deploy.version_jobs import (
     build_spec,
     bytecode_digest,
     bytecode_spec,
+    cache_generation,
     declaration_of,
+    fill_spec,
     layer_digest,
     output_directory_of,
     replica_request,
     replica_spec,
 )
-from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
+from pgpu.model import Account, Deployment, Function, JobSpec, Request, Submission, Version, VersionState
 from pgpu.structs import Struct, replace
 from pgpu.tmpfs import mount_capped, unmount
 from pgpu.units import KIB, quoted
@@ -76,11 +78,14 @@ def validate_deployment(deployment: Deployment) -> Deployment:
 
 
 def _check_mounts(deployment: Deployment) -> None:
-    mounts = declaration_of(deployment).mounts
+    declaration = declaration_of(deployment)
+    mounts = declaration.mounts
     if mounts and deployment.runtime == "process":
         raise RequestError(
             "a process has the machine's directories as they are, and no mounts", hint="name an image: --image"
         )
+    if declaration.cache is not None and deployment.runtime == "process":
+        raise RequestError("only containers have a cache", hint="name an image: --image")
     for mount in mounts:
         if not mount.source.startswith("/"):
             raise RequestError(
@@ -109,8 +114,13 @@ class Deployer(Struct, frozen=True):
     sockets: Path
     """Parent of the replicas' directories, on a tmpfs; a socket's path has at most 107 bytes."""
 
-    def validate(self, deployment: Deployment, owner_uid: int) -> Deployment:
-        """Validate a deployment; see `validate_deployment`.
+    def validate(self, deployment: Deployment, owner_uid: int, functions: Sequence[Function] = ()) -> Deployment:
+        """Validate a deployment, and name the generation of its cache; see `validate_deployment`.
+
+        Args:
+            deployment: Of this user.
+            owner_uid: The user.
+            functions: The user's.
 
         Raises:
             RequestError: It can never be served, or its bundle was not sent.
@@ -119,11 +129,30 @@ class Deployer(Struct, frozen=True):
         _check_own_sources(plain, owner_uid)
         self.store.tree(owner_uid, plain.bundle)
         self.secrets.check(owner_uid, self.secret_names(plain))
-        return plain
+        return self._with_generation(plain, owner_uid, functions)
+
+    def _with_generation(self, plain: Deployment, owner_uid: int, functions: Sequence[Function]) -> Deployment:
+        declaration = declaration_of(plain)
+        cache = declaration.cache
+        if cache is None:
+            return replace(plain, is_filled=False)
+        if declaration.fill is not None:
+            generation: str | None = cache_generation(plain, self.store.tree(owner_uid, plain.bundle))
+        elif cache.generation is not None:
+            generation = cache.generation
+        else:
+            found = (each for version, each in _caches_by_age(functions) if version.state is VersionState.READY)
+            generation = next((each.generation for each in found if each.name == cache.name), None)
+        named = CacheUse(cache.name, cache.target, generation)
+        if declaration.fill is None and (generation is None or not self.store.has_cache(owner_uid, named.label)):
+            raise RequestError(f"you have no cache {quoted(cache.label)}", hint="--fill COMMAND fills one")
+        words = {**json.loads(plain.declaration), "cache": str(named)}
+        return replace(plain, declaration=json.dumps(words, sort_keys=True), is_filled=declaration.fill is not None)
 
     def secret_names(self, version: Version | Deployment) -> Collection[str]:
         """Return the names of the secrets that a version gets."""
-        return {each.name for each in declaration_of(version).secrets}
+        declaration = declaration_of(version)
+        return {each.name for each in (*declaration.secrets, *declaration.fill_secrets)}
 
     def trial_job(self, deployment: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve it, so that the engine can check whether it could ever start."""
@@ -138,8 +167,11 @@ class Deployer(Struct, frozen=True):
         """Receive a bundle; see `BundleStore.receive`."""
         return self.store.receive(owner_uid)
 
-    def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
-        """Remove the bundles and layers that none of a user's versions uses."""
+    def sweep(self, owner_uid: int, functions: Sequence[Function]) -> None:
+        """Remove the bundles, layers and caches that none of a user's versions uses."""
+        kept = [version for each in functions for version in each.versions]
+        pending = {_fill_name(version) for version in kept if version.state is VersionState.PENDING}
+        self.store.keep_caches(owner_uid, kept_caches(functions) | pending)
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
         layers |= {_build_directory_name(version) for version in kept}
@@ -157,7 +189,7 @@ class Deployer(Struct, frozen=True):
         _check_own_sources(version, version.owner_uid)
         places = self._replica_paths(version, sockets)
         _make_directory(sockets, account, is_capped=version.runtime == "docker")
-        if names := self.secret_names(version):
+        if names := {each.name for each in declaration_of(version).secrets}:
             places = replace(places, secrets=self._delivered(job_id))
             self.secrets.deliver(version.owner_uid, names, self._delivered(job_id), account)
         return Submission(replica_spec(version, places), replica_request(declaration_of(version))), str(sockets)
@@ -193,16 +225,37 @@ class Deployer(Struct, frozen=True):
         return [path.name for path in self.sockets.glob("*") if path.name.isalnum()]
 
     def is_built(self, version: Version) -> bool:
-        """Whether a version's packages are installed, or it has no requirements."""
+        """Whether a version's packages are installed and its cache is filled, as far as it has them."""
+        cache = declaration_of(version).cache
+        return self._has_packages(version) and (cache is None or self.store.has_cache(version.owner_uid, cache.label))
+
+    def _has_packages(self, version: Version) -> bool:
         digest = layer_digest(version)
         return digest is None or self.store.has_layer(version.owner_uid, digest)
 
+    def outdated(self, functions: Sequence[Function]) -> Sequence[Version]:
+        """Return the versions of a user's functions whose generation of a cache is not kept."""
+        kept = kept_caches(functions)
+        return [
+            version
+            for found in functions
+            for version in found.versions
+            if version.state is VersionState.READY
+            and (cache := declaration_of(version).cache)
+            and cache.label not in kept
+        ]
+
     def build(self, version: Version, account: Account | None) -> Submission:
-        """Return the job that installs a version's packages, into a directory that is created for the account.
+        """Return the next job of a pending version: it installs the packages, or else fills the cache.
+
+        Its directory is created for the account.
 
         Raises:
+            RequestError: A secret is gone.
             NodeError: The directory cannot be created.
         """
+        if self._has_packages(version):
+            return self._fill(version, account)
         # A build that was interrupted may have left a directory with a part of the packages.
         directory = self._build_directory(version)
         self.forget_build(version)
@@ -214,26 +267,42 @@ class Deployer(Struct, frozen=True):
         )
 
     def build_name(self, version: Version) -> str:
-        """Return a name of the job that installs a version's packages, unique among all builds."""
-        return f"{version.owner_uid}/{_build_directory_name(version)}"
+        """Return a name of a pending version's next job, unique among all."""
+        return f"{version.owner_uid}/{(_fill_name if self._has_packages(version) else _build_directory_name)(version)}"
+
+    def _fill(self, version: Version, account: Account | None) -> Submission:
+        self.forget_build(version)
+        directory = self.store.cache(version.owner_uid, _fill_name(version))
+        _make_directory(directory, account)
+        places = self._replica_paths(version, self.sockets, has_cache=False)
+        if names := {each.name for each in declaration_of(version).fill_secrets}:
+            places = replace(places, secrets=self._fill_secrets(version))
+            self.secrets.deliver(version.owner_uid, names, self._fill_secrets(version), account)
+        return Submission(fill_spec(version, directory, places), Request(0, 0))
 
     def output_names(self, version: Version) -> Collection[str]:
-        """Return the names of the output directories of a version's jobs: its packages, and byte code."""
-        return {self.build_name(version), f"{version.owner_uid}/{bytecode_digest(version)}"}
+        """Return the names of the output directories of a version's jobs: its packages, its cache, and byte code."""
+        names = (_build_directory_name(version), _fill_name(version), bytecode_digest(version))
+        return {f"{version.owner_uid}/{name}" for name in names}
 
     def output_name(self, spec: JobSpec) -> str | None:
         """Return the name of a job's output directory; None for other jobs."""
         directory = output_directory_of(spec)
         return None if directory is None else "/".join(Path(directory).parts[-2:])
 
-    def keep_build(self, version: Version) -> None:
-        """Move installed packages to their address; from then on only the server can change them.
+    def keep_build(self, version: Version, functions: Sequence[Function] = ()) -> None:
+        """Move installed packages, or else the cache, to their address; from then on only the server can change them.
+
+        Args:
+            version: Its last job has succeeded.
+            functions: The owner's.
 
         Raises:
-            RequestError: The build left no packages, or the user's packages are too large.
+            RequestError: The job left nothing, or the user's packages or caches are too large.
         """
         digest = layer_digest(version)
-        if digest is None or self.is_built(version):
+        if digest is None or self._has_packages(version):
+            self._keep_cache(version, functions)
             return
         made = self._build_directory(version)
         try:
@@ -249,12 +318,36 @@ class Deployer(Struct, frozen=True):
         finally:
             self.forget_build(version)
 
+    def _keep_cache(self, version: Version, functions: Sequence[Function]) -> None:
+        cache, made = declaration_of(version).cache, self.store.cache(version.owner_uid, _fill_name(version))
+        if cache is None or self.is_built(version) or not made.is_dir():
+            return
+        try:
+            if not any(made.iterdir()):
+                raise RequestError(f"its command left nothing in {cache.target}")
+            self.store.check_caches(version.owner_uid, kept_caches(functions, version) | {made.name})
+            # As for packages: the rename ends the owner's access by path.
+            with suppress(OSError):
+                made.rename(self.store.cache(version.owner_uid, cache.label))
+        finally:
+            self.forget_build(version)
+
     def forget_build(self, version: Version) -> None:
-        """Remove the directory of a build."""
+        """Remove the directories of a version's build, and copies of the secrets for its cache."""
         if version.requirements is not None:
             remove_tree(self._build_directory(version))
+        if declaration_of(version).cache is not None:
+            remove_tree(self._fill_secrets(version))
+            remove_tree(self.store.cache(version.owner_uid, _fill_name(version)))
 
-    def _replica_paths(self, version: Version, sockets: Path) -> ReplicaPaths:
+    def forget_fills(self, pending: Sequence[Version]) -> None:
+        """Remove the copies of secrets for caches of all versions but these."""
+        kept = {self._fill_secrets(version) for version in pending}
+        for found in self.sockets.glob("*-filling-*.secrets"):
+            if found not in kept:
+                remove_tree(found)
+
+    def _replica_paths(self, version: Version, sockets: Path, *, has_cache: bool = True) -> ReplicaPaths:
         owner_uid = version.owner_uid
         digest, made = layer_digest(version), bytecode_digest(version)
         if digest is not None and not self.store.has_layer(owner_uid, digest):
@@ -262,11 +355,25 @@ class Deployer(Struct, frozen=True):
         packages = None if digest is None else self.store.layer(owner_uid, digest)
         bytecode = self.store.layer(owner_uid, made) if made and self.store.has_layer(owner_uid, made) else None
         source, own = self.store.tree(owner_uid, version.bundle), tuple(_own_packages())
-        return ReplicaPaths(source, sockets, packages, own, _container_user(owner_uid), bytecode)
+        cache = declaration_of(version).cache if has_cache else None
+        if cache is not None and not self.store.has_cache(owner_uid, cache.label):
+            raise RequestError(f"the cache {cache.label} of {version.label} is gone", hint="deploy it again")
+        return ReplicaPaths(
+            source,
+            sockets,
+            cache=None if cache is None else self.store.cache(owner_uid, cache.label),
+            packages=packages,
+            own=own,
+            user=_container_user(owner_uid),
+            bytecode=bytecode,
+        )
 
     def _delivered(self, job_id: str) -> Path:
         """Return the directory of a job's secrets; its name is no job's, as `jobs_with_sockets` lists them."""
         return self.sockets / f"{job_id}.secrets"
+
+    def _fill_secrets(self, version: Version) -> Path:
+        return self._delivered(f"{version.owner_uid}-{_fill_name(version)}")
 
     def _build_directory(self, version: Version) -> Path:
         return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(
@@ -277,6 +384,39 @@ class Deployer(Struct, frozen=True):
 def _build_directory_name(version: Version) -> str:
     """Return the directory name of a version's build; never a digest, and unique among versions."""
     return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
+
+
+def _fill_name(version: Version) -> str:
+    """Return the directory name of a cache that is being filled: no `CacheUse.label`, and unique among versions."""
+    return f"filling-{version.function}-{version.number}-{version.created_at_seconds!r}"
+
+
+def _caches_by_age(functions: Sequence[Function]) -> Iterator[tuple[Version, CacheUse]]:
+    """Yield the versions that have a cache and did not fail, the newest first."""
+    versions = [version for each in functions for version in each.versions if version.state is not VersionState.FAILED]
+    for version in sorted(versions, key=lambda each: each.created_at_seconds, reverse=True):
+        if (cache := declaration_of(version).cache) is not None:
+            yield version, cache
+
+
+def kept_caches(functions: Sequence[Function], ready: Version | None = None) -> set[str]:
+    """Return the labels of a user's caches that are kept.
+
+    Of each cache the generations of the two newest ready versions that differ, and those of versions with traffic or a build under way.
+
+    Args:
+        functions: All of the user's.
+        ready: A pending version that counts as ready; None for none.
+    """
+    served = {(each.name, share.version) for each in functions for share in each.traffic}
+    kept, newest = set[str](), dict[str, list[str]]()
+    for version, cache in _caches_by_age(functions):
+        labels, is_pending = newest.setdefault(cache.name, []), version.state is VersionState.PENDING
+        if cache.label not in labels and (not is_pending or version == ready):
+            labels.append(cache.label)
+        if is_pending or (version.function, version.number) in served:
+            kept.add(cache.label)
+    return kept.union(*(labels[:2] for labels in newest.values()))
 
 
 def _own_packages() -> Iterator[Path]:

@@ -92,6 +92,7 @@ class SecretStore:
             NodeError: The directory cannot be made.
         """
         try:
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700)
             for name in names:
                 try:

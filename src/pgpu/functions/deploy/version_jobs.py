@@ -1,8 +1,13 @@
-"""The jobs of one version: the replica that serves it, the installation of its packages, the byte code of its image. Pure.
+"""The jobs of one version: the replica that serves it, those that install its packages and fill its cache, the byte code of its image.
 
 A replica runs as a process or in a sealed container. In a container the source, the packages and pgpu's own code are read-only
 mounts, and only the directory of its sockets is writable. It has no network unless the declaration names one: calls arrive over
 a Unix socket.
+
+Pure, except that the address of a cache reads the files that its command names.
+
+A cache is filled by a command of the function's author, in a container of the function's image with a network and secrets that
+replicas do not get. It is not repeated while its address stays the same, and replicas read its result.
 
 Packages and byte code are layers: each is made once for its address, by a job of the function's owner. pip runs in a container
 of the function's image, with a network and no directory of the machine but its own; the lock file determines the versions. Byte
@@ -118,9 +123,6 @@ class ReplicaPaths(Struct, frozen=True):
     sockets: Path
     """Directory in which it listens; belongs to the function's owner."""
 
-    secrets: Path | None = None
-    """Copies of its secrets on a tmpfs; None: it has none."""
-
     packages: Path | None = None
     """The installed requirements; None without requirements."""
 
@@ -132,6 +134,12 @@ class ReplicaPaths(Struct, frozen=True):
 
     bytecode: Path | None = None
     """Byte code that the image's Python made of its library and of pgpu; None if it is not made yet. Only for containers."""
+
+    secrets: Path | None = None
+    """Copies of its secrets on a tmpfs; None: it has none."""
+
+    cache: Path | None = None
+    """The generation of its cache; None: it has none."""
 
 
 def replica_spec(version: Version | Deployment, places: ReplicaPaths) -> JobSpec:
@@ -186,6 +194,8 @@ def _container_spec(version: Version | Deployment, declaration: Declaration, pla
         Mount(str(places.sockets), SOCKETS, "rw"),
         *package_mounts(places),
     ]
+    if places.cache is not None and declaration.cache is not None:
+        provisions.append(Mount(str(places.cache), declaration.cache.target, "ro"))
     if places.secrets is not None:
         provisions.append(Mount(str(places.secrets), SECRETS, "ro"))
     if places.bytecode is not None:
@@ -253,7 +263,6 @@ def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], .
 
 TARGET = "/packages"
 LOCK_NAME = "requirements.txt"
-_OUTPUTS = {(TARGET, "rw"), (BYTECODE, "rw")}
 _PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
 
 
@@ -278,6 +287,61 @@ def bytecode_digest(version: Version | Deployment) -> str | None:
 
 def _digest(words: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def cache_generation(version: Version | Deployment, source: Path) -> str:
+    """Return the generation of a cache that a version's command fills: 12 hexadecimal digits.
+
+    It changes with the command, the files of the source that it names, its variables and secrets' names, the packages and the image.
+    """
+    declaration = declaration_of(version)
+    words = (declaration.fill or "").split()
+    named = [source / word for word in words if not word.startswith("/") and ".." not in word.split("/")]
+    files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]
+    variables = sorted(declaration.environment.items())
+    given = sorted(map(str, declaration.fill_secrets))
+    return _digest([declaration.fill, files, variables, given, version.image, layer_digest(version)])[:12]
+
+
+FILL = ("/bin/sh", "-c")
+"""How the command of a job that fills a cache begins."""
+
+
+def fill_spec(version: Version | Deployment, directory: Path, places: ReplicaPaths) -> JobSpec:
+    """Return the job that fills a version's cache.
+
+    Args:
+        version: With a cache and a command that fills it.
+        directory: Becomes the cache; belongs to the owner.
+        places: As of its replicas, with the secrets of this job.
+    """
+    declaration = declaration_of(version)
+    target = "" if declaration.cache is None else declaration.cache.target
+    exported = [
+        f'export {each.variable}="$(cat {SECRETS}/{each.name})"'
+        for each in declaration.fill_secrets
+        if each.variable is not None
+    ]
+    given = () if places.secrets is None else (Mount(str(places.secrets), SECRETS, "ro"),)
+    base = {"HOME": "/tmp", **declaration.environment, **({SECRETS_VARIABLE: SECRETS} if given else {})}  # noqa: S108
+    return JobSpec(
+        command=(*FILL, "\n".join(["set -e", f"cd {SOURCE}", *exported, "set +e", declaration.fill or ""])),
+        runtime="docker",
+        image=version.image,
+        environment=_environment(base, search_path(places)),
+        working_directory="/",
+        user=places.user,
+        is_sealed=True,
+        network="default",
+        host_memory_bytes=declaration.host_memory_bytes,
+        provisions=(
+            Mount(str(directory), target, "rw"),
+            Mount(str(places.source), SOURCE, "ro"),
+            *package_mounts(places),
+            *given,
+        ),
+        serves=version.function,
+    )
 
 
 def bytecode_spec(version: Version, directory: Path, places: ReplicaPaths) -> JobSpec:
@@ -341,9 +405,10 @@ def build_spec(
 
 
 def output_directory_of(spec: JobSpec) -> str | None:
-    """Return the directory into which a job installs packages or writes byte code; None for any other job."""
+    """Return the directory that a job fills with packages, byte code or a cache; None for any other job."""
     if spec.runtime == "process":
         is_build = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
         return spec.working_directory if is_build else None
     # Only writable mounts: replicas mount the same byte code read-only.
-    return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _OUTPUTS), None)
+    written = (mount.source for mount in spec.provisions if mount.options == "rw" and mount.target != SOCKETS)
+    return next(written, None)
