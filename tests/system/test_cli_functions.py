@@ -21,7 +21,7 @@ from tests.waiting import until
 from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
-from pgpu.cli.verbs.jobs import function_logs
+from pgpu.cli.verbs.jobs import LogLine, function_logs, previous_logs
 from pgpu.client.address import UnixAddress
 from pgpu.client.http_transport import HttpTransport
 from pgpu.services.messages import ReplicaAsk
@@ -177,6 +177,31 @@ def test_the_logs_of_a_function_are_those_of_its_replicas_line_by_line(
     said("undeploy", "doubler")
     until(lambda: all(client.job(each).job.state.is_final for each in (first, second)))
     assert f"{second} constructed\n" in said("logs", "doubler"), "why it ended stands there"
+
+
+def test_the_previous_log_shows_why_a_start_failed_and_goes_on_with_the_next(
+    said: Callable[..., str], server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret with a zero byte cannot be a variable: each replica ends before it loads the function."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\0b")))
+    said("secret", "set", "odd")
+    said("deploy", "app.py:Doubler", "--name", "broken", "--secret", "odd:env=ODD")
+    client, functions = open_client(Settings(host=server.host)), open_functions(Settings(host=server.host))
+    assert said("function", "logs", "broken", "--previous") == ""
+    ended: list[str] = []
+    lines: Iterator[LogLine] = iter(())
+    for _ in range(2):
+        ended.append(functions.start_replica(ReplicaAsk("broken", 1)).job_id)
+        until(lambda: client.job(ended[-1]).job.state.is_final)
+        # The first is there when it is asked for; the second ends while it is followed.
+        lines = lines if len(ended) > 1 else previous_logs(client, "broken", follow=True, tail_lines=None)
+        why, how = next(lines), next(lines)
+        assert (why.job_id, how.job_id) == (ended[-1], ended[-1])
+        assert b"the secret odd cannot be a variable" in why.data
+        assert how.data == b"pgpu: it ended with exit code 1\n"
+    validate("log", said("function", "logs", "broken", "-p", "--json").splitlines()[0])
+    said("undeploy", "broken")
+    said("secret", "rm", "odd")
 
 
 CANARY = "canary-4f1c0a9e"

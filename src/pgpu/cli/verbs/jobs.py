@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -141,20 +141,31 @@ def logs(invocation: Invocation, *, job: str, follow: bool, tail: str, as_json: 
     except JobNotFoundError:
         if not _is_function(invocation, client, job):
             raise
-        _print_function_logs(client, job, follow=follow, tail_lines=tail_lines, as_json=as_json)
+        _print_lines(function_logs(client, job, follow=follow, tail_lines=tail_lines), as_json=as_json)
 
 
-@takes(Option("name", OptionKind.WORD, (), "Name of the function.", "NAME"), _FOLLOW, _TAIL, _LOGS_JSON)
-def logs_of_function(invocation: Invocation, *, name: str, follow: bool, tail: str, as_json: bool) -> None:
-    """Print the output of a function's replicas.
+_PREVIOUS = Option(
+    "previous",
+    OptionKind.FLAG,
+    ("--previous", "-p"),
+    "Print the replica or build that ended last, and how it ended; with -f those that end later, too.",
+)
 
-    Each line begins with the id of the replica's job.
+
+@takes(Option("name", OptionKind.WORD, (), "Name of the function.", "NAME"), _FOLLOW, _PREVIOUS, _TAIL, _LOGS_JSON)
+def logs_of_function(
+    invocation: Invocation, *, name: str, follow: bool, previous: bool, tail: str, as_json: bool
+) -> None:
+    """Print the output of a function's replicas, and of the jobs that build its versions.
+
+    Each line begins with the id of the job.
     """
     tail_lines = _line_count(tail)
     client = invocation.client()
     if not _is_function(invocation, client, name):
         raise FunctionNotFoundError(f"there is no function {quoted(name)}", hint="pgpu function ls")
-    _print_function_logs(client, name, follow=follow, tail_lines=tail_lines, as_json=as_json)
+    pieces = (previous_logs if previous else function_logs)(client, name, follow=follow, tail_lines=tail_lines)
+    _print_lines(pieces, as_json=as_json)
 
 
 def _line_count(text: str) -> int | None:
@@ -184,8 +195,8 @@ def _is_function(invocation: Invocation, client: Client, name: str) -> bool:
     return True
 
 
-def _print_function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None, as_json: bool) -> None:
-    for piece in function_logs(client, name, follow=follow, tail_lines=tail_lines):
+def _print_lines(pieces: "Iterable[LogLine]", *, as_json: bool) -> None:
+    for piece in pieces:
         line = piece.data if as_json else f"{piece.job_id} ".encode() + piece.data
         _print_piece(piece.stream, line, as_json=as_json, job=piece.job_id)
 
@@ -234,6 +245,26 @@ def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
             with suppress(queues.Empty):
                 yield lines.get(timeout=left_seconds)
         job_ids = _replica_jobs(client, name, include_final=False)
+
+
+def previous_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None) -> Iterator[LogLine]:
+    """Yield whole lines of the function's job that ended last, and how it ended; with `follow` of each that ends later, without end."""
+    import threading
+
+    printed: set[str] | None = None
+    while True:
+        # As `_replica_jobs`: also of functions that are gone.
+        jobs = [report.job for report in client.jobs(include_final=True)]
+        ended = [job for job in jobs if job.spec.serves == name and not job.is_anonymous and job.state.is_final]
+        ended.sort(key=lambda job: job.finished_at_seconds or 0.0)
+        for job in ended[-1:] if printed is None else [each for each in ended if each.id not in printed]:
+            yield from _whole_lines(client, job.id, follow=False, tail_lines=tail_lines)
+            end = job.error or job.reason or f"it ended with exit code {job.exit_code}"
+            yield LogLine(job.id, "stderr", f"pgpu: {end}\n".encode())
+        printed = {job.id for job in ended}
+        if not follow:
+            return
+        threading.Event().wait(_POLL_SECONDS)
 
 
 def _replica_jobs(client: Client, name: str, *, include_final: bool = True) -> list[str]:
