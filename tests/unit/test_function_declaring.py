@@ -45,7 +45,7 @@ declarations = st.builds(
     arguments=st.dictionaries(st.text("abc", min_size=1), plain),
     cache=st.builds(CacheUse, st.text("abc", min_size=1), st.just("/cache"), st.none() | st.just("0123456789ab")),
     fill=st.none() | st.just("python fetch.py"),
-    mounts=st.lists(st.builds(DirectoryMount, st.text("/a", min_size=1), st.just("/w"), st.booleans())).map(tuple),
+    mounts=st.lists(st.builds(DirectoryMount, st.text("/a", min_size=1), st.just("/m"), st.booleans())).map(tuple),
     secrets=st.lists(st.builds(SecretUse, st.text("abc", min_size=1), st.none() | st.just("TOKEN"))).map(tuple),
 )
 
@@ -102,6 +102,7 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"cache": "../w:/cache"}, "is no cache"),
         ({"cache": "w@latest:/cache"}, "is no cache"),
         ({"cache": "w:/function"}, "nothing can be mounted"),
+        ({"cache": "w:/cache", "mounts": ["/x:/cache/x"]}, "both at /cache"),
         ({"fill": "python fetch.py"}, "none is named"),
         ({"cache": "w:/cache", "fill_secrets": ["token"]}, "given to the command"),
         ({"secrets": ["a.b:env"]}, "no form of a secret"),

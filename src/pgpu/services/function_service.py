@@ -60,11 +60,6 @@ class BundleUpload(Protocol):
 class SecretKeeper(Protocol):
     """Secrets of users by name."""
 
-    @property
-    def changing(self) -> AbstractContextManager[object]:
-        """A lock: held while a secret is removed, and while a version that names secrets is stored."""
-        ...
-
     def put(self, owner_uid: int, name: str, value: bytes) -> None:
         """Create or replace a secret; RequestError for an invalid name or value."""
         ...
@@ -80,6 +75,11 @@ class SecretKeeper(Protocol):
 
 class FunctionStore(Protocol):
     """Declarations, bundles and the jobs made from them; implemented above this layer."""
+
+    @property
+    def changing(self) -> AbstractContextManager[object]:
+        """A lock: held while secrets or caches that no version names are removed, and while a version is stored."""
+        ...
 
     @property
     def secrets(self) -> SecretKeeper:
@@ -262,7 +262,7 @@ class FunctionService:
             self._engine.runtime(trial.spec.runtime).check(trial.spec, account)
         else:
             check(self._engine, trial.spec, trial.request, account)
-        with self._store.secrets.changing:
+        with self._store.changing:
             # Again: a secret or a cache may have been removed since.
             checked = self._store.validate(checked, caller.uid, self._functions.all(caller.uid))
             version = self._functions.deploy(checked, caller.uid, inherited)
@@ -295,7 +295,7 @@ class FunctionService:
         Raises:
             RequestError: There is none, or a version names it.
         """
-        with self._store.secrets.changing:
+        with self._store.changing:
             if users := self._secret_uses().get(name):
                 more = "" if len(users) == 1 else f" and {len(users) - 1} more"
                 raise RequestError(
@@ -344,14 +344,15 @@ class FunctionService:
     def _sweep(self, owner_uid: int) -> None:
         if self._host.store is None:
             return
-        # First as failed in the ledger: then no rollout and no rollback chooses a version without its cache.
-        for version in self._host.store.outdated(self._functions.all(owner_uid)):
-            with contextlib.suppress(FunctionNotFoundError):  # it was removed meanwhile
-                reason, created = "newer generations have replaced its cache", version.created_at_seconds
-                self._functions.set_version_state(
-                    version.function, version.number, VersionState.FAILED, reason, created
-                )
-        self._host.store.sweep(owner_uid, self._functions.all(owner_uid))
+        with self._host.store.changing:
+            # First as failed in the ledger: then no rollout and no rollback chooses a version without its cache.
+            for version in self._host.store.outdated(self._functions.all(owner_uid)):
+                with contextlib.suppress(FunctionNotFoundError):  # it was removed meanwhile
+                    reason, created = "newer generations have replaced its cache", version.created_at_seconds
+                    self._functions.set_version_state(
+                        version.function, version.number, VersionState.FAILED, reason, created
+                    )
+            self._host.store.sweep(owner_uid, self._functions.all(owner_uid))
 
     def roll_out(self, name: str, rollout: Rollout) -> Function:
         """Give a version all of the traffic, or a part; the rest goes to the version that had most of it."""

@@ -1,6 +1,7 @@
 """Functions of a user on root's server: replicas in sealed containers, packages built in one, and nothing else."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
 from pgpu.model import VersionState
 from pgpu.services.messages import Judgement, ReplicaAsk
+from pgpu.structs import replace
 
 pytestmark = pytest.mark.docker
 
@@ -80,6 +82,97 @@ def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
     assert found["has_slice"]
     assert found["seen"] == ["app.py"]
     ends(client, root, alice, replica)
+
+
+SURROUNDED = """
+import os
+from pathlib import Path
+
+
+class Prisoner:
+    def __call__(self) -> dict[str, object]:
+        return {
+            "cache": Path("/cache/model").read_text(),
+            "weights": Path("/weights/model").read_text(),
+            "out": written("/out"),
+            "written": [path for path in ("/cache", "/weights", "/run/secrets") if written(path)],
+            "secrets": {each.name: oct(each.stat().st_mode)[-3:] for each in Path("/run/secrets").iterdir()},
+            "variables": [os.environ.get(name) for name in ("MODEL", "KEY", "TOKEN")],
+            "environ": "canary" in Path("/proc/1/environ").read_text(),
+        }
+
+
+def written(place: str) -> bool:
+    try:
+        Path(place, "mine").write_text("x")
+    except OSError:
+        return False
+    return True
+"""
+FETCH = 'echo "$MODEL $TOKEN $(id -u) $(ls /run/secrets)" > /cache/model; echo fetched'
+
+
+def test_a_replica_has_its_surroundings_and_the_command_that_fills_its_cache_has_others(
+    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path, shared: Path
+) -> None:
+    alice, bob = world.user(), world.user()
+    for name in ("weights", "out"):
+        (shared / name).mkdir(mode=0o700)
+        (shared / name / "model").write_text("of alice")
+        for path in (shared / name / "model", shared / name):
+            os.chown(path, alice.uid, alice.uid)
+    words = {
+        "env": {"MODEL": "small"},
+        "secrets": ["key:env=KEY"],
+        "mounts": [f"{shared}/weights:/weights", f"{shared}/out:/out:rw"],
+        "cache": "w:/cache",
+        "fill": "sh fetch.sh",
+        "fill_secrets": ["hub:env=TOKEN"],
+    }
+    (tmp_path / "fetch.sh").write_text(FETCH)
+    deployment, bundle = asked(f"{images}:latest", "surrounded", tmp_path, SURROUNDED, declaration=json.dumps(words))
+    theirs = replace(deployment, function="curious", declaration=json.dumps({"mounts": words["mounts"]}))
+    with pytest.raises(RequestError, match="cannot be opened by you"):
+        as_user(bob, lambda functions: functions.deploy(theirs, bundle))
+    bundle.seek(0)
+    for name, value in (("key", b"canary-key\n"), ("hub", b"canary-hub")):
+        as_user(alice, lambda functions, name=name, value=value: functions.set_secret(name, value))
+    assert as_user(alice, lambda functions: functions.deploy(deployment, bundle)).state is VersionState.PENDING
+    client = open_client(Settings(host=f"unix://{world.socket}"))
+    job = root.build(ReplicaAsk("surrounded", 1))
+    assert root.build(ReplicaAsk("surrounded", 1)).id == job.id
+    ended = client.wait(job.id)
+    assert (ended.owner_uid, ended.exit_code) == (alice.uid, 0), [*client.logs(job.id, follow=False)]
+    root.judge("surrounded", Judgement(1, VersionState.READY))
+    replica = started(root, client, ReplicaAsk("surrounded", 1))
+    inspected = docker("inspect", *docker("ps", "--all", "--quiet").stdout.decode().split()).stdout.decode()
+    assert "canary" not in inspected
+    _, found = ask(replica, "POST", "/", b"{}")
+    assert found == {
+        "cache": f"small canary-hub {alice.uid} hub\n",
+        "weights": "of alice",
+        "out": True,
+        "written": [],
+        "secrets": {"key": "400"},
+        "variables": ["small", "canary-key", None],
+        "environ": False,
+    }
+    assert (shared / "out" / "mine").stat().st_uid == alice.uid
+
+    # The same command fills nothing again; one that fails leaves everything as it was.
+    again = replace(deployment, rolls_out=False)
+    assert as_user(alice, lambda functions: functions.deploy(again, bundle)).state is VersionState.READY
+    failing = replace(again, declaration=json.dumps({**words, "fill": "echo no model; exit 3"}))
+    assert as_user(alice, lambda functions: functions.deploy(failing, bundle)).state is VersionState.PENDING
+    ended = client.wait(root.build(ReplicaAsk("surrounded", 3)).id)
+    assert (ended.exit_code, [*client.logs(ended.id, follow=False)]) == (3, [("stdout", b"no model\n")])
+    root.judge("surrounded", Judgement(3, VersionState.FAILED, "no"))
+    kept = as_user(alice, lambda functions: functions.function("surrounded"))
+    assert ([each.version for each in kept.traffic], kept.version(2).state) == ([1], VersionState.READY)
+    assert ask(replica, "POST", "/", b"{}")[0] == 200
+    ends(client, root, alice, replica)
+    for name in ("key", "hub"):
+        as_user(alice, lambda functions, name=name: functions.remove_secret(name))
 
 
 def test_on_root_s_server_a_user_s_function_is_no_process(world: UserWorld, images: str, tmp_path: Path) -> None:

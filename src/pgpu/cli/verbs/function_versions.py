@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pgpu.model import Function, Version
 
 _WHOLE_PERCENT = 100
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 1.0
 """Between two looks at a version whose cache is being filled."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
 

@@ -166,6 +166,10 @@ class Declaration:
             raise RequestError("an ASGI application takes no batches", hint="leave batch out")
         if self.fill is not None and self.cache is None:
             raise RequestError("fill fills a cache, and none is named", hint='cache="weights:/cache"')
+        cached = "" if self.cache is None else f"{self.cache.target}/"
+        places = (f"{each.target}/" for each in self.mounts)
+        if cached and any(place.startswith(cached) or cached.startswith(place) for place in places):
+            raise RequestError(f"a mount and the cache are both at {cached}", hint="mount one of them elsewhere")
         if self.fill_secrets and self.fill is None:
             raise RequestError(
                 "fill_secrets are given to the command that fills a cache", hint="secrets are for replicas"

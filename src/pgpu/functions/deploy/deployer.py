@@ -7,11 +7,12 @@ import importlib.util
 import json
 import os
 import re
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from pgpu.errors import NodeError, RequestError
+from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.functions.api import CacheUse, check_name, dump_declaration, parse_declaration
 from pgpu.functions.deploy.bundle_store import BundleStore, IncomingBundle, remove_tree
 from pgpu.functions.deploy.secret_store import SecretStore
@@ -30,7 +31,7 @@ from pgpu.functions.deploy.version_jobs import (
     replica_spec,
 )
 from pgpu.model import Account, Deployment, Function, JobSpec, Request, Submission, Version, VersionState
-from pgpu.structs import Struct, replace
+from pgpu.structs import Struct, field, replace
 from pgpu.tmpfs import mount_capped, unmount
 from pgpu.units import KIB, quoted
 
@@ -79,14 +80,9 @@ def validate_deployment(deployment: Deployment) -> Deployment:
 
 def _check_mounts(deployment: Deployment) -> None:
     declaration = declaration_of(deployment)
-    mounts = declaration.mounts
-    if mounts and deployment.runtime == "process":
-        raise RequestError(
-            "a process has the machine's directories as they are, and no mounts", hint="name an image: --image"
-        )
-    if declaration.cache is not None and deployment.runtime == "process":
-        raise RequestError("only containers have a cache", hint="name an image: --image")
-    for mount in mounts:
+    if deployment.runtime == "process" and (declaration.mounts or declaration.cache is not None):
+        raise RequestError("only containers have mounts and caches", hint="name an image: --image")
+    for mount in declaration.mounts:
         if not mount.source.startswith("/"):
             raise RequestError(
                 f"{quoted(mount.source)} is no absolute path of the server's machine", hint="write it like /srv/weights"
@@ -113,6 +109,9 @@ class Deployer(Struct, frozen=True):
     secrets: SecretStore
     sockets: Path
     """Parent of the replicas' directories, on a tmpfs; a socket's path has at most 107 bytes."""
+
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while secrets or caches that no version names are removed, and while a version is stored."""
 
     def validate(self, deployment: Deployment, owner_uid: int, functions: Sequence[Function] = ()) -> Deployment:
         """Validate a deployment, and name the generation of its cache; see `validate_deployment`.
@@ -191,7 +190,11 @@ class Deployer(Struct, frozen=True):
         _make_directory(sockets, account, is_capped=version.runtime == "docker")
         if names := {each.name for each in declaration_of(version).secrets}:
             places = replace(places, secrets=self._delivered(job_id))
-            self.secrets.deliver(version.owner_uid, names, self._delivered(job_id), account)
+            try:
+                self.secrets.deliver(version.owner_uid, names, self._delivered(job_id), account)
+            except PgpuError:
+                self.forget(job_id)
+                raise
         return Submission(replica_spec(version, places), replica_request(declaration_of(version))), str(sockets)
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:

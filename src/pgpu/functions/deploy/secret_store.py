@@ -7,7 +7,6 @@ secrets alone.
 """
 
 import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -29,8 +28,6 @@ class SecretStore:
     def __init__(self, directory: Path) -> None:
         """Set the directory, which is made at first use, owned by this process's user and closed to others."""
         self._directory = directory
-        self.changing = threading.Lock()
-        """Held while a secret is removed, and while a version that names secrets is stored."""
 
     def put(self, owner_uid: int, name: str, value: bytes) -> None:
         """Create or replace a secret, durably. Jobs that run keep the value before.
