@@ -135,8 +135,8 @@ def test_a_replica_has_its_surroundings_and_the_command_that_fills_its_cache_has
     with pytest.raises(RequestError, match="cannot be opened by you"):
         as_user(bob, lambda functions: functions.deploy(theirs, bundle))
     bundle.seek(0)
-    for name, value in (("key", b"canary-key\n"), ("hub", b"canary-hub")):
-        as_user(alice, lambda functions, name=name, value=value: functions.set_secret(name, value))
+    as_user(alice, lambda functions: functions.set_secret("key", b"canary-key\n"))
+    as_user(alice, lambda functions: functions.set_secret("hub", b"canary-hub"))
     assert as_user(alice, lambda functions: functions.deploy(deployment, bundle)).state is VersionState.PENDING
     client = open_client(Settings(host=f"unix://{world.socket}"))
     job = root.build(ReplicaAsk("surrounded", 1))
@@ -171,8 +171,8 @@ def test_a_replica_has_its_surroundings_and_the_command_that_fills_its_cache_has
     assert ([each.version for each in kept.traffic], kept.version(2).state) == ([1], VersionState.READY)
     assert ask(replica, "POST", "/", b"{}")[0] == 200
     ends(client, root, alice, replica)
-    for name in ("key", "hub"):
-        as_user(alice, lambda functions, name=name: functions.remove_secret(name))
+    as_user(alice, lambda functions: functions.remove_secret("key"))
+    as_user(alice, lambda functions: functions.remove_secret("hub"))
 
 
 def test_on_root_s_server_a_user_s_function_is_no_process(world: UserWorld, images: str, tmp_path: Path) -> None:
