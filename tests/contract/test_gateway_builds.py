@@ -145,5 +145,5 @@ def test_packages_that_take_too_long_are_ended_and_judged() -> None:
     assert HttpControlPlane(server, server, 1800.0).is_built(version, "a")  # type: ignore[arg-type]
     assert server.state is JobState.EXITED
     assert [(each.state, each.reason) for each in server.judged] == [
-        (VersionState.FAILED, "its packages were not installed in 1800 s: pgpu logs a")
+        (VersionState.FAILED, "it was not built in 1800 s: pgpu logs a")
     ]

@@ -69,6 +69,7 @@ _VERBS = {
     "Show",
     "Start",
     "Stop",
+    "Store",
     "Train",
     "Wait",
     "Watch",

@@ -91,7 +91,7 @@ VERBS = {
     "advise": CommandEntry("learning:advise", LEARNING),
     "calibrate": CommandEntry("learning:calibrate", LEARNING),
     "function": CommandEntry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
-    "secret": CommandEntry("", FUNCTIONS, entries=SECRET_VERBS, help="Keep secrets that functions get as files."),
+    "secret": CommandEntry("", FUNCTIONS, entries=SECRET_VERBS, help="Store secrets that functions get as files."),
     "serve": CommandEntry("serve:serve", SERVING),
     "dashboard": CommandEntry("serve:dashboard", SERVING),
     "install-runtime": CommandEntry("serve:install_runtime", SERVING),

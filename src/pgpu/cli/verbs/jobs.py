@@ -156,7 +156,7 @@ _PREVIOUS = Option(
 def logs_of_function(
     invocation: Invocation, *, name: str, follow: bool, previous: bool, tail: str, as_json: bool
 ) -> None:
-    """Print the output of a function's replicas, and of the jobs that build its versions.
+    """Print the output of a function's replicas and builds.
 
     Each line begins with the id of the job.
     """

@@ -15,7 +15,7 @@ _NAME = Option("name", OptionKind.WORD, (), "Name of the secret: the file's belo
 
 @takes(_NAME)
 def set_secret(invocation: Invocation, *, name: str) -> None:
-    """Keep a secret: standard input is its value.
+    """Store a secret: standard input is its value.
 
     Replicas that run keep the value before; those that start later get the new one. At a terminal the value is asked
     for and not shown.

@@ -224,10 +224,11 @@ class HttpControlPlane:
     def _judge(self, version: Version, job: Job) -> None:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
         state = VersionState.READY if is_built else VersionState.FAILED
-        failed = (
-            "its cache could not be filled" if job.spec.command[:2] == FILL else "its packages could not be installed"
-        )
-        reason = None if is_built else f"{failed}: pgpu logs {job.id}"
+        reason = None
+        if not is_built:
+            is_fill = job.spec.command[:2] == FILL
+            failed = "its cache could not be filled" if is_fill else "its packages could not be installed"
+            reason = f"{failed}: pgpu logs {job.id}"
         try:
             self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
         except FunctionNotFoundError:
