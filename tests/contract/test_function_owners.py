@@ -110,19 +110,19 @@ def test_an_owner_does_not_say_what_their_idle_replica_is_worth(world: World, wo
 def test_a_secret_is_seen_and_removed_by_its_owner_alone_and_by_none_while_a_version_gets_it(world: World) -> None:
     keeper = world.app.state.functions.store.secrets
     keeper.put(ALICE, "token", b"canary-of-alice")
-    given = Deployment("secretive", "app.py:Hidden", "a" * 64, '{"secrets": ["token:env=T"]}', "docker", "image")
+    given = Deployment("guarded", "app.py:Hidden", "a" * 64, '{"secrets": ["token:env=T"]}', "docker", "image")
     number = world.kept.deploy(given, ALICE).number
     for uid in (BOB, 0):
         assert world.ask(uid, "GET", "/v1/secrets") == (200, "[]")
         assert world.ask(uid, "DELETE", "/v1/secrets/token")[0] == 400
     assert world.ask(BOB, "PUT", "/v1/secrets/token", "x")[0] == 403
     status, text = world.ask(ALICE, "GET", "/v1/secrets")
-    assert (status, [each["used_by"] for each in json.loads(text)]) == (200, [[f"secretive@{number}"]])
+    assert (status, [each["used_by"] for each in json.loads(text)]) == (200, [[f"guarded@{number}"]])
     status, text = world.ask(ALICE, "DELETE", "/v1/secrets/token")
-    assert (status, f"secretive@{number} gets the secret token" in text) == (400, True)
+    assert (status, f"guarded@{number} gets the secret token" in text) == (400, True)
     assert world.ask(ALICE, "GET", "/v1/secrets/token")[0] in {404, 405}
     assert "canary-of-alice" not in world.ask(ALICE, "GET", "/v1/functions")[1]
-    world.kept.remove("secretive")
+    world.kept.remove("guarded")
     assert world.ask(ALICE, "DELETE", "/v1/secrets/token") == (204, "")
     assert keeper.names(ALICE) == {}
 
