@@ -22,6 +22,7 @@ from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.app.client_factory import open_client, open_functions
 from pgpu.app.settings import Settings
+from pgpu.cli.main import main
 from pgpu.client import Client
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
@@ -377,6 +378,47 @@ def test_who_holds_up_what_compiles_is_ended_with_their_function(town: Town, tmp
     until(lambda: "compiling without end" in town.said("endless"))
     town.undeploy(bob, "endless")
     until(lambda: not _builds(town, "endless"))
+
+
+FETCHES = """
+class Model:
+    def __call__(self) -> str:
+        return open("/cache/model").read()
+"""
+
+
+def test_the_command_fills_a_cache_after_the_packages_and_rolls_out_what_can_be_served(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A command that fails leaves the traffic, and rollback finds the bytes before."""
+    (tmp_path / "app.py").write_text(FETCHES)
+    (tmp_path / "lock").write_text("/wheels/pgputhere-1-py3-none-any.whl\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PGPU_HOST", f"unix://{town.world.socket}")
+
+    def deploy(fill: str) -> int:
+        words = ("deploy", "app.py:Model", "--image", town.image, "--requirements", "lock", "--cache", "w:/cache")
+        return main((*words, "--fill", fill, "--idle", "1s"))
+
+    def answer() -> str:
+        return town.call(town.world.root, "model").text
+
+    assert deploy("python3 -c 'import pgputhere'; echo fetching >&2; printf one >/cache/model") == 0
+    printed = capfd.readouterr()
+    assert (printed.out, "fetching\n" in printed.err) == ("model@1\n", True)
+    assert answer() == "one"
+    assert deploy("echo no hub here; exit 7") == 125
+    printed = capfd.readouterr()
+    assert ("no hub here\n" in printed.err, "its cache could not be filled" in printed.err) == (True, True)
+    assert [each.version for each in town.root.function("model").traffic] == [1]
+    assert main(("function", "logs", "model", "--previous")) == 0
+    assert "no hub here\n" in capfd.readouterr().out
+    assert deploy("printf two >/cache/model") == 0
+    until(lambda: answer() == "two")
+    assert main(("rollback", "model")) == 0
+    until(lambda: answer() == "one")
+    town.undeploy(town.world.root, "model")
+    assert not [*(town.state / "functions" / "caches" / "0").iterdir()]
 
 
 def _builds(town: Town, name: str) -> list[str]:

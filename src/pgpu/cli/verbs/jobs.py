@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
@@ -148,7 +149,7 @@ _PREVIOUS = Option(
     "previous",
     OptionKind.FLAG,
     ("--previous", "-p"),
-    "Print the replica or build that ended last, and how it ended; with -f those that end later, too.",
+    "Print the replica or failed build that ended last, and how it ended; with -f those that end later, too.",
 )
 
 
@@ -248,7 +249,10 @@ def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
 
 
 def previous_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None) -> Iterator[LogLine]:
-    """Yield whole lines of the function's job that ended last, and how it ended; with `follow` of each that ends later, without end."""
+    """Yield whole lines of the function's replica or failed build that ended last, and how it ended.
+
+    With `follow` also of each that ends later, without end.
+    """
     import threading
 
     printed: set[str] | None = None
@@ -257,7 +261,8 @@ def previous_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
         jobs = [report.job for report in client.jobs(include_final=True)]
         ended = [job for job in jobs if job.spec.serves == name and not job.is_anonymous and job.state.is_final]
         ended.sort(key=lambda job: job.finished_at_seconds or 0.0)
-        for job in ended[-1:] if printed is None else [each for each in ended if each.id not in printed]:
+        new = ended[::-1] if printed is None else [job for job in ended if job.id not in printed]
+        for job in islice((job for job in new if not _is_done_build(client, job)), 1 if printed is None else None):
             yield from _whole_lines(client, job.id, follow=False, tail_lines=tail_lines)
             end = job.error or job.reason or f"it ended with exit code {job.exit_code}"
             yield LogLine(job.id, "stderr", f"pgpu: {end}\n".encode())
@@ -265,6 +270,14 @@ def previous_logs(client: Client, name: str, *, follow: bool, tail_lines: int | 
         if not follow:
             return
         threading.Event().wait(_POLL_SECONDS)
+
+
+def _is_done_build(client: Client, job: Job) -> bool:
+    """Whether a function's job has installed packages, filled a cache or compiled byte code: then it is no failed start."""
+    from pgpu.functions.deploy.version_jobs import output_directory_of
+
+    # Lists abridge commands.
+    return job.exit_code == 0 and output_directory_of(client.job(job.id).job.spec) is not None
 
 
 def _replica_jobs(client: Client, name: str, *, include_final: bool = True) -> list[str]:
