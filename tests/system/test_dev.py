@@ -97,10 +97,11 @@ def test_an_edit_within_the_same_second_that_leaves_the_size_is_served(source: P
         assert running.ask({"x": 1})["sum"] == 6
 
 
-def test_code_that_never_started_is_waited_for(source: Path) -> None:
+def test_code_that_never_started_is_waited_for_and_has_the_declared_variables(source: Path) -> None:
+    (source / "pgpu.toml").write_text('[function.adder]\napp = "app.py:Adder"\nenv = { ADDED = "3" }\n')
     with dev(source, "def broken(:\n") as running:
         assert "SyntaxError" in running.said("does not start")[0]
-        running.write(CODE.replace("ADDED", "3"))
+        running.write(CODE.replace("ADDED", 'int(__import__("os").environ["ADDED"])'))
         assert running.ask({"x": 1})["sum"] == 4
 
 

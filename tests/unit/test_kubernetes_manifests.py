@@ -116,6 +116,7 @@ def test_a_secret_is_a_key_of_a_secret_that_is_there() -> None:
         [{"key": name, "path": name}] for name in ("token", "key")
     ]
     container = pod(workload)["containers"][0]
+    assert {"name": "PGPU_SECRETS", "value": "/run/secrets"} in container["env"]
     assert {"name": "secrets", "mountPath": "/run/secrets", "readOnly": True} in container["volumeMounts"]
     assert container["args"][-2:] == ["--secret-variable", "key:env=KEY"]
     with pytest.raises(RequestError, match="no name of a Secret"):

@@ -37,8 +37,7 @@ _MOST_ON_A_PAGE = 5000
 # Time limit for the upload of a bundle: a hundred megabytes over a slow line.
 _BUNDLE_SECONDS = 600.0
 
-_MOST_SECRET_BYTES = 1 << 20
-"""Of which a part is read before the store's own limit refuses it."""
+_MOST_SECRET_BYTES, _SECRET_SECONDS = 1 << 16, 10.0
 
 _BUNDLE_SCHEMA = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
@@ -224,11 +223,14 @@ async def put_secret(request: Request, service: FunctionServiceDep, name: str) -
     """Keep a secret, in place of one of the same name: the body is its value."""
     # By hand: an error in a JSON body could quote a part of the value.
     value = b""
-    async with asyncio.timeout(_BUNDLE_SECONDS):
-        async for chunk in request.stream():
-            value += chunk
-            if len(value) > _MOST_SECRET_BYTES:
-                raise RequestError(f"a secret has at most {_MOST_SECRET_BYTES} bytes")
+    try:
+        async with asyncio.timeout(_SECRET_SECONDS):
+            async for chunk in request.stream():
+                value += chunk
+                if len(value) > _MOST_SECRET_BYTES:
+                    raise RequestError(f"a secret has at most {_MOST_SECRET_BYTES >> 10} KiB")
+    except TimeoutError:
+        raise RequestError(f"the secret did not come within {_SECRET_SECONDS:.0f} seconds") from None
     await run_in_threadpool(service.set_secret, name, value)
     return Response(status_code=204)
 

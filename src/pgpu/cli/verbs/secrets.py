@@ -10,6 +10,9 @@ from pgpu.cli.output import console, documents
 from pgpu.structs import to_builtins
 from pgpu.units import format_duration
 
+_MOST_BYTES = 1 << 20
+"""Several times what a server takes, so that a longer value is refused and never cut."""
+
 _NAME = Option("name", OptionKind.WORD, (), "Name of the secret: the file's below /run/secrets.", "NAME")
 
 
@@ -21,7 +24,11 @@ def set_secret(invocation: Invocation, *, name: str) -> None:
     for and not shown.
     """
     is_terminal = sys.stdin.isatty()
-    value = getpass(f"value of {name}: ").encode("utf-8", "surrogateescape") if is_terminal else sys.stdin.buffer.read()
+    value = (
+        getpass(f"value of {name}: ").encode("utf-8", "surrogateescape")
+        if is_terminal
+        else sys.stdin.buffer.read(_MOST_BYTES)
+    )
     invocation.functions().set_secret(name, value)
 
 

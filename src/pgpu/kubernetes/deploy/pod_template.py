@@ -35,7 +35,7 @@ MOST_SOURCE_BYTES = MIB
 """Of a ConfigMap's values together. Source: `MaxSecretSize` of Kubernetes' API, which limits ConfigMaps as well."""
 
 _READY, _LIVE = "/v2/health/ready", "/v2/health/live"
-_SOCKETS, _SCRATCH = "/run/pgpu-function", "/tmp"  # noqa: S108 - the container's own
+_SOCKETS, _SCRATCH, _SECRETS = "/run/pgpu-function", "/tmp", "/run/secrets"  # noqa: S108 - the container's own
 # User and group of images without root, by convention.
 _NOBODY = 65532
 
@@ -101,7 +101,7 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
             {"name": "source", "configMap": {"name": source_name(workload), "items": items(workload.source)}}
         )
     if workload.secrets:
-        volumes.append({"name": "secrets", "projected": _secrets(workload.secrets)})
+        volumes.append({"name": "secrets", "projected": _projected(workload.secrets)})
     for number, volume in enumerate(workload.volumes):
         claim = {
             "claimName": _checked("PersistentVolumeClaim", volume.claim),
@@ -122,7 +122,7 @@ def pod(workload: Workload, template_name: str | None, **fields: object) -> Mani
     return spec
 
 
-def _secrets(uses: Sequence[str]) -> Manifest:
+def _projected(uses: Sequence[str]) -> Manifest:
     """Return the content of the volume with secrets: a file for each.
 
     Raises:
@@ -163,9 +163,10 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         mode = {} if volume.is_writable else {"readOnly": True}
         mounts.append({"name": f"volume-{number}", "mountPath": volume.place, **mode})
     if workload.secrets:
-        mounts.append({"name": "secrets", "mountPath": "/run/secrets", "readOnly": True})
+        mounts.append({"name": "secrets", "mountPath": _SECRETS, "readOnly": True})
     declared_bytes = workload.host_memory_bytes
     requested_bytes = _LEAST_MEMORY_BYTES if declared_bytes is None else declared_bytes
+    given = {"PGPU_SECRETS": _SECRETS} if workload.secrets else {}
     start_seconds = whole_seconds(workload.startup_timeout_seconds) + _LATER_SECONDS
     return {
         "name": "function",
@@ -176,7 +177,7 @@ def _container(workload: Workload, *, has_claim: bool) -> Manifest:
         "workingDir": workload.source_directory,
         "env": [
             {"name": name, "value": value.replace("$", "$$")}
-            for name, value in {**_ENVIRONMENT, **dict(workload.environment)}.items()
+            for name, value in {**_ENVIRONMENT, **dict(workload.environment), **given}.items()
         ],
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "resources": {
