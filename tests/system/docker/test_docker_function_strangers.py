@@ -437,6 +437,6 @@ def test_packages_that_take_too_long_or_too_much_fail_their_version_alone(town: 
             version = short.judged(user, name)
             assert version.state is VersionState.FAILED
             assert "pgpu logs" in (version.reason or "")
-        assert "not installed in 5 s" in (short.version(alice, "endless").reason or "")
+        assert "not built in 5 s" in (short.version(alice, "endless").reason or "")
         for user, name in ((alice, "endless"), (bob, "greedy")):
             town.undeploy(user, name)
