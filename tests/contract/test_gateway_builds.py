@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 from tests.waiting import until
@@ -11,9 +12,10 @@ from tests.waiting import until
 from pgpu.errors import RequestError
 from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
+from pgpu.functions.deploy.version_jobs import FILL
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import RouterTable
-from pgpu.model import Function, JobState, Share, Version, VersionState
+from pgpu.model import Function, JobSpec, JobState, Mount, Share, Version, VersionState
 from pgpu.services.messages import Judgement, ReplicaAsk
 from pgpu.structs import replace
 
@@ -95,18 +97,24 @@ def test_packages_of_a_hundred_owners_that_hang_hold_up_nobody() -> None:
     asyncio.run(installing())
 
 
+_PIP = JobSpec(("pip",), "docker", image="i")
+
+
 class Server:
     """Where a build runs since an hour, or ended well and has installed nothing."""
 
-    def __init__(self, state: JobState = JobState.EXITED) -> None:
-        self.state = state
+    def __init__(self, state: JobState = JobState.EXITED, spec: JobSpec = _PIP) -> None:
+        self.state, self.spec = state, spec
         self.judged: list[Judgement] = []
 
     def build(self, ask: ReplicaAsk) -> object:
         return SimpleNamespace(id=ask.function)
 
     def job(self, job_id: str) -> object:
-        job = SimpleNamespace(id=job_id, state=self.state, exit_code=0, started_at_seconds=time.time() - 3600)
+        started_at_seconds = time.time() - 3600
+        job = SimpleNamespace(
+            id=job_id, state=self.state, exit_code=0, started_at_seconds=started_at_seconds, spec=self.spec
+        )
         return SimpleNamespace(job=job)
 
     def stop(self, _job_id: str, *, grace_seconds: float) -> None:
@@ -124,6 +132,18 @@ def test_a_lock_file_that_installs_nothing_is_judged_once() -> None:
     desk, version = HttpControlPlane(server, server), waiting("a", ALICE, 1).versions[0]  # type: ignore[arg-type]
     assert desk.is_built(version, desk.build(version))
     assert server.judged == [Judgement(1, VersionState.FAILED, "the packages were not installed", 1.0)]
+
+
+def test_a_cache_that_grows_beyond_all_bounds_is_ended_and_judged(tmp_path: Path) -> None:
+    fill = replace(_PIP, command=(*FILL, "fetch"), provisions=(Mount(str(tmp_path), "/cache", "rw"),))
+    server, version = Server(JobState.RUNNING, fill), waiting("a", ALICE, 1).versions[0]
+    desk = HttpControlPlane(server, server, 7200.0, most_cache_bytes=1 << 30)  # type: ignore[arg-type]
+    small = HttpControlPlane(server, server, 7200.0, most_cache_bytes=1 << 14)  # type: ignore[arg-type]
+    (tmp_path / "model").write_bytes(bytes(1 << 15))
+    assert not desk.is_built(version, "a")
+    assert small.is_built(version, "a")
+    assert server.state is JobState.EXITED
+    assert [each.state for each in server.judged] == [VersionState.FAILED]
 
 
 def test_packages_that_fill_the_servers_disk_are_ended_and_judged() -> None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from pgpu.client import Client
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
-from pgpu.functions.deploy.version_jobs import FILL
+from pgpu.functions.deploy.version_jobs import FILL, output_directory_of
 from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
@@ -38,6 +38,9 @@ _LEAST_FREE_BYTES = 2 * GIB
 
 BUILD_SECONDS = 1800.0
 """Limit for the packages of one version; see the setting `build_timeout`."""
+
+_MOST_CACHE_BYTES = 20 * GIB
+"""As of `bundle_store`, which takes long to import."""
 
 _THREADS = 8
 """At most so many requests to the server at a time."""
@@ -136,6 +139,7 @@ class HttpControlPlane:
         client: Client,
         most_build_seconds: float = BUILD_SECONDS,
         free_bytes: Callable[[], int] = lambda: _LEAST_FREE_BYTES,
+        most_cache_bytes: int = _MOST_CACHE_BYTES,
     ) -> None:
         """Use a server.
 
@@ -143,10 +147,12 @@ class HttpControlPlane:
             serving: Its functions.
             client: Its jobs.
             most_build_seconds: Limit for the installation of a version's packages.
-            free_bytes: Returns the free space of the disk for packages.
+            free_bytes: Returns the free space of the disk for packages and caches.
+            most_cache_bytes: After which a job that fills a cache is ended; the store checks all of a user's again.
         """
         self._serving, self._client = serving, client
         self._most_build_seconds, self._free_bytes = most_build_seconds, free_bytes
+        self._most_cache_bytes = most_cache_bytes
 
     def functions(self) -> Sequence[Function]:
         return self._serving.functions()
@@ -215,11 +221,21 @@ class HttpControlPlane:
             problem = "the server's disk was nearly full while it was built"
         elif job.started_at_seconds is not None and time.time() - job.started_at_seconds > self._most_build_seconds:
             problem = f"it was not built in {self._most_build_seconds:g} s"
+        elif self._fills_too_much(job):
+            problem = f"its cache would hold more than {self._most_cache_bytes // GIB} GiB"
         else:
             return False
         self._client.stop(job_id, grace_seconds=0.0)
         self.fail(version, f"{problem}: pgpu logs {job_id}")
         return True
+
+    def _fills_too_much(self, job: Job) -> bool:
+        """Whether a job that fills a cache has written more than all caches of a user may hold."""
+        if job.spec.command[:2] != FILL:
+            return False
+        from pgpu.functions.deploy.bundle_store import disk_bytes  # noqa: PLC0415 - a tenth of a gateway's start, and few caches
+
+        return disk_bytes(Path(output_directory_of(job.spec) or "")) > self._most_cache_bytes
 
     def _judge(self, version: Version, job: Job) -> None:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
