@@ -103,6 +103,7 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"cache": "w@latest:/cache"}, "is no cache"),
         ({"cache": "w:/function"}, "nothing can be mounted"),
         ({"cache": "w:/cache", "mounts": ["/x:/cache/x"]}, "both at /cache"),
+        ({"cache": "w:/cache", "fill": "a\0b"}, "is no command"),
         ({"fill": "python fetch.py"}, "none is named"),
         ({"cache": "w:/cache", "fill_secrets": ["token"]}, "given to the command"),
         ({"secrets": ["a.b:env"]}, "no form of a secret"),

@@ -145,7 +145,7 @@ def test_packages_are_built_with_a_network_and_one_directory() -> None:
     assert build_spec(PROCESS, Path("/s/building")).provisions == ()
 
 
-FILLED = '{"cache": "w@0123456789ab:/cache", "fill": "python fetch.py", "fill_secrets": ["hub:env=TOKEN"], "env": {"A": "1"}}'
+FILLED = '{"cache": "w@0123456789ab:/cache", "fill": "python fetch.py; true", "fill_secrets": ["hub:env=TOKEN"], "env": {"A": "1"}}'
 
 
 def test_a_cache_is_written_by_its_command_alone_which_alone_has_a_network_and_its_secrets() -> None:
@@ -162,7 +162,7 @@ def test_a_cache_is_written_by_its_command_alone_which_alone_has_a_network_and_i
         "1",
     )
     assert 'export TOKEN="$(cat /run/secrets/hub)"' in fill.command[-1]
-    assert fill.command[-1].endswith("\npython fetch.py")
+    assert fill.command[-1].endswith("\npython fetch.py; true")
     assert output_directory_of(fill) == "/s/filling"
     mounts = {mount.target: (mount.source, mount.options) for mount in replica.provisions}
     assert (mounts["/cache"], "/run/secrets" in mounts) == (("/s/w@0123456789ab", "ro"), False)
@@ -180,7 +180,7 @@ def test_a_generation_is_new_when_what_fills_it_is(tmp_path: Path) -> None:
         cache_generation(replace(version, number=7, declaration=FILLED.replace("@0123456789ab", "")), tmp_path) == first
     )
     others = [cache_generation(replace(version, declaration=FILLED.replace(*each)), tmp_path) for each in (
-        ("fetch.py", "fetch.py --all"), ('"A": "1"', '"A": "2"'), ("hub:", "other:"), ("fetch.py", "/etc/passwd ../x")
+        ("fetch.py", "fetch.py --all"), ('"A": "1"', '"A": "2"'), ("hub:", "other:"), ("fetch.py", f"/etc/passwd ../x {'x' * 300}")
     )]  # fmt: skip
     (tmp_path / "fetch.py").write_text("2")
     others += [cache_generation(version, tmp_path), cache_generation(replace(version, image="other"), tmp_path)]

@@ -120,6 +120,17 @@ def parse_cache(text: str) -> CacheUse:
     return CacheUse(name, check_place(target), generation or None)
 
 
+def parse_command(value: object) -> str:
+    """Parse the command of a shell.
+
+    Raises:
+        RequestError: It is none.
+    """
+    if not isinstance(value, str) or not value.strip() or "\0" in value or not is_text(value):
+        raise RequestError(f"{quoted(str(value))} is no command", hint='write it like "python fetch.py"')
+    return value
+
+
 def check_place(target: str) -> str:
     """Return a mount point in a replica's container, normalized.
 

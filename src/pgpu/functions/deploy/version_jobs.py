@@ -22,8 +22,10 @@ message.
 import hashlib
 import itertools
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pgpu.distribution import installed_version
@@ -295,9 +297,11 @@ def cache_generation(version: Version | Deployment, source: Path) -> str:
     It changes with the command, the files of the source that it names, its variables and secrets' names, the packages and the image.
     """
     declaration = declaration_of(version)
-    words = (declaration.fill or "").split()
-    named = [source / word for word in words if not word.startswith("/") and ".." not in word.split("/")]
-    files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]
+    files = []
+    for word in re.findall(r"[\w./+-]+", declaration.fill or ""):
+        if not word.startswith("/") and ".." not in word.split("/"):
+            with suppress(OSError):  # it is no file, or no name that a file can have
+                files.append(hashlib.sha256((source / word).read_bytes()).hexdigest())
     variables = sorted(declaration.environment.items())
     given = sorted(map(str, declaration.fill_secrets))
     return _digest([declaration.fill, files, variables, given, version.image, layer_digest(version)])[:12]
