@@ -92,10 +92,11 @@ FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 500
 
 fuzz: build ## Fuzz the C readers for FUZZ_SECONDS with clang's libFuzzer, and a slice beside a bare driver with FUZZ_EXAMPLES sequences of calls
+	@command -v clang >/dev/null || { echo 'error: clang is not installed' >&2; echo 'hint: apt-get install clang, or the package of your distribution with clang and its libFuzzer' >&2; exit 1; }
 	@mkdir -p build/fuzz/found
 	cd native/fuzz && clang -g -O1 -std=gnu11 -D_GNU_SOURCE -I../shim -I../monitor -I../bare -I../meter -I../include -I../api -I../launcher -I../oci \
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $$(cat sources.txt) -o ../../build/fuzz/readers
-	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -artifact_prefix=build/fuzz/ build/fuzz/found native/fuzz/corpus
+	build/fuzz/readers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -artifact_prefix=$(CURDIR)/build/fuzz/ $(CURDIR)/build/fuzz/found $(CURDIR)/native/fuzz/corpus
 	PGPU_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/native/test_drivers_differ.py
 
 headers: $(STAMP) ## Compare the tables of CUDA's and NVML's facts with the newest headers on PyPI
