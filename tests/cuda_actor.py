@@ -251,6 +251,23 @@ class Actor:
         if ballast is not None:
             self._cu.free(ballast)
 
+    def library(self, key: int, size: int) -> None:
+        image = _image(size)
+        self._things[key] = self._cu.number("cuLibraryLoadData", image, None, None, 0, None, None, 0)
+
+    def use_library(self, key: int, way: int) -> None:
+        library = c_uint64(self._things[key])
+        if way == 0:
+            self._cu.number("cuLibraryGetGlobal", None, library, b"table")
+        elif way == 1:
+            self._cu.number("cuLibraryGetModule", library)
+        else:
+            kernel = c_uint64(self._cu.number("cuLibraryGetKernel", library, b"first"))
+            self._cu.number("cuKernelGetFunction", kernel)
+
+    def unload_library(self, key: int) -> None:
+        self._cu.call("cuLibraryUnload", c_uint64(self._things[key]))
+
     def context(self, key: int) -> None:
         self._things[key] = self._cu.number("cuCtxCreate_v2", 0, 0)
         self._cu.call("cuCtxSetCurrent", c_uint64(self._context))

@@ -21,7 +21,7 @@ from pgpu.enforcement import SliceUse, limit_file, meter
 from pgpu.enforcement.growth_channel import GrowthChannel
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
-from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
+from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, SIMULATED_NVML
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -65,6 +65,7 @@ class SliceWorld:
         self.driver.parent.mkdir()
         shutil.copy(library(SIMULATED_CUDA), self.driver)
         self.usage.touch(mode=0o666)
+        self.nvml = str(library(SIMULATED_NVML))
         self.write_limit()
 
     def write_limit(
@@ -85,7 +86,7 @@ class SliceWorld:
             job_id="0123456789ab",
             gpus=gpus,
             real_cuda_path=str(self.driver),
-            real_nvml_path="",
+            real_nvml_path=self.nvml,
             usage_path=str(self.usage),
             wait_for_memory_ns=int(wait_for_memory_seconds * 1e9),
             requires_read_only=False,

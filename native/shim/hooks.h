@@ -45,12 +45,15 @@
 /* memory/context_limits.c */
 #define PGPU_HOOKED_cuCtxSetLimit PGPU_YES
 /* memory/modules.c */
+#define PGPU_HOOKED_cuKernelGetFunction   PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetGlobal    PGPU_YES
+#define PGPU_HOOKED_cuLibraryGetKernel    PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetManaged   PGPU_YES
 #define PGPU_HOOKED_cuLibraryGetModule    PGPU_YES
 #define PGPU_HOOKED_cuLibraryLoadData     PGPU_YES
 #define PGPU_HOOKED_cuLibraryLoadFromFile PGPU_YES
 #define PGPU_HOOKED_cuLibraryUnload       PGPU_YES
+#define PGPU_HOOKED_cuModuleGetFunction   PGPU_YES
 #define PGPU_HOOKED_cuModuleGetGlobal     PGPU_YES
 #define PGPU_HOOKED_cuModuleGetGlobal_v2  PGPU_YES
 #define PGPU_HOOKED_cuModuleLoad          PGPU_YES

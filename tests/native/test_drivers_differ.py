@@ -144,6 +144,8 @@ class Pair:
     bare: Process
     things: dict[int, tuple[str, int]] = field(default_factory=dict)
     lingering: list[tuple[int, int]] = field(default_factory=list)
+    is_exact: bool = True
+    """It never had managed or shared memory, of which the driver holds less than is charged."""
 
     def of_kind(self, *kinds: str) -> list[int]:
         return [key for key, (kind, _) in self.things.items() if kind in kinds]
@@ -153,10 +155,7 @@ _SIZES = st.integers(1, 24).map(lambda units: units * _UNIT_BYTES)
 _WHO = st.integers(0, _PROCESSES - 1)
 _PICK = st.integers(0, 1 << 20)
 
-_LARGE_MODULE_BYTES = 64 << 20
-"""Smaller ones, and libraries at their first use, are charged by the host, of which there is none here."""
-
-_TAKES = ["alloc", "managed", "array", "create", "module", "managed_module"]
+_TAKES = ["alloc", "managed", "array", "create", "module", "managed_module", "library"]
 _FREES = {
     "free": ("alloc", "shared"),
     "free_async": ("alloc", "shared"),
@@ -164,6 +163,7 @@ _FREES = {
     "free_array": ("array",),
     "unload_module": ("module",),
     "unload_managed_module": ("managed_module",),
+    "unload_library": ("library", "refused library"),
 }
 
 
@@ -223,6 +223,8 @@ class Calls(RuleBasedStateMachine):
 
     def _make(self, who: int, kind: str, size: int, name: str, *arguments: object) -> None:
         pair, self._next_key = self._of(who), self._next_key + 1
+        if pair is not None and "managed" in (*arguments, name, kind.removesuffix("_module")):
+            pair.is_exact = False
         if pair is not None and self._both(pair, name, self._next_key, *arguments) is not None:
             pair.things[self._next_key] = (kind, size)
 
@@ -246,8 +248,6 @@ class Calls(RuleBasedStateMachine):
 
     @rule(who=_WHO, size=_SIZES, kind=st.sampled_from(_TAKES))
     def take(self, who: int, size: int, kind: str) -> None:
-        if kind == "module":
-            size = max(size, _LARGE_MODULE_BYTES)
         self._make(who, kind, size, kind, size)
 
     @rule(who=_WHO, size=_SIZES)
@@ -325,6 +325,18 @@ class Calls(RuleBasedStateMachine):
     def end_graph(self, who: int, pick: int) -> None:
         self._call(who, pick, ("graph",), "end_graph", ends=True)
 
+    @rule(who=_WHO, pick=_PICK, way=st.integers(0, 2))
+    def use_library(self, who: int, pick: int, way: int) -> None:
+        """A library that has no room is unloaded by the shim, and loaded no more.
+
+        Beside managed memory it may take what that leaves of its charge.
+        """
+        if (picked := self._pick(who, pick, "library")) is None or not picked[0].is_exact:
+            return
+        pair, key = picked
+        if self._both(pair, "use_library", key, way) is None:
+            pair.things[key] = ("refused library", 0)
+
     @rule(who=_WHO)
     def make_context(self, who: int) -> None:
         self._make(who, "context", _CONTEXT_BYTES, "context")
@@ -344,6 +356,7 @@ class Calls(RuleBasedStateMachine):
             return
         size = picked[0].things[picked[1]][1]
         picked[0].things[picked[1]] = ("shared", size)
+        picked[0].is_exact = other.is_exact = False
         handles = self._both(picked[0], "ipc_get", picked[1])
         assert handles is not None
         self._next_key += 1

@@ -1,11 +1,14 @@
 """Every kind of device memory that CUDA has is counted, and stops at the slice."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld
+from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld, a_slice
 
 from pgpu.enforcement import limit_file
 
-_RTX_3090_CONTEXT_BYTES = 254 * MIB
+_REAL_CONTEXT_BYTES = 254 * MIB
 
 
 _KINDS = {
@@ -70,6 +73,10 @@ def launch(executable, stream=0):
 
 _MODULES = """
 cu.begin()
+def kernel_of(library):
+    return cu.number("cuLibraryGetKernel", c_uint64(library), b"first")
+def launch(function):
+    cu.call("cuLaunchKernel", c_uint64(function), 1, 1, 1, 1, 1, 1, 0, c_uint64(0), None, None)
 def image_of(size_bytes, attribute=""):
     return (f".version 7.0\\n.target sm_50\\n.address_size 64\\n"
             f".visible .global {attribute} .align 4 .b8 table[{size_bytes}];\\n.visible .entry first() {{ ret; }}").encode()
@@ -80,37 +87,150 @@ def load_library(size_bytes):
 """
 
 
+_USES = (
+    'cu.number("cuLibraryGetGlobal", None, c_uint64(library), b"table")',
+    'cu.number("cuLibraryGetModule", c_uint64(library))',
+    'cu.number("cuKernelGetFunction", c_uint64(kernel_of(library)))',
+)
+
+
+@pytest.fixture
+def a_gib(one_gib: SliceWorld) -> SliceWorld:
+    """Contexts are charged what they take: nothing is left over that modules could have."""
+    one_gib.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
+    return one_gib
+
+
+@pytest.fixture
+def half_gib() -> Iterator[SliceWorld]:
+    with a_slice(512 * MIB) as world:
+        world.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
+        yield world
+
+
+_NEIGHBOUR = """
+cu.begin()
+print("ready", flush=True)
+while True:
+    cu.free(cu.alloc(int(sys.argv[1])))
+"""
+
+
+@contextmanager
+def _beside_a_neighbour(world: SliceWorld, size_bytes: int) -> Iterator[None]:
+    """A process of another job that allocates and frees without pause."""
+    with world.start(_NEIGHBOUR, str(size_bytes), is_shimmed=False) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
 class TestModulesAreCharged:
-    def test_by_the_memory_of_their_variables(self, one_gib: SliceWorld) -> None:
-        held = one_gib.answer(f"""{_MODULES}
-module = load(100 * MIB)
+    @pytest.mark.parametrize("size", ["MIB", "50 * MIB", "100 * MIB"])
+    def test_by_the_memory_of_their_variables_whatever_their_size(self, a_gib: SliceWorld, size: str) -> None:
+        held = a_gib.answer(f"""{_MODULES}
+module = load({size})
 held = [cu.held()]
 cu.call("cuModuleUnload", c_uint64(module))
-print(json.dumps([*held, cu.held()]))
+print(json.dumps([{size}, held[0], cu.held()]))
 """)
-        assert held == [CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]
+        assert held == [held[0], _REAL_CONTEXT_BYTES + held[0], _REAL_CONTEXT_BYTES]
 
-    def test_many_stop_at_the_slice(self, one_gib: SliceWorld) -> None:
-        done, code, device_bytes = one_gib.answer(f"""{_MODULES}
+    def test_many_small_ones_stop_at_the_slice_at_once(self, half_gib: SliceWorld) -> None:
+        done, code, held_bytes = half_gib.answer(f"""{_MODULES}
+done = count_until_refused(lambda: load(10 * MIB), 63)
+print(json.dumps([*done, cu.held()]))
+""")
+        assert (done, code) == ((512 * MIB - _REAL_CONTEXT_BYTES) // (10 * MIB), 2)
+        assert held_bytes == _REAL_CONTEXT_BYTES + done * 10 * MIB
+
+    @pytest.mark.parametrize("use", _USES)
+    @pytest.mark.parametrize(("size", "beyond"), [("10 * MIB", 0), ("5 * MIB", 1)])
+    def test_lazily_loaded_ones_stop_at_the_slice(self, half_gib: SliceWorld, use: str, size: str, beyond: int) -> None:
+        """A small one that does not fit cannot be undone: it is counted past the slice, and no other is loaded."""
+        size_bytes, codes = half_gib.answer(f"""{_MODULES}
+def load_and_use():
+    library = load_library({size})
+    {use}
+codes = [outcome(load_and_use) for _ in range(63)]
+print(json.dumps([{size}, codes]))
+""")
+        room = 512 * MIB - _REAL_CONTEXT_BYTES
+        assert codes == [0] * min(63, room // size_bytes) + [2] * (63 - room // size_bytes)
+        assert half_gib.use().peak_bytes == _REAL_CONTEXT_BYTES + (codes.count(0) + beyond) * size_bytes
+
+    def test_many_large_ones_stop_at_the_slice_where_the_driver_has_no_figure_for_a_process(
+        self, a_gib: SliceWorld
+    ) -> None:
+        a_gib.nvml = ""
+        a_gib.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
+        done, code, device_bytes = a_gib.answer(f"""{_MODULES}
 done = count_until_refused(lambda: load(100 * MIB), 40)
 print(json.dumps([*done, cu.held()]))
 """)
-        assert (done, code) == ((GIB - CONTEXT_BYTES) // (100 * MIB), 2)
-        assert device_bytes == CONTEXT_BYTES + done * 100 * MIB
+        assert (done, code) == ((GIB - _REAL_CONTEXT_BYTES) // (100 * MIB), 2)
+        assert device_bytes == _REAL_CONTEXT_BYTES + done * 100 * MIB
 
-    def test_a_context_takes_its_modules_with_it(self, one_gib: SliceWorld) -> None:
-        held = one_gib.answer(f"""{_MODULES}
+    def test_a_context_takes_its_modules_with_it(self, a_gib: SliceWorld) -> None:
+        held = a_gib.answer(f"""{_MODULES}
 context = cu.number("cuCtxCreate_v2", 0, 0)
-load(100 * MIB)
+load(50 * MIB)
 during = cu.held()
 cu.call("cuCtxDestroy_v2", c_uint64(context))
 cu.use(0)
 print(json.dumps([during, cu.held()]))
 """)
-        assert held == [2 * CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]
+        assert held == [2 * _REAL_CONTEXT_BYTES + 50 * MIB, _REAL_CONTEXT_BYTES]
 
-    def test_a_managed_variable_when_its_address_is_asked_for_once(self, one_gib: SliceWorld) -> None:
-        held = one_gib.answer(f"""{_MODULES}
+    def test_those_loaded_by_a_first_launch_stop_at_the_slice_one_step_late(self, half_gib: SliceWorld) -> None:
+        codes, again = half_gib.answer(f"""{_MODULES}
+libraries = []
+def load_and_launch():
+    libraries.append(load_library(10 * MIB))
+    launch(kernel_of(libraries[-1]))
+codes = [outcome(load_and_launch) for _ in range(63)]
+
+for library in libraries[:2]:
+    cu.call("cuLibraryUnload", c_uint64(library))
+print(json.dumps([codes, [outcome(lambda: launch(kernel_of(libraries[-1]))), outcome(load_and_launch)]]))
+""")
+        fit = (512 * MIB - _REAL_CONTEXT_BYTES) // (10 * MIB)
+        assert codes == [0] * (fit + 1) + [2] * (62 - fit)
+        assert half_gib.use().peak_bytes == _REAL_CONTEXT_BYTES + (fit + 1) * 10 * MIB
+        assert again == [0, 0]
+
+    @pytest.mark.parametrize("use", [*_USES, "launch(kernel_of(library))"])
+    def test_a_library_when_it_is_used(self, a_gib: SliceWorld, use: str) -> None:
+        held = a_gib.answer(f"""{_MODULES}
+library = load_library(100 * MIB)
+held = [cu.held()]
+for _ in range(2):
+    {use}
+    held.append(cu.held())
+cu.call("cuLibraryUnload", c_uint64(library))
+print(json.dumps(held + [cu.held()]))
+""")
+        assert held == [_REAL_CONTEXT_BYTES, *[_REAL_CONTEXT_BYTES + 100 * MIB] * 2, _REAL_CONTEXT_BYTES]
+
+    def test_a_library_with_variables_beyond_the_slice_is_unloaded_at_its_first_use(self, a_gib: SliceWorld) -> None:
+        snippet = f"""{_MODULES}
+library = load_library(900 * MIB)
+code = outcome(lambda: cu.number("cuLibraryGetGlobal", None, c_uint64(library), b"table"))
+print(json.dumps([code, cu.held(), cu.code("cuLibraryUnload", c_uint64(library))]), flush=True)
+sys.stdin.readline()
+"""
+        with a_gib.start(snippet) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"[2, {_REAL_CONTEXT_BYTES}, 0]\n"
+            assert a_gib.device_bytes() < 300 * MIB
+            process.kill()
+
+    def test_a_managed_variable_when_its_address_is_asked_for_once(self, a_gib: SliceWorld) -> None:
+        held = a_gib.answer(f"""{_MODULES}
 module = cu.number("cuModuleLoadData", image_of(100 * MIB, ".attribute(.managed)"))
 held = [cu.held()]
 for _ in range(2):
@@ -121,11 +241,11 @@ large = cu.number("cuModuleLoadData", image_of(900 * MIB, ".attribute(.managed)"
 code = outcome(lambda: cu.number("cuModuleGetGlobal_v2", None, c_uint64(large), b"table"))
 print(json.dumps(held + [code, cu.held()]))
 """)
-        full = CONTEXT_BYTES + 100 * MIB
-        assert held == [CONTEXT_BYTES, full, full, 2, CONTEXT_BYTES]
+        full = _REAL_CONTEXT_BYTES + 100 * MIB
+        assert held == [_REAL_CONTEXT_BYTES, full, full, 2, _REAL_CONTEXT_BYTES]
 
-    def test_a_managed_variable_of_a_library_until_it_is_unloaded(self, one_gib: SliceWorld) -> None:
-        held = one_gib.answer(f"""{_MODULES}
+    def test_a_managed_variable_of_a_library_until_it_is_unloaded(self, a_gib: SliceWorld) -> None:
+        held = a_gib.answer(f"""{_MODULES}
 def measure():
     image = image_of(100 * MIB, ".attribute(.managed)")
     library = cu.number("cuLibraryLoadData", image, None, None, 0, None, None, 0)
@@ -136,34 +256,56 @@ def measure():
     return [during, cu.held()]
 print(json.dumps([measure() for _ in range(2)]))
 """)
-        assert held == [[CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES]] * 2
+        assert held == [[_REAL_CONTEXT_BYTES + 100 * MIB, _REAL_CONTEXT_BYTES]] * 2
 
-    def test_lazily_loaded_memory_is_never_a_reason_to_refuse(self, one_gib: SliceWorld) -> None:
-        """A neighbour allocates at the first use of a module: what free memory lost says nothing of this job."""
-        neighbour = """
-cu.begin()
-print("ready", flush=True)
-while True:
-    cu.free(cu.alloc(2048 * MIB))
-"""
-        with one_gib.start(neighbour, is_shimmed=False) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "ready\n"
-                codes, held = one_gib.answer(f"""{_MODULES}
-def load_module():
-    global module
-    module = load(MIB)
-while outcome(load_module):
-    pass
-before = cu.held()
-codes = {{outcome(lambda: cu.number("cuModuleGetFunction", c_uint64(module), b"first")) for _ in range(20_000)}}
-print(json.dumps([[*codes], cu.held() - before]))
+    def test_beside_managed_memory_by_what_repeated_loads_take(self, a_gib: SliceWorld) -> None:
+        held = a_gib.answer(f"""{_MODULES}
+cu.number("cuMemAllocManaged", c_size_t(100 * MIB), 1)
+load(10 * MIB)
+print(cu.held())
 """)
-                assert process.poll() is None
-            finally:
-                process.kill()
-        assert (codes, held) == ([0], 0)
+        assert held == _REAL_CONTEXT_BYTES + 110 * MIB
+
+    @pytest.mark.parametrize("neighbour_bytes", [10 * MIB, 2048 * MIB])
+    def test_for_nothing_that_a_neighbour_allocates_meanwhile(self, half_gib: SliceWorld, neighbour_bytes: int) -> None:
+        """Several thousand loads, which just fit, and look-ups beside its allocations: what they take, never more."""
+        with _beside_a_neighbour(half_gib, neighbour_bytes):
+            codes, most, held = half_gib.answer(f"""{_MODULES}
+before = cu.held()
+size = (512 * MIB - before) // 10 // 512 * 512
+codes, most = set(), 0
+for _ in range(100):
+    modules = []
+    for _ in range(10):
+        codes.add(outcome(lambda: modules.append(load(size))))
+        for _ in range(10):
+            codes.add(outcome(lambda: cu.number("cuModuleGetFunction", c_uint64(modules[-1]), b"first")))
+        most = max(most, cu.held() - before - len(modules) * size)
+    for module in modules:
+        cu.call("cuModuleUnload", c_uint64(module))
+print(json.dumps([[*codes], most, cu.held()]))
+""")
+        assert (codes, held) == ([0], _REAL_CONTEXT_BYTES)
+        assert most <= 0
+
+    def test_of_two_threads_by_what_both_take(self, half_gib: SliceWorld) -> None:
+        codes, held = half_gib.answer(f"""{_MODULES}
+from concurrent.futures import ThreadPoolExecutor
+context = cu.number("cuCtxGetCurrent")
+def load_often():
+    cu.call("cuCtxSetCurrent", c_uint64(context))
+    codes = set()
+    for _ in range(300):
+        modules = []
+        codes.add(outcome(lambda: modules.append(load(100 * MIB))))
+        for module in modules:
+            cu.call("cuModuleUnload", c_uint64(module))
+    return codes
+with ThreadPoolExecutor(2) as pool:
+    codes = set().union(*[done.result() for done in [pool.submit(load_often) for _ in range(2)]])
+print(json.dumps([[*codes], cu.held()]))
+""")
+        assert (codes, held) == ([0], _REAL_CONTEXT_BYTES)
 
 
 class TestGraphsShareWhatTheDriverShares:
@@ -236,7 +378,7 @@ def leave_one():
     cu.call("cuGraphExecDestroy", c_uint64(executable))
     left.append(wanted.pointer)
 done = count_until_refused(leave_one, 8)
-held = cu.held()
+
 for pointer in left:
     cu.free(pointer)
 cu.call("cuDeviceGraphMemTrim", 0)
@@ -254,7 +396,7 @@ print(json.dumps([*done, held, cu.held()]))
     @pytest.mark.parametrize("kind", _KINDS)
     def test_the_slice_counts_no_less_of_it_than_the_device_does(self, one_gib: SliceWorld, kind: str) -> None:
         snippet = f"cu.begin()\n{_KINDS[kind]}\nmake(), make()\nprint('held', flush=True)\nsys.stdin.readline()"
-        one_gib.write_limit(context_bytes=_RTX_3090_CONTEXT_BYTES)
+        one_gib.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
         with one_gib.running(snippet):
             device_bytes = one_gib.device_bytes()
             # The device counts managed memory where it lies, the slice all of it.

@@ -29,10 +29,10 @@ CHARGE = frozenset({
     # graphs with allocation nodes
     "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphInstantiateWithFlags",
     "cuGraphInstantiateWithParams", "cuGraphUpload",
-    # code and variables; managed ones are charged when their address is asked for
+    # code and variables, of which much comes with the first use
     "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
-    "cuLibraryLoadFromFile", "cuModuleGetGlobal", "cuLibraryGetGlobal", "cuLibraryGetManaged",
-    "cuLibraryGetModule",
+    "cuLibraryLoadFromFile", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLibraryGetGlobal",
+    "cuLibraryGetKernel", "cuLibraryGetManaged", "cuLibraryGetModule", "cuKernelGetFunction",
 })  # fmt: skip
 """Takes or keeps device memory."""
 

@@ -1,67 +1,28 @@
-/* Modules and libraries. The host charges their code, and what is loaded lazily, within about a second, in
- * `overhead_bytes`. A module may also define variables as large as a slice, and no image declares their size
- * (a fat binary is compressed): so a large load is charged with what it lowered the device's free memory by,
- * less what other threads and processes of the job charged meanwhile. A load that does not fit into the slice
- * is undone.
+/* Modules and libraries are charged when the driver takes their memory (loading.h): at the load, at the first
+ * look-up of a function or variable, or at the first launch (first_launches.h).
  *
- * Neighbours lower free memory as well, but not repeatedly at the very time of this load: the least of
- * several loads is believed. Memory that is loaded lazily cannot be loaded again to measure it twice, so it
- * is never a reason to refuse a call. Where the job oversubscribes, loading evicts other memory, and nothing
- * is measured.
+ * A load that does not fit into the slice is undone. What comes later cannot be undone without the module: it
+ * is counted past the slice, the call is refused, and so are all that follow until there is room; where it is
+ * large, the module is unloaded.
  *
  * Managed variables are charged when their address is asked for. */
+#include <sched.h>
 #include <stdbool.h>
 
 #include "functions.h"
+#include "memory/first_launches.h"
+#include "memory/loading.h"
 #include "memory/paging.h"
 #include "slice/charge.h"
 #include "slice/holdings.h"
 #include "slice/slice.h"
 
-/* A smaller difference is code, or noise. */
-#define LARGE_BYTES (64ull * 1024 * 1024)
-#define TRIES       3
-
-struct measurement {
-    struct pgpu_place place; /* without a GPU: nothing can be measured */
-    uint64_t free_bytes, slice_bytes;
-};
-
-static bool read_bytes(struct measurement *measurement) {
-    size_t free = 0, total = 0;
-    if (PGPU_REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS) return false;
-    measurement->free_bytes = free;
-    measurement->slice_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)measurement->place.gpu);
-    return true;
-}
-
-static struct measurement begin(void) {
-    struct measurement before = {.place = {.gpu = PGPU_NO_GPU}};
-    if (pgpu_paging_is_on() || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return before;
-    if (pgpu_slice_current(&before.place) != CUDA_SUCCESS) before.place.gpu = PGPU_NO_GPU;
-    if (before.place.gpu != PGPU_NO_GPU && !read_bytes(&before)) before.place.gpu = PGPU_NO_GPU;
-    return before;
-}
-
-/* Bytes that the driver took and nobody in the job charged. */
-static uint64_t taken_bytes(const struct measurement *before) {
-    struct measurement now = {.place = before->place};
-    if (now.place.gpu == PGPU_NO_GPU || !read_bytes(&now)) return 0;
-    int64_t taken = (int64_t)(before->free_bytes - now.free_bytes);
-    taken -= (int64_t)(now.slice_bytes - before->slice_bytes);
-    return taken > 0 ? (uint64_t)taken : 0;
-}
-
-static void note(uint64_t handle, const struct pgpu_place *place, uint64_t bytes) {
-    struct pgpu_holding row = {.key = handle ^ ((uint64_t)place->context << 20),
-                               .bytes = bytes,
-                               .context = (uint64_t)place->context,
-                               .module = handle,
-                               .count = 1,
-                               .kind = PGPU_KIND_MODULE,
-                               .gpu = (int8_t)place->gpu};
-    pgpu_holdings_put(&row);
-}
+/* More than the code of a few kernels. */
+#define LARGE_BYTES (8ull * 1024 * 1024)
+/* Loads that must show a difference which others may have caused. */
+#define TRIES 3
+/* Loads of one module while other threads load as well: what they took is not told apart. */
+#define MOST_TRIES 64
 
 struct loaded {
     uint64_t handle, key;
@@ -77,34 +38,61 @@ static bool is_of(const struct pgpu_holding *row, void *context) {
 static CUresult finish_unload(uint64_t handle, CUresult result) {
     struct loaded loaded = {.handle = handle};
     struct pgpu_holding row;
+    if (result == CUDA_SUCCESS) pgpu_first_launches_forget(handle);
     while (result == CUDA_SUCCESS && pgpu_holdings_visit(PGPU_KIND_MODULE, is_of, &loaded))
         if (pgpu_holdings_take(PGPU_KIND_MODULE, loaded.key, &row)) pgpu_charge_refund(row.gpu, row.bytes);
     return result;
 }
 
-/* Whether what a load took is charged; false: it is to be undone, and may be tried again. `least_bytes` is
- * what the tries so far have taken at least. */
-static bool has_charged(const struct measurement *before, uint64_t handle, int attempt,
-                        uint64_t *least_bytes) {
+/* One module while it is loaded, perhaps repeatedly. */
+struct load {
+    struct pgpu_loading before;
+    uint64_t least_bytes; /* that any try has taken */
+    unsigned tries, number;
+    bool is_alone, may_retry;
+};
+
+/* Of all threads. */
+static unsigned loads_begun, loads_ended;
+
+static void begin_load(struct load *load) {
+    load->number = __atomic_fetch_add(&loads_begun, 1, __ATOMIC_SEQ_CST);
+    load->is_alone = __atomic_load_n(&loads_ended, __ATOMIC_SEQ_CST) == load->number;
+    load->tries++;
+    load->before = pgpu_loading_begin(true);
+}
+
+static bool is_charged(const struct load *load, uint64_t handle) {
     struct pgpu_charge charge;
-    uint64_t bytes = taken_bytes(before);
-    if (bytes < *least_bytes) *least_bytes = bytes;
-    if (*least_bytes < LARGE_BYTES) return true;
-    if (attempt < TRIES - 1) return false;
-    if (pgpu_charge_begin(&charge, before->place.gpu, *least_bytes) != CUDA_SUCCESS) return false;
-    note(handle, &before->place, *least_bytes);
+    if (load->least_bytes == 0) return true;
+    if (pgpu_charge_begin(&charge, load->before.place.gpu, load->least_bytes) != CUDA_SUCCESS) return false;
+    pgpu_loading_note(&load->before, handle, load->least_bytes, false);
     return true;
 }
 
+/* Whether what a load took is charged; false: it is to be undone, and may be tried again. */
+static bool finish_load(struct load *load, uint64_t handle) {
+    bool is_proven;
+    uint64_t bytes = pgpu_loading_taken(&load->before, &is_proven);
+    bool was_alone = load->is_alone && __atomic_load_n(&loads_begun, __ATOMIC_SEQ_CST) == load->number + 1;
+    if (is_proven || bytes < load->least_bytes) load->least_bytes = bytes;
+    bool must_repeat = !is_proven && load->least_bytes > 0 && load->tries < TRIES;
+    load->may_retry = must_repeat || (is_proven && !was_alone && load->tries < MOST_TRIES);
+    return !must_repeat && is_charged(load, handle);
+}
+
+/* Others are alone only once this load is charged or undone. */
 #define LOAD(handle, call, unload)                                                                           \
-    uint64_t least_bytes = UINT64_MAX;                                                                       \
-    for (int attempt = 0; attempt < TRIES; attempt++) {                                                      \
-        struct measurement before = begin();                                                                 \
+    struct load load = {.least_bytes = UINT64_MAX};                                                          \
+    do {                                                                                                     \
+        if (load.tries > 0) sched_yield();                                                                   \
+        begin_load(&load);                                                                                   \
         CUresult result = call;                                                                              \
-        if (result != CUDA_SUCCESS || has_charged(&before, (uint64_t)(*(handle)), attempt, &least_bytes))    \
-            return result;                                                                                   \
-        unload;                                                                                              \
-    }                                                                                                        \
+        bool is_done = result != CUDA_SUCCESS || finish_load(&load, (uint64_t)(*(handle)));                  \
+        if (!is_done) unload;                                                                                \
+        __atomic_fetch_add(&loads_ended, 1, __ATOMIC_SEQ_CST);                                               \
+        if (is_done) return result;                                                                          \
+    } while (load.may_retry);                                                                                \
     return CUDA_ERROR_OUT_OF_MEMORY
 
 #define LOAD_MODULE(call)  LOAD(module, call, PGPU_REAL(cuModuleUnload)(*module))
@@ -127,7 +115,14 @@ PGPU_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *binary)
     LOAD_MODULE(PGPU_REAL(cuModuleLoadFatBinary)(module, binary));
 }
 
+/* A module that was unloaded here stays known until its program unloads it. */
+static bool was_unloaded(uint64_t handle) {
+    struct pgpu_holding row;
+    return pgpu_holdings_take(PGPU_KIND_UNLOADED, handle, &row);
+}
+
 PGPU_EXPORT CUresult cuModuleUnload(CUmodule module) {
+    if (was_unloaded((uint64_t)module)) return CUDA_SUCCESS;
     return finish_unload((uint64_t)module, PGPU_REAL(cuModuleUnload)(module));
 }
 
@@ -146,6 +141,7 @@ PGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path,
 }
 
 PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
+    if (was_unloaded((uint64_t)library)) return CUDA_SUCCESS;
     return finish_unload((uint64_t)library, PGPU_REAL(cuLibraryUnload)(library));
 }
 
@@ -153,6 +149,43 @@ PGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
 static uint64_t loaded_with(CUmodule module) {
     struct pgpu_holding row;
     return pgpu_holdings_find(PGPU_KIND_MODULE, (uint64_t)module, &row) ? row.module : (uint64_t)module;
+}
+
+static void unload(uint64_t handle, bool is_library) {
+    struct pgpu_holding row = {.key = handle, .count = 1, .kind = PGPU_KIND_UNLOADED, .gpu = PGPU_NO_GPU};
+    CUresult result = is_library ? PGPU_REAL(cuLibraryUnload)((CUlibrary)handle)
+                                 : PGPU_REAL(cuModuleUnload)((CUmodule)handle);
+    if (finish_unload(handle, result) == CUDA_SUCCESS) pgpu_holdings_put(&row);
+}
+
+/* After a call that may have loaded something of `handle`, which a repeated call finds loaded. */
+static CUresult charge_loaded(const struct pgpu_loading *before, uint64_t handle, bool is_library) {
+    struct pgpu_charge charge;
+    bool is_proven;
+    uint64_t bytes = pgpu_loading_taken(before, &is_proven);
+    if (bytes == 0 || !is_proven) return CUDA_SUCCESS;
+    if (bytes < LARGE_BYTES) return pgpu_loading_charge(before, handle, bytes);
+    CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
+    if (result == CUDA_SUCCESS)
+        pgpu_loading_note(before, handle, bytes, true);
+    else
+        unload(handle, is_library);
+    return result;
+}
+
+#define LOADED_LAZILY(handle, is_library, call)                                                              \
+    struct pgpu_loading before = pgpu_loading_begin(false);                                                  \
+    if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
+    CUresult result = call;                                                                                  \
+    return result == CUDA_SUCCESS ? charge_loaded(&before, (uint64_t)(handle), is_library) : result
+
+PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    uint64_t owner = loaded_with(module);
+    struct pgpu_loading before = pgpu_loading_begin(false);
+    if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = PGPU_REAL(cuModuleGetFunction)(function, module, name);
+    if (result != CUDA_SUCCESS || !pgpu_first_launches_add(*function, owner)) return result;
+    return charge_loaded(&before, owner, owner != (uint64_t)module);
 }
 
 static bool is_managed(CUdeviceptr address) {
@@ -189,35 +222,40 @@ static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t byt
 }
 
 /* The caller may ask for one of address and size only. */
-#define GLOBAL(function, query, handle, owner)                                                               \
+#define GLOBAL(function, query, handle, owner, is_library)                                                   \
     CUdeviceptr found;                                                                                       \
     size_t found_bytes;                                                                                      \
+    struct pgpu_loading before = pgpu_loading_begin(false);                                                  \
+    if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
     CUresult result = PGPU_REAL(function)(address, bytes, handle, name);                                     \
+    if (result == CUDA_SUCCESS) result = charge_loaded(&before, owner, is_library);                          \
     if (result != CUDA_SUCCESS || PGPU_REAL(query)(&found, &found_bytes, handle, name) != CUDA_SUCCESS)      \
         return result;                                                                                       \
     return charge_variable(owner, found, found_bytes)
 
 PGPU_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule module,
                                        const char *name) {
-    GLOBAL(cuModuleGetGlobal, cuModuleGetGlobal_v2, module, loaded_with(module));
+    uint64_t owner = loaded_with(module);
+    GLOBAL(cuModuleGetGlobal, cuModuleGetGlobal_v2, module, owner, owner != (uint64_t)module);
 }
 
 PGPU_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
                                           const char *name) {
-    GLOBAL(cuModuleGetGlobal_v2, cuModuleGetGlobal_v2, module, loaded_with(module));
+    uint64_t owner = loaded_with(module);
+    GLOBAL(cuModuleGetGlobal_v2, cuModuleGetGlobal_v2, module, owner, owner != (uint64_t)module);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                         const char *name) {
-    GLOBAL(cuLibraryGetGlobal, cuLibraryGetGlobal, library, (uint64_t)library);
+    GLOBAL(cuLibraryGetGlobal, cuLibraryGetGlobal, library, (uint64_t)library, true);
 }
 
 PGPU_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                          const char *name) {
-    GLOBAL(cuLibraryGetManaged, cuLibraryGetManaged, library, (uint64_t)library);
+    GLOBAL(cuLibraryGetManaged, cuLibraryGetManaged, library, (uint64_t)library, true);
 }
 
-PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+static CUresult get_module(CUmodule *module, CUlibrary library) {
     struct pgpu_place place;
     CUresult result = PGPU_REAL(cuLibraryGetModule)(module, library);
     if (result != CUDA_SUCCESS || pgpu_slice_current(&place) != CUDA_SUCCESS || place.gpu == PGPU_NO_GPU)
@@ -230,4 +268,33 @@ PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
                                .gpu = (int8_t)place.gpu};
     pgpu_holdings_put(&row);
     return result;
+}
+
+PGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    LOADED_LAZILY(library, true, get_module(module, library));
+}
+
+/* The library of a kernel, or NULL. */
+static CUlibrary library_of(CUkernel kernel) {
+    CUlibrary library = NULL;
+    PGPU_REAL(cuKernelGetLibrary)(&library, kernel);
+    return library;
+}
+
+/* A kernel can be launched like a function. */
+PGPU_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    CUresult result = PGPU_REAL(cuLibraryGetKernel)(kernel, library, name);
+    if (result == CUDA_SUCCESS) pgpu_first_launches_add((CUfunction)(void *)*kernel, (uint64_t)library);
+    return result;
+}
+
+static CUresult get_function(CUfunction *function, CUkernel kernel, CUlibrary library) {
+    CUresult result = PGPU_REAL(cuKernelGetFunction)(function, kernel);
+    if (result == CUDA_SUCCESS) pgpu_first_launches_add(*function, (uint64_t)library);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    CUlibrary library = library_of(kernel);
+    LOADED_LAZILY(library, library != NULL, get_function(function, kernel, library));
 }

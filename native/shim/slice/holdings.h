@@ -25,6 +25,7 @@ enum pgpu_kind {
     PGPU_KIND_EXPORT,        /* physical memory that a descriptor keeps, by the byte that is locked in it */
     PGPU_KIND_NODES,         /* how many an executable graph has, where that is traced */
     PGPU_KIND_MODULE,        /* what a module, or a library in one context, has on the device */
+    PGPU_KIND_UNLOADED,      /* a module or library that was unloaded because it had no room */
     PGPU_KIND_DEFERRED_FREE, /* memory that is freed on a stream, by the event recorded behind the free */
 };
 

@@ -14,6 +14,7 @@
 
 struct pgpu_meter pgpu_slice_meter = PGPU_METER_INIT;
 unsigned pgpu_slice_contexts_begun;
+uint32_t pgpu_slice_launch_duties;
 
 /* Index in the limit file plus one, so that zero means "not of the lease". */
 static uint8_t gpu_plus_one[MAX_ORDINALS];

@@ -41,6 +41,14 @@ static inline bool pgpu_is_default_stream(CUstream stream) {
 /* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
 
+/* What launches do beside the driver's call, where no share concerns them: the number of functions that wait
+ * for their first launch (memory/first_launches.h), and whether there is a trace. */
+#define PGPU_DUTY_TRACE (1u << 31)
+extern uint32_t pgpu_slice_launch_duties __attribute__((visibility("hidden")));
+static inline uint32_t pgpu_slice_duties(void) {
+    return __atomic_load_n(&pgpu_slice_launch_duties, __ATOMIC_RELAXED);
+}
+
 /* A context is about to be made. While there is only one, a default stream's handle is unambiguous. */
 extern unsigned pgpu_slice_contexts_begun __attribute__((visibility("hidden")));
 static inline void pgpu_slice_begin_context(void) {

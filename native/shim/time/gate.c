@@ -9,6 +9,8 @@
 #include "cancellation.h"
 #include "time/estimates.h"
 #include "time/in_flight.h"
+#include "memory/first_launches.h"
+#include "memory/loading.h"
 #include "time/lanes.h"
 #include "time/measurement.h"
 #include "time/neighbours.h"
@@ -226,11 +228,26 @@ static CUresult enter(struct pgpu_work *work) {
     return CUDA_SUCCESS;
 }
 
-static void begin_trace(struct pgpu_work *work) {
+/* Apart from shares: a program without a trace whose kernels were all launched before has none. */
+static __attribute__((noinline)) CUresult begin_duties(struct pgpu_work *work) {
     struct pgpu_trace_command *command = &work->command;
+    work->has_duties = true;
+    work->span.is_open = false;
+    bool is_first = command->kind == PGPU_TRACE_KERNEL && pgpu_first_launches_has(command->function);
+    if (is_first && pgpu_slice_current(&command->place) == CUDA_SUCCESS &&
+        pgpu_loading_is_barred(&command->place))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!pgpu_trace_is_on()) return CUDA_SUCCESS;
     if (command->kind == PGPU_TRACE_GRAPH) command->bytes = pgpu_trace_nodes_of(work->graph);
     if (pgpu_slice_of_stream(command->stream, command->is_per_thread, &command->place) == CUDA_SUCCESS)
         pgpu_trace_begin(command, &work->span);
+    return CUDA_SUCCESS;
+}
+
+static __attribute__((noinline)) void end_duties(struct pgpu_work *work, CUresult result) {
+    if (work->span.is_open) pgpu_trace_end(&work->command, &work->span, result);
+    if (work->command.kind == PGPU_TRACE_KERNEL && result == CUDA_SUCCESS && !is_captured(&work->command))
+        pgpu_first_launches_finish(work->command.function);
 }
 
 CUresult pgpu_gate_before(struct pgpu_work *work) {
@@ -239,9 +256,9 @@ CUresult pgpu_gate_before(struct pgpu_work *work) {
     work->is_known = true;
     work->is_watched = false;
     work->is_in_flight = false;
-    work->span.is_open = false;
+    work->has_duties = false;
     CUresult result = enter(work);
-    if (result == CUDA_SUCCESS && pgpu_trace_is_on()) begin_trace(work);
+    if (result == CUDA_SUCCESS && pgpu_slice_duties() != 0) result = begin_duties(work);
     return result;
 }
 
@@ -251,7 +268,7 @@ static void count_copy(const struct pgpu_work *work) {
 }
 
 void pgpu_gate_after(struct pgpu_work *work, CUresult result) {
-    if (work->span.is_open) pgpu_trace_end(&work->command, &work->span, result);
+    if (work->has_duties) end_duties(work, result);
     if (work->lane != NULL)
         pgpu_timing_end(work, result);
     else if (work->gpu != PGPU_NO_GPU && result == CUDA_SUCCESS)

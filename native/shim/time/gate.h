@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "memory/first_launches.h"
 #include "slice/slice.h"
 #include "time/work.h"
 #include "trace/trace.h"
@@ -28,6 +29,18 @@ static inline bool pgpu_gate_is_open(void) {
     for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++)
         words |= __atomic_load_n(&limit->gpu[gpu].compute, __ATOMIC_RELAXED);
     return __builtin_expect(words == 0 && !pgpu_trace_is_on(), 1);
+}
+
+/* The same for a kernel, which has a first launch. */
+static inline bool pgpu_gate_lets(CUfunction function) {
+    const struct pgpu_limit *limit = pgpu_slice_limit();
+    if (limit == NULL) return true;
+    uint64_t words = 0;
+    for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++)
+        words |= __atomic_load_n(&limit->gpu[gpu].compute, __ATOMIC_RELAXED);
+    uint32_t duties = pgpu_slice_duties();
+    if (__builtin_expect((words | duties) == 0, 1)) return true;
+    return words == 0 && duties < PGPU_DUTY_TRACE && !pgpu_first_launches_has(function);
 }
 
 CUresult pgpu_gate_before(struct pgpu_work *work);

@@ -36,7 +36,7 @@
 
 PGPU_EXPORT CUresult cuLaunchKernel(CUfunction function, SHAPE, CUstream stream, void **parameters,
                                     void **extra) {
-    if (pgpu_gate_is_open())
+    if (pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchKernel)(function, SHAPE_GIVEN, stream, parameters, extra);
     KERNEL(stream, false, function, shared_bytes);
     LAUNCH(cuLaunchKernel, function, SHAPE_GIVEN, stream, parameters, extra);
@@ -44,7 +44,7 @@ PGPU_EXPORT CUresult cuLaunchKernel(CUfunction function, SHAPE, CUstream stream,
 
 PGPU_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, SHAPE, CUstream stream, void **parameters,
                                          void **extra) {
-    if (pgpu_gate_is_open())
+    if (pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchKernel_ptsz)(function, SHAPE_GIVEN, stream, parameters, extra);
     KERNEL(stream, true, function, shared_bytes);
     LAUNCH(cuLaunchKernel_ptsz, function, SHAPE_GIVEN, stream, parameters, extra);
@@ -52,7 +52,7 @@ PGPU_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, SHAPE, CUstream st
 
 PGPU_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, SHAPE, CUstream stream,
                                                void **parameters) {
-    if (pgpu_gate_is_open())
+    if (pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchCooperativeKernel)(function, SHAPE_GIVEN, stream, parameters);
     KERNEL(stream, false, function, shared_bytes);
     LAUNCH(cuLaunchCooperativeKernel, function, SHAPE_GIVEN, stream, parameters);
@@ -60,7 +60,7 @@ PGPU_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, SHAPE, CUstr
 
 PGPU_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, SHAPE, CUstream stream,
                                                     void **parameters) {
-    if (pgpu_gate_is_open())
+    if (pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchCooperativeKernel_ptsz)(function, SHAPE_GIVEN, stream, parameters);
     KERNEL(stream, true, function, shared_bytes);
     LAUNCH(cuLaunchCooperativeKernel_ptsz, function, SHAPE_GIVEN, stream, parameters);
@@ -79,7 +79,7 @@ static struct pgpu_work configured(const CUlaunchConfig *config, CUfunction func
 
 PGPU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                       void **extra) {
-    if (config == NULL || pgpu_gate_is_open())
+    if (config == NULL || pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchKernelEx)(config, function, parameters, extra);
     struct pgpu_work work = configured(config, function, false);
     LAUNCH(cuLaunchKernelEx, config, function, parameters, extra);
@@ -87,7 +87,7 @@ PGPU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
 
 PGPU_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
                                            void **parameters, void **extra) {
-    if (config == NULL || pgpu_gate_is_open())
+    if (config == NULL || pgpu_gate_lets(function))
         return PGPU_REAL(cuLaunchKernelEx_ptsz)(config, function, parameters, extra);
     struct pgpu_work work = configured(config, function, true);
     LAUNCH(cuLaunchKernelEx_ptsz, config, function, parameters, extra);
@@ -102,19 +102,19 @@ static struct pgpu_work first_api(CUfunction function, int width, int height, CU
 }
 
 PGPU_EXPORT CUresult cuLaunch(CUfunction function) {
-    if (pgpu_gate_is_open()) return PGPU_REAL(cuLaunch)(function);
+    if (pgpu_gate_lets(function)) return PGPU_REAL(cuLaunch)(function);
     struct pgpu_work work = first_api(function, 1, 1, NULL);
     LAUNCH(cuLaunch, function);
 }
 
 PGPU_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
-    if (pgpu_gate_is_open()) return PGPU_REAL(cuLaunchGrid)(function, width, height);
+    if (pgpu_gate_lets(function)) return PGPU_REAL(cuLaunchGrid)(function, width, height);
     struct pgpu_work work = first_api(function, width, height, NULL);
     LAUNCH(cuLaunchGrid, function, width, height);
 }
 
 PGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
-    if (pgpu_gate_is_open()) return PGPU_REAL(cuLaunchGridAsync)(function, width, height, stream);
+    if (pgpu_gate_lets(function)) return PGPU_REAL(cuLaunchGridAsync)(function, width, height, stream);
     struct pgpu_work work = first_api(function, width, height, stream);
     LAUNCH(cuLaunchGridAsync, function, width, height, stream);
 }

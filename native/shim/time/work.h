@@ -26,6 +26,7 @@ struct pgpu_work {
     bool is_exact;     /* shares depend on its time: every part of it is measured */
     bool is_watched;   /* it is measured launch by launch */
     bool is_in_flight; /* on its way to the driver */
+    bool has_duties;   /* it is traced, or loads code */
 };
 
 #endif

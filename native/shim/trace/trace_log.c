@@ -58,10 +58,13 @@ void pgpu_trace_enter(void) {
     if (fd < 0) return;
     struct pgpu_trace *log = map(fd);
     close(fd);
-    if (log != NULL) publish(log);
+    if (log == NULL) return;
+    publish(log);
+    __atomic_fetch_or(&pgpu_slice_launch_duties, PGPU_DUTY_TRACE, __ATOMIC_RELEASE);
 }
 
 void pgpu_trace_stop(void) {
+    __atomic_fetch_and(&pgpu_slice_launch_duties, ~PGPU_DUTY_TRACE, __ATOMIC_RELAXED);
     __atomic_store_n(&pgpu_trace_published, NULL, __ATOMIC_RELEASE);
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         for (unsigned kind = 0; kind < PGPU_TRACE_MEMORY_KINDS; kind++)

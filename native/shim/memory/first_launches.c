@@ -1,0 +1,83 @@
+#include "memory/first_launches.h"
+
+#include "memory/loading.h"
+#include "slice/slice.h"
+
+#define BUCKETS 1024u /* a power of two */
+#define PLACES  4u
+
+/* Without a lock: `function` is stored last and cleared first. */
+struct entry {
+    uint64_t function; /* 0: free; BUSY while `owner` is stored */
+    uint64_t owner;    /* its module or library, an even number; plus LAUNCHED */
+};
+#define BUSY     1u
+#define LAUNCHED 1u
+
+static bool is_launched(const struct entry *entry) {
+    return (__atomic_load_n(&entry->owner, __ATOMIC_RELAXED) & LAUNCHED) != 0;
+}
+
+static struct entry entries[BUCKETS][PLACES];
+
+static struct entry *bucket_of(CUfunction function) {
+    uint64_t mixed = (uint64_t)function * 0x9e3779b97f4a7c15ull;
+    return entries[(mixed >> 32) & (BUCKETS - 1)];
+}
+
+static struct entry *find(CUfunction function) {
+    struct entry *bucket = bucket_of(function);
+    for (unsigned place = 0; place < PLACES; place++)
+        if (__atomic_load_n(&bucket[place].function, __ATOMIC_ACQUIRE) == (uint64_t)function)
+            return &bucket[place];
+    return NULL;
+}
+
+static bool takes(struct entry *entry, CUfunction function, uint64_t owner, uint64_t before) {
+    if (!__atomic_compare_exchange_n(&entry->function, &before, BUSY, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return false;
+    __atomic_store_n(&entry->owner, owner, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->function, (uint64_t)function, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* In a full bucket one that was launched makes room; if none was, the host counts what this one loads. */
+bool pgpu_first_launches_add(CUfunction function, uint64_t owner) {
+    struct entry *bucket = bucket_of(function);
+    if (find(function) != NULL) return false;
+    for (unsigned place = 0; place < PLACES; place++)
+        if (takes(&bucket[place], function, owner, 0)) return true;
+    for (unsigned place = 0; place < PLACES; place++) {
+        uint64_t before = __atomic_load_n(&bucket[place].function, __ATOMIC_ACQUIRE);
+        if (before != BUSY && is_launched(&bucket[place]) && takes(&bucket[place], function, owner, before))
+            return true;
+    }
+    return true;
+}
+
+bool pgpu_first_launches_has(CUfunction function) {
+    const struct entry *entry = find(function);
+    return entry != NULL && !is_launched(entry);
+}
+
+void pgpu_first_launches_finish(CUfunction function) {
+    struct entry *entry = find(function);
+    bool is_proven;
+    if (entry == NULL) return;
+    uint64_t owner = __atomic_fetch_or(&entry->owner, LAUNCHED, __ATOMIC_RELAXED);
+    if ((owner & LAUNCHED) != 0) return;
+    __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+    struct pgpu_loading before = pgpu_loading_begin(false);
+    uint64_t bytes = pgpu_loading_taken(&before, &is_proven);
+    if (bytes > 0 && is_proven) pgpu_loading_charge(&before, owner, bytes);
+}
+
+void pgpu_first_launches_forget(uint64_t owner) {
+    for (struct entry *entry = entries[0]; entry < entries[BUCKETS]; entry++) {
+        if ((__atomic_load_n(&entry->owner, __ATOMIC_RELAXED) & ~(uint64_t)LAUNCHED) != owner) continue;
+        if (__atomic_exchange_n(&entry->function, 0, __ATOMIC_ACQ_REL) != 0 && !is_launched(entry))
+            __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+    }
+}
