@@ -193,7 +193,6 @@ def load_and_launch():
     libraries.append(load_library(10 * MIB))
     launch(kernel_of(libraries[-1]))
 codes = [outcome(load_and_launch) for _ in range(63)]
-
 for library in libraries[:2]:
     cu.call("cuLibraryUnload", c_uint64(library))
 print(json.dumps([codes, [outcome(lambda: launch(kernel_of(libraries[-1]))), outcome(load_and_launch)]]))
