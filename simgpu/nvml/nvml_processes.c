@@ -18,7 +18,7 @@ static void add(struct target *target, unsigned pid, unsigned gpu, uint64_t used
     const struct sim_gpu *device = sim_nvml_gpu(gpu);
     nvmlProcessInfo_v2_t entry = {
         .pid = pid,
-        .usedGpuMemory = used_bytes,
+        .usedGpuMemory = device->hides_processes != 0 ? NVML_NOT_AVAILABLE_U64 : used_bytes,
         .gpuInstanceId = is_instance ? (unsigned)device->gpu_instance : NVML_NO_INSTANCE,
         .computeInstanceId = is_instance ? (unsigned)device->compute_instance : NVML_NO_INSTANCE};
     if (target->count < target->room)

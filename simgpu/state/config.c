@@ -46,6 +46,7 @@ static const struct key gpu_keys[] = {
     GPU_NUMBER(time_slice_ns, 2000000),
     GPU_NUMBER(unequal_slices, 1),
     GPU_NUMBER(keeps_windows, 0),
+    GPU_NUMBER(hides_processes, 0),
     GPU_NUMBER(fault_bytes_per_second, 5400000000),
     GPU_NUMBER(clock_khz, 1700000),
     GPU_NUMBER(memory_clock_khz, 9500000),

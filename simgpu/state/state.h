@@ -27,6 +27,7 @@ struct sim_gpu {
     uint64_t time_slice_ns;
     uint64_t unequal_slices;         /* processes in odd slots have windows so many times as long */
     uint64_t keeps_windows;          /* 1: a window lasts even if nothing is left to do in it */
+    uint64_t hides_processes;        /* 1: NVML does not report the memory of processes */
     uint64_t fault_bytes_per_second; /* of managed memory that moves because a kernel touches it */
     uint64_t reserved_bytes, architecture, pcie_generation, pci_device_id; /* reported by NVML alone */
     uint64_t mig;                            /* 1: MIG is on, so that programs use its instances alone */

@@ -163,10 +163,13 @@ print(json.dumps([{size}, codes]))
         assert codes == [0] * min(63, room // size_bytes) + [2] * (63 - room // size_bytes)
         assert half_gib.use().peak_bytes == _REAL_CONTEXT_BYTES + (codes.count(0) + beyond) * size_bytes
 
+    @pytest.mark.parametrize("has_nvml", [False, True])
     def test_many_large_ones_stop_at_the_slice_where_the_driver_has_no_figure_for_a_process(
-        self, a_gib: SliceWorld
+        self, a_gib: SliceWorld, has_nvml: bool
     ) -> None:
-        a_gib.nvml = ""
+        conf = a_gib.simulated / "gpus.conf"
+        conf.write_text(conf.read_text().replace("[gpu]\n", "[gpu]\nhides_processes=1\n"))
+        a_gib.nvml = a_gib.nvml if has_nvml else ""
         a_gib.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
         done, code, device_bytes = a_gib.answer(f"""{_MODULES}
 done = count_until_refused(lambda: load(100 * MIB), 40)
@@ -377,7 +380,7 @@ def leave_one():
     cu.call("cuGraphExecDestroy", c_uint64(executable))
     left.append(wanted.pointer)
 done = count_until_refused(leave_one, 8)
-
+held = cu.held()
 for pointer in left:
     cu.free(pointer)
 cu.call("cuDeviceGraphMemTrim", 0)
