@@ -205,6 +205,18 @@ print(json.dumps([codes, [outcome(lambda: launch(kernel_of(libraries[-1]))), out
         assert half_gib.use().peak_bytes == _REAL_CONTEXT_BYTES + (fit + 1) * 10 * MIB
         assert again == [0, 0]
 
+    def test_with_what_was_taken_before_and_are_not_refused_for_it(self, half_gib: SliceWorld) -> None:
+        """A kernel that was not looked up by its name is not watched: the next load finds what its launch took."""
+        codes = half_gib.answer(f"""{_MODULES}
+kernel = c_uint64()
+cu.call("cuLibraryEnumerateKernels", byref(kernel), 1, c_uint64(load_library(10 * MIB)))
+launch(kernel.value)
+cu.alloc(512 * MIB - cu.held())
+print(json.dumps([outcome(lambda: load(size)) for size in (0, MIB)]))
+""")
+        assert codes == [0, 2]
+        assert half_gib.use().peak_bytes == 522 * MIB
+
     @pytest.mark.parametrize("use", [*_USES, "launch(kernel_of(library))"])
     def test_a_library_when_it_is_used(self, a_gib: SliceWorld, use: str) -> None:
         held = a_gib.answer(f"""{_MODULES}

@@ -64,14 +64,13 @@ bool pgpu_first_launches_has(CUfunction function) {
 
 void pgpu_first_launches_finish(CUfunction function) {
     struct entry *entry = find(function);
-    bool is_proven;
     if (entry == NULL) return;
     uint64_t owner = __atomic_fetch_or(&entry->owner, LAUNCHED, __ATOMIC_RELAXED);
     if ((owner & LAUNCHED) != 0) return;
     __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
-    struct pgpu_loading before = pgpu_loading_begin(false);
-    uint64_t bytes = pgpu_loading_taken(&before, &is_proven);
-    if (bytes > 0 && is_proven) pgpu_loading_charge(&before, owner, bytes);
+    struct pgpu_loading here = pgpu_loading_begin();
+    struct pgpu_loaded loaded = pgpu_loading_end(&here);
+    if (loaded.bytes > 0 && loaded.is_proven) pgpu_loading_charge(&here, owner, loaded.bytes);
 }
 
 void pgpu_first_launches_forget(uint64_t owner) {

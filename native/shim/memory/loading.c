@@ -35,44 +35,47 @@ static bool charges_more_than_it_holds(void) {
 }
 
 /* Where the job oversubscribes, loading evicts other memory. */
-struct pgpu_loading pgpu_loading_begin(bool is_repeatable) {
-    struct pgpu_loading before = {.place = {.gpu = PGPU_NO_GPU}, .is_repeatable = is_repeatable};
+struct pgpu_loading pgpu_loading_begin(void) {
+    struct pgpu_loading before = {.place = {.gpu = PGPU_NO_GPU}};
     if (pgpu_paging_is_on() || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return before;
     if (pgpu_slice_current(&before.place) != CUDA_SUCCESS) before.place.gpu = PGPU_NO_GPU;
-    if (before.place.gpu == PGPU_NO_GPU || !is_repeatable) return before;
-    if (!read_bytes(&before)) before.place.gpu = PGPU_NO_GPU;
+    if (before.place.gpu != PGPU_NO_GPU && !read_bytes(&before)) before.place.gpu = PGPU_NO_GPU;
     if (before.place.gpu != PGPU_NO_GPU && charges_more_than_it_holds()) read_process(&before);
     return before;
 }
 
-/* What the device, or the process, has taken since and the job has not charged. */
-static uint64_t difference(const struct pgpu_loading *before, struct pgpu_loading *now) {
-    int64_t taken = (int64_t)(before->free_bytes - now->free_bytes);
-    taken -= (int64_t)(now->slice_bytes - before->slice_bytes);
-    if (before->has_process_bytes) read_process(now);
-    if (!now->has_process_bytes) return taken >= (int64_t)LARGE_BYTES ? (uint64_t)taken : 0;
-    taken = (int64_t)(now->process_bytes - before->process_bytes);
-    taken -= (int64_t)(now->own_bytes - before->own_bytes);
-    return taken > 0 ? (uint64_t)taken : 0;
+static uint64_t more(int64_t held_bytes, int64_t charged_bytes) {
+    return held_bytes > charged_bytes ? (uint64_t)(held_bytes - charged_bytes) : 0;
 }
 
-uint64_t pgpu_loading_taken(const struct pgpu_loading *before, bool *is_proven) {
+/* What the process has taken and not charged, where only a difference is known. */
+static void read_difference(const struct pgpu_loading *before, struct pgpu_loading *now,
+                            struct pgpu_loaded *loaded) {
+    loaded->is_proven = false;
+    if (before->has_process_bytes) read_process(now);
+    if (now->has_process_bytes)
+        loaded->since_begin = more((int64_t)(now->process_bytes - before->process_bytes),
+                                   (int64_t)(now->own_bytes - before->own_bytes));
+    bool is_enough = now->has_process_bytes || loaded->since_begin >= LARGE_BYTES;
+    loaded->bytes = is_enough ? loaded->since_begin : 0;
+}
+
+struct pgpu_loaded pgpu_loading_end(const struct pgpu_loading *before) {
+    struct pgpu_loaded loaded = {.is_proven = true};
     struct pgpu_loading now = {.place = before->place};
-    uint64_t bytes;
-    *is_proven = true;
-    if (now.place.gpu == PGPU_NO_GPU || !read_bytes(&now)) return 0;
+    if (now.place.gpu == PGPU_NO_GPU || !read_bytes(&now)) return loaded;
     uint64_t *explained = &explained_bytes[now.place.gpu], sum_bytes = now.free_bytes + now.slice_bytes;
-    if (sum_bytes == __atomic_load_n(explained, __ATOMIC_RELAXED)) return 0;
+    if (sum_bytes == __atomic_load_n(explained, __ATOMIC_RELAXED)) return loaded;
+    loaded.since_begin = more((int64_t)(before->free_bytes - now.free_bytes),
+                              (int64_t)(now.slice_bytes - before->slice_bytes));
     pgpu_deferred_frees_settle();
     pgpu_pools_settle_all();
-    bool is_known = pgpu_process_memory_uncharged(now.place.gpu, &bytes);
-    if (is_known && (bytes > 0 || !before->has_process_bytes)) {
-        /* It is going to be charged, or released. */
-        __atomic_store_n(explained, sum_bytes + bytes, __ATOMIC_RELAXED);
-        return bytes;
-    }
-    *is_proven = false;
-    return before->is_repeatable ? difference(before, &now) : 0;
+    bool is_known = pgpu_process_memory_uncharged(now.place.gpu, &loaded.bytes);
+    if (!is_known || (loaded.bytes == 0 && before->has_process_bytes))
+        read_difference(before, &now, &loaded);
+    else /* it is going to be charged, or released */
+        __atomic_store_n(explained, sum_bytes + loaded.bytes, __ATOMIC_RELAXED);
+    return loaded;
 }
 
 bool pgpu_loading_is_barred(const struct pgpu_place *place) {

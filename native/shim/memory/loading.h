@@ -21,15 +21,16 @@ struct pgpu_loading {
     uint64_t free_bytes, slice_bytes;
     uint64_t process_bytes, own_bytes; /* only if has_process_bytes */
     bool has_process_bytes;            /* charged memory need not be on the device */
-    bool is_repeatable;
 };
+struct pgpu_loading pgpu_loading_begin(void);
 
-/* `is_repeatable`: the call can be undone and repeated; else a mere difference is not measured. */
-struct pgpu_loading pgpu_loading_begin(bool is_repeatable);
-
-/* Bytes that the driver took for this process and that nothing was charged for. `is_proven`: no other cause.
- */
-uint64_t pgpu_loading_taken(const struct pgpu_loading *before, bool *is_proven);
+/* After it. */
+struct pgpu_loaded {
+    uint64_t bytes;       /* that the driver took for this process, and for which nothing was charged */
+    uint64_t since_begin; /* that the device, or the process, has less than before the call */
+    bool is_proven;       /* no other process took `bytes` */
+};
+struct pgpu_loaded pgpu_loading_end(const struct pgpu_loading *before);
 
 /* Whether memory of an earlier call did not fit, was counted past the slice, and there is still no room: the
  * driver is not to load more. */

@@ -59,26 +59,28 @@ static void begin_load(struct load *load) {
     load->number = __atomic_fetch_add(&loads_begun, 1, __ATOMIC_SEQ_CST);
     load->is_alone = __atomic_load_n(&loads_ended, __ATOMIC_SEQ_CST) == load->number;
     load->tries++;
-    load->before = pgpu_loading_begin(true);
+    load->before = pgpu_loading_begin();
 }
 
-static bool is_charged(const struct load *load, uint64_t handle) {
+/* `has_taken`: not all of it was taken before this load, which then may be refused. */
+static bool is_charged(const struct load *load, uint64_t handle, bool has_taken) {
     struct pgpu_charge charge;
     if (load->least_bytes == 0) return true;
-    if (pgpu_charge_begin(&charge, load->before.place.gpu, load->least_bytes) != CUDA_SUCCESS) return false;
+    CUresult result = pgpu_charge_begin(&charge, load->before.place.gpu, load->least_bytes);
+    if (result != CUDA_SUCCESS && has_taken) return false;
+    if (result != CUDA_SUCCESS) pgpu_charge_regardless(load->before.place.gpu, load->least_bytes);
     pgpu_loading_note(&load->before, handle, load->least_bytes, false);
     return true;
 }
 
 /* Whether what a load took is charged; false: it is to be undone, and may be tried again. */
 static bool finish_load(struct load *load, uint64_t handle) {
-    bool is_proven;
-    uint64_t bytes = pgpu_loading_taken(&load->before, &is_proven);
+    struct pgpu_loaded loaded = pgpu_loading_end(&load->before);
     bool was_alone = load->is_alone && __atomic_load_n(&loads_begun, __ATOMIC_SEQ_CST) == load->number + 1;
-    if (is_proven || bytes < load->least_bytes) load->least_bytes = bytes;
-    bool must_repeat = !is_proven && load->least_bytes > 0 && load->tries < TRIES;
-    load->may_retry = must_repeat || (is_proven && !was_alone && load->tries < MOST_TRIES);
-    return !must_repeat && is_charged(load, handle);
+    if (loaded.is_proven || loaded.bytes < load->least_bytes) load->least_bytes = loaded.bytes;
+    bool must_repeat = !loaded.is_proven && load->least_bytes > 0 && load->tries < TRIES;
+    load->may_retry = must_repeat || (loaded.is_proven && !was_alone && load->tries < MOST_TRIES);
+    return !must_repeat && is_charged(load, handle, loaded.since_begin > 0);
 }
 
 /* Others are alone only once this load is charged or undone. */
@@ -161,27 +163,29 @@ static void unload(uint64_t handle, bool is_library) {
 /* After a call that may have loaded something of `handle`, which a repeated call finds loaded. */
 static CUresult charge_loaded(const struct pgpu_loading *before, uint64_t handle, bool is_library) {
     struct pgpu_charge charge;
-    bool is_proven;
-    uint64_t bytes = pgpu_loading_taken(before, &is_proven);
-    if (bytes == 0 || !is_proven) return CUDA_SUCCESS;
-    if (bytes < LARGE_BYTES) return pgpu_loading_charge(before, handle, bytes);
-    CUresult result = pgpu_charge_begin(&charge, before->place.gpu, bytes);
+    struct pgpu_loaded loaded = pgpu_loading_end(before);
+    if (loaded.bytes == 0 || !loaded.is_proven) return CUDA_SUCCESS;
+    if (loaded.bytes < LARGE_BYTES || loaded.since_begin < LARGE_BYTES) {
+        CUresult result = pgpu_loading_charge(before, handle, loaded.bytes);
+        return loaded.since_begin > 0 ? result : CUDA_SUCCESS;
+    }
+    CUresult result = pgpu_charge_begin(&charge, before->place.gpu, loaded.bytes);
     if (result == CUDA_SUCCESS)
-        pgpu_loading_note(before, handle, bytes, true);
+        pgpu_loading_note(before, handle, loaded.bytes, true);
     else
         unload(handle, is_library);
     return result;
 }
 
 #define LOADED_LAZILY(handle, is_library, call)                                                              \
-    struct pgpu_loading before = pgpu_loading_begin(false);                                                  \
+    struct pgpu_loading before = pgpu_loading_begin();                                                       \
     if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
     CUresult result = call;                                                                                  \
     return result == CUDA_SUCCESS ? charge_loaded(&before, (uint64_t)(handle), is_library) : result
 
 PGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     uint64_t owner = loaded_with(module);
-    struct pgpu_loading before = pgpu_loading_begin(false);
+    struct pgpu_loading before = pgpu_loading_begin();
     if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = PGPU_REAL(cuModuleGetFunction)(function, module, name);
     if (result != CUDA_SUCCESS || !pgpu_first_launches_add(*function, owner)) return result;
@@ -225,7 +229,7 @@ static CUresult charge_variable(uint64_t handle, CUdeviceptr address, size_t byt
 #define GLOBAL(function, query, handle, owner, is_library)                                                   \
     CUdeviceptr found;                                                                                       \
     size_t found_bytes;                                                                                      \
-    struct pgpu_loading before = pgpu_loading_begin(false);                                                  \
+    struct pgpu_loading before = pgpu_loading_begin();                                                       \
     if (pgpu_loading_is_barred(&before.place)) return CUDA_ERROR_OUT_OF_MEMORY;                              \
     CUresult result = PGPU_REAL(function)(address, bytes, handle, name);                                     \
     if (result == CUDA_SUCCESS) result = charge_loaded(&before, owner, is_library);                          \
