@@ -62,12 +62,18 @@ bool pgpu_first_launches_has(CUfunction function) {
     return entry != NULL && !is_launched(entry);
 }
 
+/* False: another thread ended its wait, and what it loads is charged. */
+static bool ends_wait(struct entry *entry, uint64_t *owner) {
+    *owner = __atomic_fetch_or(&entry->owner, LAUNCHED, __ATOMIC_RELAXED);
+    if ((*owner & LAUNCHED) != 0) return false;
+    __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+    return true;
+}
+
 void pgpu_first_launches_finish(CUfunction function) {
     struct entry *entry = find(function);
-    if (entry == NULL) return;
-    uint64_t owner = __atomic_fetch_or(&entry->owner, LAUNCHED, __ATOMIC_RELAXED);
-    if ((owner & LAUNCHED) != 0) return;
-    __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+    uint64_t owner;
+    if (entry == NULL || !ends_wait(entry, &owner)) return;
     struct pgpu_loading here = pgpu_loading_begin();
     struct pgpu_loaded loaded = pgpu_loading_end(&here);
     if (loaded.bytes > 0 && loaded.is_proven) pgpu_loading_charge(&here, owner, loaded.bytes);
@@ -75,8 +81,8 @@ void pgpu_first_launches_finish(CUfunction function) {
 
 void pgpu_first_launches_forget(uint64_t owner) {
     for (struct entry *entry = entries[0]; entry < entries[BUCKETS]; entry++) {
-        if ((__atomic_load_n(&entry->owner, __ATOMIC_RELAXED) & ~(uint64_t)LAUNCHED) != owner) continue;
-        if (__atomic_exchange_n(&entry->function, 0, __ATOMIC_ACQ_REL) != 0 && !is_launched(entry))
-            __atomic_fetch_sub(&pgpu_slice_launch_duties, 1, __ATOMIC_RELEASE);
+        uint64_t found = __atomic_load_n(&entry->owner, __ATOMIC_RELAXED);
+        if ((found & ~(uint64_t)LAUNCHED) != owner) continue;
+        if (__atomic_exchange_n(&entry->function, 0, __ATOMIC_ACQ_REL) != 0) ends_wait(entry, &found);
     }
 }
