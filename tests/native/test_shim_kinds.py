@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.compute_world import a_compute_world, shared
 from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld, a_slice
 
 from pgpu.enforcement import limit_file
@@ -204,6 +205,21 @@ print(json.dumps([codes, [outcome(lambda: launch(kernel_of(libraries[-1]))), out
         assert codes == [0] * (fit + 1) + [2] * (62 - fit)
         assert half_gib.use().peak_bytes == _REAL_CONTEXT_BYTES + (fit + 1) * 10 * MIB
         assert again == [0, 0]
+
+    def test_by_a_first_launch_under_a_share(self) -> None:
+        with a_compute_world() as world:
+            job = world.job(shared(0.5))
+            job.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
+            job.share(shared(0.5))
+            held = job.answer(f"""{_MODULES}
+kernel = kernel_of(load_library(10 * MIB))
+held = [cu.held()]
+for _ in range(2):
+    launch(kernel)
+    held.append(cu.held())
+print(json.dumps(held))
+""")
+        assert held == [_REAL_CONTEXT_BYTES, *[_REAL_CONTEXT_BYTES + 10 * MIB] * 2]
 
     def test_with_what_was_taken_before_and_are_not_refused_for_it(self, half_gib: SliceWorld) -> None:
         """A kernel that was not looked up by its name is not watched: the next load finds what its launch took."""
