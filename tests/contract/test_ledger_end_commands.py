@@ -35,7 +35,7 @@ def ended(entry: Entry, **words: object) -> Entry:
 
 
 def others(ledger: Ledger, job_id: str = "a" * 12) -> Sequence[Job]:
-    return [entry.job for entry in ledger.page(0, None, ended_of=None, include_final=True) if entry.job.id != job_id]
+    return [entry.job for entry in ledger.page(0, None, seen_by=None, include_final=True)[0] if entry.job.id != job_id]
 
 
 def test_the_first_end_of_a_job_adds_one_job_without_a_gpu_with_what_it_inherited(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import sqlite3
 import struct
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +17,7 @@ from tests.ledger_entries import add, waiting
 
 from pgpu.app.machine_checks import leftovers
 from pgpu.app.settings import Settings
+from pgpu.cli.output.job_tables import job_cells
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.submitter import Submitter
 from pgpu.errors import CapacityError, LedgerError, RequestError
@@ -28,8 +29,10 @@ from pgpu.model import Request as Amount
 from pgpu.model.finding import Result
 from pgpu.model.validation import check_submission
 from pgpu.server.peer_credentials import PeerCredentials
+from pgpu.server.routes import REQUESTS_AT_ONCE
 from pgpu.services import wire
 from pgpu.services.job_answers import JOBS, ArrayElement, restore
+from pgpu.services.messages import JobReport
 from pgpu.structs import replace
 from pgpu.units import GIB, MIB
 
@@ -133,6 +136,67 @@ def test_a_user_with_many_requests_that_cost_much_waits_behind_own_ones_alone(
         assert (await waiting)[0] in {200, 201}
 
     asyncio.run(submit())
+
+
+@pytest.mark.parametrize("target", ["cancel", "hold", "release"])
+def test_a_change_of_many_jobs_waits_until_another_long_request_is_over(tmp_path: Path, target: str) -> None:
+    app = make_app(tmp_path)
+    root = AsPeer(app, PeerCredentials(1, 0, 0, frozenset()))
+    one, many = (
+        json.dumps({"jobs": [f"{number:012x}" for number in range(count)], "grace_seconds": 0}).encode()
+        for count in (1, 101)
+    )
+
+    async def change() -> None:
+        async with app.state.many_jobs:  # as while another long request is handled
+            waiting = asyncio.create_task(answer_of(root, "POST", f"/v1/jobs/{target}", many))
+            assert (await answer_of(root, "POST", f"/v1/jobs/{target}", one))[0] == 404  # handled: no such job
+            assert not waiting.done()
+        assert (await waiting)[0] == 404
+
+    asyncio.run(change())
+
+
+def test_a_user_with_many_requests_at_once_keeps_no_other_user_waiting(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    user, other, root = (AsPeer(app, PeerCredentials(1, uid, uid, frozenset())) for uid in (USER, USER + 1, 0))
+
+    async def ask() -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(REQUESTS_AT_ONCE):  # as while so many requests of the user are handled
+                await stack.enter_async_context(app.state.turns_of[USER])
+            waiting = [asyncio.create_task(answer_of(user, "GET", target)) for target in ("/v1/jobs", "/v1/queue")]
+            for each in (other, root):
+                assert [(await answer_of(each, "GET", target))[0] for target in ("/v1/jobs", "/v1/queue")] == [200, 200]
+            assert not any(each.done() for each in waiting)
+        assert [(await each)[0] for each in waiting] == [200, 200]
+
+    asyncio.run(ask())
+
+
+def test_the_waiting_jobs_of_others_that_ask_for_the_same_are_one_in_a_list(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    engine = app.state.engines.own
+    user, root = (AsPeer(app, PeerCredentials(1, uid, uid, frozenset())) for uid in (USER, 0))
+    engine.submit_all([elements(3)], Submitter(USER + 1, (), None))
+    engine.submit_all([elements(2)], Submitter(USER, (), None))
+    engine.submit_all([elements(4), replace(elements(5), request=Amount(2 * GIB))], Submitter(USER + 2, (), None))
+
+    def listed(peer: AsPeer, target: str = "/v1/jobs") -> list[tuple[int, int, int]]:
+        reports = json.loads(asked(peer, "GET", target)[2])
+        return [
+            (each["job"]["owner_uid"], each["job"]["request"]["memory_bytes"] // GIB, each["count"]) for each in reports
+        ]
+
+    assert listed(user) == [(-1, 1, 7), (USER, 1, 1), (USER, 1, 1), (-1, 2, 5)]
+    assert len(listed(root)) == 14
+    assert {count for _, _, count in listed(root)} == {1}
+    _, headers, text = asked(user, "GET", "/v1/jobs?limit=3")
+    following = headers["link"].partition(">")[0].lstrip("<")
+    assert [each["count"] for each in json.loads(text)] == [7, 1, 1]
+    assert listed(user, following) == [(-1, 2, 5)]
+    reports = wire.decode(tuple[JobReport, ...], json.loads(text))
+    assert job_cells(reports[0], 0.0, set(), is_uncut=True)["REASON"] == "7 of other users"
 
 
 def test_a_request_that_would_take_too_much_of_the_ledger_is_refused_before_anything_is_stored(tmp_path: Path) -> None:

@@ -109,6 +109,30 @@ def test_a_grant_is_what_was_asked_for_on_distinct_gpus(rooms: tuple[GpuRoom, ..
         assert {part.memory_bytes for part in grant.slices} == {requests[grant.job_id].memory_bytes}
 
 
+@given(
+    rooms,
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 6), st.integers(0, 2)), max_size=5),
+    st.sampled_from([0.0, 10_000.0]),
+)
+def test_elements_of_an_array_are_decided_as_the_same_jobs_one_by_one(
+    rooms: tuple[GpuRoom, ...], arrays: list[tuple[int, int, int]], now_seconds: float
+) -> None:
+    elements = [
+        Candidate(f"{array}-{element}", Request(memory_bytes), owner_uid=uid)
+        for array, (memory_bytes, count, uid) in enumerate(arrays)
+        for element in range(count)
+    ]
+    # A family decides nothing without a limit of it; but no two of these are alike.
+    one_by_one = [replace(each, family=(each.job_id, each.owner_uid)) for each in elements]
+    at_once = admit(rooms, elements, now_seconds)
+    expected = admit(rooms, one_by_one, now_seconds)
+    assert at_once.grants == expected.grants
+    assert [(each.job_id, each.cause, each.reason) for each in at_once.waits] == [
+        (each.job_id, each.cause, each.reason) for each in expected.waits
+    ]
+    assert (at_once.reservation, at_once.kept, at_once.time) == (expected.reservation, expected.kept, expected.time)
+
+
 @given(queues)
 def test_nobody_starves_while_jobs_end(queue: list[Candidate]) -> None:
     """Every job that fits an idle machine starts within as many rounds as there are jobs."""

@@ -1,4 +1,4 @@
-"""The unit of `deploy/systemd`: systemd reads it, and nothing in it takes from jobs what they need of the machine."""
+"""The units of `deploy/systemd`: systemd reads them, the server's is closed, and nothing in the agent's takes from jobs what they need."""
 
 import shutil
 import subprocess
@@ -8,9 +8,11 @@ import pytest
 
 from pgpu.app.settings import Settings
 from pgpu.client.address import SYSTEM_SOCKET
+from pgpu.engine.agent.agents import AWAIT_LOCK
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "pgpu.service"
 SOCKET = UNIT.with_suffix(".socket")
+AGENT = UNIT.with_name("pgpu-agent@.service")
 
 NAMESPACING = [
     "PrivateTmp",
@@ -52,14 +54,14 @@ Source: systemd.exec(5).
 INHERITED = ["MemoryDenyWriteExecute", "RestrictSUIDSGID", "LockPersonality", "RestrictRealtime"]
 """What processes of jobs would inherit, though users' programs do it: compilers at run time, `chmod g+s`, debuggers, SCHED_FIFO."""
 
-MOST_EXPOSURE = 70
-"""Tenths of `systemd-analyze security` (6.7 by systemd 252; versions weigh differently): the service is root's, and its jobs see the
-machine as their users do."""
+MOST_EXPOSURE = {UNIT: 50, AGENT: 70}
+"""Tenths of `systemd-analyze security` (4.3 and 6.7 by systemd 252; versions weigh differently): the agent's jobs see the machine as
+their users do."""
 
 
-def settings() -> dict[str, str]:
+def settings(unit: Path = AGENT) -> dict[str, str]:
     lines = [
-        line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line and line[0] != "#"
+        line.split("=", 1) for line in unit.read_text(encoding="utf-8").splitlines() if "=" in line and line[0] != "#"
     ]
     return dict(lines)
 
@@ -67,14 +69,17 @@ def settings() -> dict[str, str]:
 def test_systemd_reads_the_unit() -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
-    done = subprocess.run(["systemd-analyze", "verify", UNIT, SOCKET], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", UNIT, SOCKET, AGENT], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_service_can_do_no_more_than_jobs_need() -> None:
+@pytest.mark.parametrize("unit", [UNIT, AGENT])
+def test_the_services_can_do_no_more_than_they_or_jobs_need(unit: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
-    words = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSURE}", str(UNIT)]
+    words = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSURE[unit]}", str(unit)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout.splitlines()[-1:] + done.stderr.splitlines()
 
@@ -90,9 +95,17 @@ def test_every_gpu_is_among_the_allowed_devices() -> None:
     assert (found["DeviceAllow"], found["ProtectClock"]) == ("char-* rwm", "yes")
 
 
-def test_a_restart_ends_no_job_and_keeps_their_slices() -> None:
-    found = settings()
-    assert (found["KillMode"], found["RuntimeDirectoryPreserve"], found["SendSIGKILL"]) == ("process", "yes", "no")
+@pytest.mark.parametrize("unit", [UNIT, AGENT])
+def test_a_restart_ends_no_job_and_keeps_their_slices(unit: Path) -> None:
+    found = settings(unit)
+    assert (found["KillMode"], found["SendSIGKILL"]) == ("process", "no")
+    assert settings(UNIT)["RuntimeDirectoryPreserve"] == "yes"
+
+
+def test_the_agents_of_the_server_s_unit_are_instances_of_the_other_one() -> None:
+    state, unit = (each.split("=")[1] for each in settings(UNIT)["Environment"].split())
+    assert AGENT.name == f"{unit}@.service"
+    assert settings()["ExecStart"] == f"/usr/bin/env pgpu-agent --state-dir {state} agent %I {AWAIT_LOCK}"
 
 
 def test_the_socket_is_where_commands_look_and_open_to_the_group_that_may_submit() -> None:
@@ -103,5 +116,5 @@ def test_the_socket_is_where_commands_look_and_open_to_the_group_that_may_submit
 
 
 def test_state_is_roots_and_users_pass_through_to_the_socket() -> None:
-    found = settings()
+    found = settings(UNIT)
     assert (found["StateDirectoryMode"], found["RuntimeDirectoryMode"]) == ("0700", "0711")

@@ -1,4 +1,4 @@
-"""`python -m pgpu.app … agent MODEL LOCK [GUARD]`: the program of the agent of one queue.
+"""`python -m pgpu.app … agent MODEL LOCK [GUARD]`: the program of the agent of one queue; in units of systemd `pgpu-agent`.
 
 Not for users: errors go to the job's record or to a log in the state directory.
 """
@@ -28,6 +28,7 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     from pgpu.app.composition import supervise
     from pgpu.app.settings import load_settings
+    from pgpu.engine.agent.agents import REAL_GPUS
 
     parser = argparse.ArgumentParser(prog="python -m pgpu.app", description=__doc__)
     parser.add_argument("--state-dir", required=True)
@@ -36,8 +37,8 @@ def main() -> None:
     # `keep` and `supervise` are started by processes of the release before this one.
     verbs.add_parser("supervise").add_argument("job_id")
     agent = verbs.add_parser("agent", aliases=["keep"])
-    agent.add_argument("gpu_model", help="empty for real GPUs")
-    agent.add_argument("lock", type=int, help="descriptor that holds the agent's lock; -1 for none")
+    agent.add_argument("gpu_model", help="empty, or as the instance of a unit `gpus`, for real GPUs")
+    agent.add_argument("lock", type=int, help="descriptor that holds the agent's lock; -1 for none, -2 to wait for it")
     # Without it under a guard of the release before this one.
     agent.add_argument("guard", type=int, nargs="?", help="descriptor of a socket to the agent's guard")
     arguments = parser.parse_args()
@@ -45,7 +46,8 @@ def main() -> None:
     if arguments.verb == "supervise":
         supervise(settings, arguments.job_id)
     else:
-        run(settings, arguments.gpu_model or None, arguments.lock, arguments.guard)
+        model = None if arguments.gpu_model in {"", REAL_GPUS} else arguments.gpu_model
+        run(settings, model, arguments.lock, arguments.guard)
 
 
 def run(settings: "Settings", gpu_model: str | None, lock: int, guard: int | None) -> None:
@@ -64,7 +66,7 @@ def run(settings: "Settings", gpu_model: str | None, lock: int, guard: int | Non
     from pgpu.app.oci.attendant import attend_container
     from pgpu.app.runtime_directory import runtime_directory
     from pgpu.engine.agent.agent import run_agent
-    from pgpu.engine.agent.agents import TAKE_LOCK, take_lock
+    from pgpu.engine.agent.agents import take_lock
     from pgpu.engine.settings import EngineSettings
     from pgpu.errors import LedgerGoneError
     from pgpu.runtimes.job_monitor import become_guard
@@ -82,7 +84,7 @@ def run(settings: "Settings", gpu_model: str | None, lock: int, guard: int | Non
     if held is None:
         return
     again = (*agent_command(own), gpu_model or "")
-    if lock == TAKE_LOCK:
+    if lock < 0:
         become_guard(held, places.spool, again)
     # Of many threads at once: glibc would give each sixteen of them a heap of its own, and an interpreter that is handed over
     # each 5 ms (Python's default) wakes all threads that wait for it as often.

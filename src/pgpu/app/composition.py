@@ -320,6 +320,7 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         state_directory=settings.state_dir,
         runtime_directory=runtime_path,
         gpu_model=simulated.name if simulated else None,
+        agent_unit=settings.agent_unit,
         **changeable(settings),
     )
 

@@ -4,6 +4,7 @@ The lock on `server.lock` in the state directory makes a process the only server
 """
 
 import contextlib
+import gc
 import importlib.util
 import os
 import subprocess
@@ -36,8 +37,11 @@ _LIVED_SECONDS = 1.0
 
 _GRACE_SECONDS = 10.0
 
+_SWITCH_SECONDS = 0.001
+"""A request takes the interpreter some ten times, and beside a long one waits so long each time; Python's default is five times this."""
 
-FIXED = frozenset({"state_dir", "runtime_dir", "simulate", "host", "submitters", "build_timeout"})
+
+FIXED = frozenset({"state_dir", "runtime_dir", "simulate", "host", "submitters", "build_timeout", "agent_unit"})
 """Settings that a server reads at its start alone. Of the others some concern only the commands and programs that read them."""
 
 
@@ -101,6 +105,8 @@ def serve(
                 announce(f"listening at {scheme}://{tcp.host}:{tcp.port}")
 
         maintenance.start()
+        gc.freeze()  # loaded modules stay for the process's life: garbage collection need not visit them
+        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             most = settings.connections
             listeners.serve(app, socket, other, most_connections=most, on_ready=on_ready, on_hang_up=reloader.reload)

@@ -130,6 +130,10 @@ class Settings(Struct, frozen=True):
     """Group of this machine: its members may use root's server; apart from root, no other user can connect.
     Default: `pgpu`."""
 
+    agent_unit: str | None = _setting(str, default=None)
+    """Template unit of systemd whose instances are the agents of a server's queues: `pgpu-agent` in
+    `deploy/systemd/pgpu.service`. Default: none, since an agent needs no systemd; the process that needs one starts it."""
+
     connections: int = _setting(_count, default=256)
     """Most connections of one user to a server at a time; a command that waits or follows holds one. Default: 256,
     more than one user's terminals and scripts need, and few enough for many users."""

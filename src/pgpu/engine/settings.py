@@ -32,6 +32,9 @@ class EngineSettings(Struct, frozen=True):
     """Model and count of the simulated GPUs that this engine grants (`RTX 3090x4`); None for the machine's real ones.
     The same ledger may hold jobs of other models, in queues of their own."""
 
+    agent_unit: str | None = None
+    """Template unit of systemd of which an instance is started as the agent of a queue; None where this process starts it."""
+
     headroom_least_bytes: int = 256 * MIB
     """Memory of each GPU that is kept free of slices, in bytes, unless the share is more. Default: what drivers and displays
     usually take."""

@@ -104,19 +104,30 @@ class Ledger:
         where = "" if include_final else f"WHERE {LIVE}"
         return self._entries(f"{where} ORDER BY sequence", ())
 
-    def page(self, after: int, most: int | None, *, ended_of: int | None, include_final: bool) -> list[Entry]:
+    def page(
+        self, after: int, most: int | None, *, seen_by: int | None, include_final: bool
+    ) -> tuple[list[Entry], dict[int, int]]:
         """Return one page of jobs, oldest first: all that are not final, and optionally final ones.
 
         Args:
             after: Start behind this `Entry.sequence`.
             most: Size of the page; None for all.
-            ended_of: Final jobs of this user only; None for all users.
+            seen_by: User whose list it is: of others' jobs no final ones, and of those that wait and ask for the same only
+                the oldest; None for all jobs of all users.
             include_final: Whether to return final jobs.
+
+        Returns:
+            The entries, and by sequence how many waiting jobs of other users one of them stands for.
         """
-        ended = "AND owner_uid = ifnull(?2, owner_uid)" if include_final else "AND FALSE"
-        clause = f"WHERE sequence > ?1 AND ({NOT_FINAL} OR TRUE {ended}) ORDER BY sequence LIMIT ?3"
-        # To SQLite a negative LIMIT is none.
-        return self._entries(clause, (after, ended_of, -1 if most is None else most))
+        ended = "AND owner_uid = ifnull(:seen_by, owner_uid)" if include_final else "AND FALSE"
+        clause = f"""WHERE sequence > :after AND ({NOT_FINAL} OR TRUE {ended}) AND (:seen_by IS NULL OR owner_uid = :seen_by
+            OR state != 'waiting' OR sequence IN (SELECT value FROM json_each(:alike))) ORDER BY sequence LIMIT :most"""  # noqa: S608 - words of our own
+        with self.view() as view:
+            counts = {} if seen_by is None else view.alike_waiting(seen_by)
+            # To SQLite a negative LIMIT is none.
+            limit, alike = -1 if most is None else most, json.dumps(list(counts))
+            words = {"after": after, "seen_by": seen_by, "most": limit, "alike": alike}
+            return view.entries_where(clause, words), counts
 
     def entry(self, job_id: str) -> Entry:
         """Return one job by its full id.

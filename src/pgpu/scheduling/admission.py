@@ -198,9 +198,16 @@ class _Round:
                 reserved, before = first, replace(before, job_id=first.job_id)
             self._reservation_before = before
             self.consider(reserved)
+        twin: Candidate | None = None
         for candidate in chain((first,), order):
-            if candidate is not reserved:
-                self.consider(candidate)
+            if candidate is reserved:
+                continue
+            if twin is not None and self._waits_like(twin, candidate):
+                self.waits.append((candidate, Cause.MEMORY))
+                continue
+            self.consider(candidate)
+            waits = bool(self.waits) and self.waits[-1][0] is candidate and self.waits[-1][1] is Cause.MEMORY
+            twin = candidate if waits and not self.planned and not self.order.is_overdue(candidate) else None
 
     @property
     def kept(self) -> tuple[KeptMemory, ...]:
@@ -235,6 +242,14 @@ class _Round:
             if count_active == len(self._clocks.contenders):
                 break
         return found
+
+    def _waits_like(self, twin: Candidate, candidate: Candidate) -> bool:
+        """Whether a candidate waits for memory as the one before it does, which differs from it in id and time alone.
+
+        What the first of ten thousand elements of an array reserves, or cannot, is what each of the others would.
+        """
+        alike = replace(candidate, job_id=twin.job_id, eligible_at_seconds=twin.eligible_at_seconds)
+        return alike == twin and not self.order.is_overdue(candidate)
 
     def consider(self, candidate: Candidate) -> None:
         """Grant one candidate, or add it to those that wait or have expired."""

@@ -163,8 +163,16 @@ class RoundOrder:
             if grant_count != clocks.grant_count:
                 heapq.heapreplace(users, standing(uid))
                 continue
-            row = rows[uid]
+            row, (turn, key, *_) = rows[uid], users[0]
+            contender = row[-1][2].contender
             yield row.pop()[2]
+            # Elements of an array follow each other without a look at the heap, where no other user's job can come between them.
+            others = min(users[1:3], default=None)
+            is_ahead = others is None or (turn, key) < others[:2]
+            while is_ahead and row and row[-1][0] == key and grant_count == clocks.grant_count:
+                if row[-1][2].contender != contender:
+                    break
+                yield row.pop()[2]
             if row:
                 heapq.heapreplace(users, standing(uid))
             else:

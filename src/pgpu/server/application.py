@@ -24,7 +24,7 @@ from pgpu.server.health import Maintenance, ReadinessProbe
 from pgpu.server.metrics import MetricsMiddleware, ServerMetrics
 from pgpu.server.refusals import RefusalLog
 from pgpu.server.responses import LARGE_BODIES_AT_ONCE, add_body_schemas, bug_response, error_response
-from pgpu.server.routes import handwritten, table_routes
+from pgpu.server.routes import REQUESTS_AT_ONCE, handwritten, table_routes
 from pgpu.server.stream_routes import StreamRelay
 from pgpu.services.access import AccessRules, Caller, Identity
 from pgpu.services.engine_pool import EnginePool
@@ -63,6 +63,7 @@ def create_app(
     app.state.metrics = ServerMetrics()
     app.state.many_jobs = asyncio.Semaphore(1)
     app.state.many_jobs_of = defaultdict(lambda: asyncio.Semaphore(1))
+    app.state.turns_of = defaultdict(lambda: asyncio.Semaphore(REQUESTS_AT_ONCE))
     app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
     board = app.state.board = _board(app)
 

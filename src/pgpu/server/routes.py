@@ -7,6 +7,7 @@ the thread pool, with the encoding of their answers.
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, cast, get_type_hints
 from urllib.parse import urlencode
 
@@ -28,11 +29,14 @@ from pgpu.services.administration import AdministrationService
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.function_service import FunctionHost, FunctionService
 from pgpu.services.job_service import JobService
-from pgpu.services.messages import Ask, JobReport
+from pgpu.services.messages import Ask, Cancel, JobNames, JobReport
 from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, GPU_ROUTES, JOB_ROOT, JOB_ROUTES, ServiceRoute
 
 _BEARER = "bearer "
 _MOST_ON_A_PAGE = 5000
+
+REQUESTS_AT_ONCE = 2
+"""Of one user: more would only make each of them wait longer for the interpreter, and those of all other users."""
 
 # Time limit for the upload of a bundle: a hundred megabytes over a slow line.
 _BUNDLE_SECONDS = 600.0
@@ -147,20 +151,38 @@ def _endpoint(
                 value = list(job_answers.compact(value))
             return Response(status_code=204) if route.answer is None else JsonResponse(value, route.status)
 
-        # One at a time: requests for thousands of jobs would keep every thread of the pool, and the interpreter, from others. Before
-        # that one of each user: users take turns, however many requests one of them has sent. A dry run copies the ledger.
-        body = given.get("body")
-        if isinstance(body, Ask) and (route.name == "dry_run" or count_jobs(body.submissions) > MANY_JOBS):
-            async with request.app.state.many_jobs_of[caller.uid], request.app.state.many_jobs:
+        async with _turn(request, caller, is_long=route.name == "dry_run" or _names_many_jobs(given.get("body"))):
+            # Encoding is part of the thread's work as well: a long list would block the event loop for seconds.
+            if not route.is_shared:
                 return await run_in_threadpool(answer)
-        # Encoding is part of the thread's work as well: a long list would block the event loop for seconds.
-        if not route.is_shared:
-            return await run_in_threadpool(answer)
-        flights: SingleFlight = request.app.state.flights
-        return cast("Response", await flights.answer((route.name, caller.sees_uid, *named.values()), answer))
+            flights: SingleFlight = request.app.state.flights
+            return cast("Response", await flights.answer((route.name, caller.sees_uid, *named.values()), answer))
 
     endpoint.__signature__ = inspect.Signature(_parameters(route, method, dependency))  # type: ignore[attr-defined] # FastAPI reads it
     return endpoint
+
+
+def _names_many_jobs(body: object) -> bool:
+    if isinstance(body, Ask):
+        return count_jobs(body.submissions) > MANY_JOBS
+    return isinstance(body, Cancel | JobNames) and len(body.jobs) > MANY_JOBS
+
+
+@asynccontextmanager
+async def _turn(request: Request, caller: Caller, *, is_long: bool = False) -> AsyncIterator[None]:
+    """Wait until a request may have a thread of the pool, and the interpreter, which it shares with all others.
+
+    One long request runs at a time, and waits until the others of its user are done: users take turns, however many one of them has
+    sent. Of other requests each user has `REQUESTS_AT_ONCE`, administrators, and so the gateway, any number.
+    """
+    state = request.app.state
+    async with AsyncExitStack() as stack:
+        if is_long:
+            await stack.enter_async_context(state.many_jobs_of[caller.uid])
+            await stack.enter_async_context(state.many_jobs)
+        elif not caller.is_admin:
+            await stack.enter_async_context(state.turns_of[caller.uid])
+        yield
 
 
 def _parameters(
@@ -215,7 +237,8 @@ async def list_jobs(
         return response
 
     key = ("jobs", service.caller.sees_uid, include_final, limit, after)
-    return cast("Response", await flights.answer(key, answer))
+    async with _turn(request, service.caller):
+        return cast("Response", await flights.answer(key, answer))
 
 
 @handwritten.put("/secrets/{name}", status_code=204, openapi_extra=_BUNDLE_SCHEMA, tags=["functions"])

@@ -33,8 +33,8 @@ def report_job(engine: EngineContext, entry: Entry) -> JobReport:
     return JobReport(entry.job, tuple(engine.enforcer.use(lease)), shares, run_seconds=run_seconds)
 
 
-def anonymous_report(entry: Entry) -> JobReport:
-    """Return state, GPUs and amounts of another user's job, without anything that identifies it or its owner."""
+def anonymous_report(entry: Entry, count: int = 1) -> JobReport:
+    """Return state, GPUs and amounts of another user's job, without anything that identifies it or its owner; or of several alike."""
     job, lease = entry.job, entry.job.lease
     if lease is not None:
         lease = Lease(ANONYMOUS, lease.slices, 0.0, None, is_advisory=False, sharing=lease.sharing)
@@ -50,4 +50,5 @@ def anonymous_report(entry: Entry) -> JobReport:
             owner_uid=UNKNOWN_UID,
         ),
         (),
+        count=count,
     )

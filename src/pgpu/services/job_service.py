@@ -121,7 +121,7 @@ class JobService:
     def page(
         self, *, include_final: bool, after: int = 0, limit: int | None = None
     ) -> tuple[list[JobReport], int | None]:
-        """List the visible jobs, oldest first; of other users' live jobs only what they hold.
+        """List the visible jobs, oldest first; of other users' live jobs only what they hold, and those that wait counted.
 
         Args:
             include_final: Whether to list the caller's jobs that ended.
@@ -133,12 +133,14 @@ class JobService:
         """
         self._recover()
         most, sees_uid = None if limit is None else limit + 1, self.caller.sees_uid
-        found = self.ledger.page(after, most, ended_of=sees_uid, include_final=include_final)
+        found, counts = self.ledger.page(after, most, seen_by=sees_uid, include_final=include_final)
         entries, own = found[:limit], self.engines.own
         # One forecast of each queue serves the whole page; other users' jobs need none.
         seen = self._with_reasons([entry for entry in entries if self.caller.sees(entry.job.owner_uid)])
         reports = {entry.sequence: report_job(own, entry) for entry in seen}
-        listed = [reports.get(entry.sequence) or anonymous_report(entry) for entry in entries]
+        listed = [
+            reports.get(entry.sequence) or anonymous_report(entry, counts.get(entry.sequence, 1)) for entry in entries
+        ]
         return self._with_indices(listed), entries[-1].sequence if len(found) > len(entries) else None
 
     def job(self, id_or_name: str) -> JobReport:
@@ -320,7 +322,8 @@ class JobService:
             JobNotFoundError: As of `Ledger.members`; the caller sees no other user's jobs.
         """
         sees_uid = self.caller.sees_uid
-        exact = {entry.job.id for entry in self.ledger.entries_of(words) if self.caller.sees(entry.job.owner_uid)}
+        with self.ledger.view() as view:
+            exact = view.existing(words, sees_uid)
         return {word: [word] if word in exact else self.ledger.members(word, sees_uid) for word in words}
 
     def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:

@@ -292,6 +292,9 @@ class JobReport(Struct, frozen=True):
     run_seconds: float = 0.0
     """How long it has run, without time in which it was suspended or parked."""
 
+    count: int = 1
+    """How many jobs it stands for: those of other users that wait and ask for the same are one."""
+
 
 class QueueReport(Struct, frozen=True):
     """One waiting job as `pgpu queue` shows it."""

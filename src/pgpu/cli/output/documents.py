@@ -186,6 +186,7 @@ def _job(report: "JobReport") -> Document:
         "held_by_uid": job.held_by_uid,
         "hit_time_limit": job.hit_time_limit,
         "run_seconds": report.run_seconds,
+        "count": report.count,
     }
 
 

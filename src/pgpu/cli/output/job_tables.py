@@ -87,7 +87,7 @@ def job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncu
         "LIMIT": Styled("advisory", "red") if is_advisory else "",
         # In its largest unit: an age is compared at a glance.
         "AGE": "" if job.is_anonymous else format_duration(now_seconds - since_seconds).partition(" ")[0],
-        "REASON": reason_text(job),
+        "REASON": reason_text(job) if report.count == 1 else f"{report.count} of other users",
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         "LEFT": _time_left(report),

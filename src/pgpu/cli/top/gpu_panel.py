@@ -36,7 +36,7 @@ def heading(picture: Picture, place: str, notes: str, width: int) -> list[Line]:
         width: In places.
     """
     running = sum(report.job.state in {JobState.RUNNING, JobState.STARTING} for report in picture.jobs)
-    waiting = sum(report.job.state is JobState.WAITING for report in picture.jobs)
+    waiting = sum(report.count for report in picture.jobs if report.job.state is JobState.WAITING)
     left = [
         Span("pgpu top", is_bold=True),
         Span(f"  {running} running · {waiting} waiting"),

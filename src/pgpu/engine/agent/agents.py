@@ -6,6 +6,7 @@ starts it. A message to an agent is only a hint: what it acts on is in the ledge
 
 import json
 import os
+import string
 import threading
 import time
 from collections.abc import Sequence
@@ -35,6 +36,12 @@ MONITOR = b"monitor "
 
 TAKE_LOCK = -1
 """Stands for the lock's descriptor where a new agent must open and lock the file itself, or end."""
+
+AWAIT_LOCK = -2
+"""Likewise, where the process that asked for the agent, or an agent that is about to end, may still hold it."""
+
+REAL_GPUS = "gpus"
+"""Instance of an agent's unit for the queue of real GPUs: an instance has a name."""
 
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
 _LOCK_PATIENCE_SECONDS = 30.0
@@ -179,6 +186,9 @@ class Agents:
 
     def _start(self, gpu_model: str | None, lock: int) -> None:
         """Start an agent under its guard; it waits for a lock that this descriptor does not hold yet."""
+        if self._settings.agent_unit is not None:
+            _start_unit(self._settings.agent_unit, gpu_model)
+            return
         from pgpu.runtimes.job_monitor import start_guard  # noqa: PLC0415 - most commands find an agent
 
         command = (*self._command, gpu_model or "")
@@ -188,6 +198,25 @@ class Agents:
         except OSError as exc:
             raise NodeError(f"no agent of the queue can be started: {exc}") from exc
         threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+
+
+def _start_unit(unit: str, gpu_model: str | None) -> None:
+    """Have systemd start an instance of a template unit, unless it runs: process 1 is its parent, so it has nothing of this process."""
+    import subprocess  # noqa: PLC0415 - servers alone
+
+    # As systemd-escape(1) writes it, and `%I` reads it.
+    kept = {*":_.", *string.ascii_letters, *string.digits}
+    instance = "".join(each if each in kept else f"\\x{ord(each):02x}" for each in gpu_model or REAL_GPUS)
+    words = ["systemctl", "start", "--no-block", f"{unit}@{instance}.service"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as exc:
+        raise NodeError(f"no agent of the queue can be started: systemctl: {exc.strerror}") from exc
+    if done.returncode:
+        raise NodeError(
+            f"no agent of the queue can be started: {done.stderr.strip()}",
+            hint="install deploy/systemd/pgpu-agent@.service, or unset agent_unit",
+        )
 
 
 def try_lock(settings: EngineSettings, gpu_model: str | None) -> int | None:
@@ -215,7 +244,7 @@ def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> in
         settings: With the directory of its file.
         gpu_model: Of which queue.
         given: As on the agent's command line: a descriptor, which is locked already unless another agent was asked to end,
-            or `TAKE_LOCK`.
+            `TAKE_LOCK` or `AWAIT_LOCK`.
 
     Returns:
         None if another agent has it.
@@ -223,15 +252,14 @@ def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> in
     Raises:
         NodeError: The lock cannot be opened.
     """
-    if given == TAKE_LOCK:
-        return try_lock(settings, gpu_model)
-    os.set_inheritable(given, False)  # noqa: FBT003 - its only form
+    if given >= 0:
+        os.set_inheritable(given, False)  # noqa: FBT003 - its only form
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-    while not try_flock(given):
-        if time.monotonic() > deadline:
-            return None
+    while True:
+        found = try_lock(settings, gpu_model) if given < 0 else given if try_flock(given) else None
+        if found is not None or given == TAKE_LOCK or time.monotonic() > deadline:
+            return found
         threading.Event().wait(_LOCK_PAUSE_SECONDS)
-    return given
 
 
 def write_identity(descriptor: int, process: ProcessHolder) -> None:
