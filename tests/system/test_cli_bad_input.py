@@ -178,8 +178,12 @@ def test_every_verb_refuses_a_state_directory_of_another_user(place: Place, word
     assert _files(place.path) == before
 
 
-def test_a_state_directory_that_was_made_with_mode_0755_is_closed_to_readers(place: Place) -> None:
+@pytest.mark.parametrize(
+    "inside", ["", "kubernetes"]
+)  # the kubelet makes the directory of a node's driver, and this one with it
+def test_a_state_directory_that_was_made_with_mode_0755_is_closed_to_readers(place: Place, inside: str) -> None:
     (place.path / "state").mkdir(mode=0o755)
+    (place.path / "state" / inside).mkdir(mode=0o755, exist_ok=True)
     assert place.run("ps").returncode == 0
     assert (place.path / "state").stat().st_mode & 0o777 == 0o700
 
@@ -187,6 +191,7 @@ def test_a_state_directory_that_was_made_with_mode_0755_is_closed_to_readers(pla
 def test_a_directory_of_other_files_stays_open_to_their_readers(place: Place) -> None:
     state = place.path / "state"
     state.mkdir(mode=0o755)
+    (state / "kubernetes").mkdir(mode=0o755)
     (state / "of-others").write_text("")
     place.run("ps")
     place.run("doctor")

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ def test_headroom_is_nothing_a_share_or_an_amount(
     system_file: Path, environment: dict[str, str], text: str, headroom: Headroom
 ) -> None:
     assert load_settings({"headroom": text}, environment, system_file).headroom == headroom
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users' files may be written by their group")
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_settings_file_of_root_that_others_can_write_is_refused(
+    system_file: Path, environment: dict[str, str], mode: int
+) -> None:
+    system_file.write_text("stop_grace = 1")
+    system_file.chmod(mode)
+    with pytest.raises(NodeError, match=r"etc\.toml can be written by other users") as refusal:
+        load_settings({}, environment, system_file)
+    assert refusal.value.hint == f"chmod go-w {system_file}"
+
+
+def test_a_pipe_in_place_of_a_settings_file_is_not_waited_for(system_file: Path, environment: dict[str, str]) -> None:
+    os.mkfifo(system_file)
+    assert load_settings({}, environment, system_file).stop_grace == 10
 
 
 def test_paths_may_begin_at_home(system_file: Path, environment: dict[str, str]) -> None:

@@ -260,7 +260,6 @@ def load_settings(
     """
     texts: dict[str, tuple[str, str]] = {}
     for path in (system_file, user_file(environment)):
-        check_own(path, "the settings file", is_only_read=True)
         texts.update({name: (text, f"{path}: {name}") for name, text in _file_texts(path)})
     for name in NAMES:
         variable = ENVIRONMENT_PREFIX + name.upper()
@@ -299,7 +298,10 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 def _file_texts(path: Path) -> Iterator[tuple[str, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        # What is checked is what is read: another file may have the name by then. A pipe is not waited for.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            check_own(path, "the settings file", is_only_read=True, descriptor=file.fileno())
+            text = file.read().decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, UnicodeDecodeError) as exc:

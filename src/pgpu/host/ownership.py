@@ -12,25 +12,29 @@ from pathlib import Path
 
 from pgpu.errors import NodeError
 
+PARTS = {"kubernetes"}
+"""What pgpu itself makes in a state directory before the directory is used: that of a node's driver, by the kubelet with mode 0755."""
 
-def check_own(path: Path, name: str, *, is_only_read: bool = False) -> None:
+
+def check_own(path: Path, name: str, *, is_only_read: bool = False, descriptor: int | None = None) -> None:
     """Refuse a file or directory that another user owns, or that its group or others can write; a missing one is no error.
 
     Args:
         path: Links are followed.
         name: What it is, for the message.
-        is_only_read: Whether it may be root's, and be written by its group, as a settings file is with the umask 002.
+        is_only_read: Whether it may be root's, and if it is not, be written by its group, as a settings file is with the umask 002.
+        descriptor: Of the opened file; None where nothing of it is read before the next check.
 
     Raises:
         NodeError: It is refused.
     """
     try:
-        found = path.stat()
+        found = path.stat() if descriptor is None else os.fstat(descriptor)
     except OSError:
         return  # missing, or the caller's own access fails with the reason
     if found.st_uid != os.geteuid() and not (is_only_read and found.st_uid == 0):
         raise _foreign(f"{name} {path}", found.st_uid)
-    if found.st_mode & (stat.S_IWOTH if is_only_read else stat.S_IWGRP | stat.S_IWOTH):
+    if found.st_mode & (stat.S_IWOTH if is_only_read and found.st_uid != 0 else stat.S_IWGRP | stat.S_IWOTH):
         raise NodeError(f"{name} {path} can be written by other users", hint=f"chmod go-w {path}")
 
 
@@ -53,7 +57,8 @@ def check_state_directory(path: Path) -> None:
                     raise _foreign(f"{parent}, above the state directory {path.name},", owner)
     with suppress(OSError):  # missing, no directory, or a file system without modes
         # One with files, such as /etc or a home directory, stays open to those who use it.
-        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not any(path.iterdir()):
+        is_open = path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if is_open and PARTS.issuperset(each.name for each in path.iterdir()):
             path.chmod(stat.S_IRWXU)
 
 
