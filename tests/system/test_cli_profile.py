@@ -50,8 +50,9 @@ def test_durations_are_those_that_the_kernels_were_given(either_place: Place) ->
     told = profile(either_place)
     [spin] = [each for each in told["kernels"] if each["name"] == "spin"]
     assert spin["launches"] == 20
-    assert spin["total_ns"] == pytest.approx(40_000_000, rel=0.05)
-    assert told["busy_fraction"] * told["duration_seconds"] == pytest.approx(0.04, rel=0.05)
+    assert spin["shortest_ns"] == pytest.approx(2_000_000, rel=0.05)  # a busy machine makes others longer
+    assert 20 * spin["shortest_ns"] <= spin["total_ns"] <= 20 * spin["longest_ns"]
+    assert told["busy_fraction"] * told["duration_seconds"] * 1e9 == pytest.approx(spin["total_ns"], rel=0.05)
     assert told["duration_seconds"] >= 0.04
     assert told["is_simulated"]
     assert told["gpus"][0]["peak_bytes_by_kind"] == {"context": 254 * MIB, "linear": 2 * MIB}
