@@ -85,7 +85,7 @@ class Follower(JobStream):
         job, self._job = self._job or self._engine.ledger.job(self._job_id), None
         if job.state is not JobState.WAITING:
             return job.state
-        with Doorstep(self._engine, job.id, job.gpu_model) as doorstep:
+        with contextlib.closing(Doorstep(self._engine, job.id, job.gpu_model)) as doorstep:
             if self._offer is not None:
                 doorstep.on_connected = self._offer.renew
             while job.state is JobState.WAITING:

@@ -4,19 +4,16 @@ A subclass of `JobStream` opens the connections; this module decodes the frames 
 the last byte after a lost connection. `terminal` attaches standard streams to it.
 """
 
-import select
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.records import Record
+from pgpu.engine.unix_sockets import wait_readable
 from pgpu.errors import CancelledError, WaitTimeoutError
 from pgpu.model import Job, JobState
 from pgpu.services.output_log import LogCursor
-
-_MILLISECONDS = 1000
 
 
 class Connection(Protocol):
@@ -88,14 +85,7 @@ class JobStream(ABC):
         Returns:
             Whether the other descriptor is readable.
         """
-        watched = [each for each in (self.wake_descriptor, descriptor) if each is not None]
-        if not watched:
-            threading.Event().wait(seconds)
-            return False
-        poll = select.poll()
-        for each in watched:
-            poll.register(each, select.POLLIN)
-        ready = dict(poll.poll(None if seconds is None else seconds * _MILLISECONDS))
+        ready = wait_readable(seconds, self.wake_descriptor, descriptor)
         if self.wake_descriptor in ready:
             self.on_wake()
         return descriptor in ready

@@ -284,14 +284,6 @@ class EngineContext:
         environment, inherited = self.ledger.inheritance(job_id)
         return account_of(inherited, environment) or own_account(inherited, environment)
 
-    def attend(self, job_id: str) -> None:
-        """Have the agent of this engine's queue supervise a granted job; start the agent where there is none.
-
-        Raises:
-            NodeError: It cannot be started; the next command or server tick tries again.
-        """
-        self.agents.attend(self.settings.gpu_model, job_id)
-
 
 # Control messages to a job's thread, on the socket that also wakes it. A signal is kept until the job runs.
 

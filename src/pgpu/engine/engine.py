@@ -55,7 +55,7 @@ class Engine(EngineContext):
             if job.state is not JobState.STARTING:
                 continue
             try:
-                self.attend(job.id)
+                self.agents.attend(self.settings.gpu_model, job.id)
             except NodeError as exc:
                 with self.deciding() as decision:
                     entry = decision.entry(job.id)

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 _MOST_BYTES = 107
 
 
+def wait_readable(timeout_seconds: float | None, *descriptors: int | None) -> set[int]:
+    """Wait until one of these is readable, None for no limit, and return those that are.
+
+    By poll(2): select(2) takes no descriptor above 1023, and an agent may have many.
+    """
+    import select  # noqa: PLC0415 - commands that read the ledger need none
+
+    poll = select.poll()
+    for each in descriptors:
+        if each is not None:
+            poll.register(each, select.POLLIN)
+    return {found for found, _ in poll.poll(None if timeout_seconds is None else timeout_seconds * 1000)}
+
+
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
     name = os.fspath(path)

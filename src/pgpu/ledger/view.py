@@ -241,7 +241,10 @@ class LedgerView:
 
     def holding(self) -> list[Entry]:
         """Return every job with a lease that is not released, oldest first."""
-        return self._holding("TRUE")
+        found = self._holding("TRUE")
+        if len(_held) > 2 * len(found) + _MOST_ENDED:
+            _held.clear()
+        return found
 
     def holding_ids(self, gpu_model: str | None) -> list[str]:
         """Return the ids of those of `holding` in the queue of one GPU model."""
@@ -268,10 +271,7 @@ class LedgerView:
         where = f"jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) AND ({condition})"  # noqa: S608 - words of our own
         cursor = self._connection.cursor()
         cursor.row_factory = None
-        found = [shared_entry(row) for row in cursor.execute(f"{SELECT} WHERE {where} ORDER BY sequence")]
-        if len(_held) > 2 * len(found) + _MOST_FORGOTTEN:
-            _held.clear()
-        return found
+        return [shared_entry(row) for row in cursor.execute(f"{SELECT} WHERE {where} ORDER BY sequence")]
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
@@ -431,6 +431,9 @@ class LedgerView:
 
 _held: dict[str, tuple[tuple[Any, ...], Entry]] = {}
 """Rows of jobs that hold a lease and their entries, by the job's id; of each job the last one."""
+
+_MOST_ENDED = 64
+"""So many of jobs that have ended stay in `_held`, or as many as hold a lease."""
 
 
 def shared_entry(row: Iterable[Any]) -> Entry:

@@ -123,7 +123,6 @@ class ClaimJob:
 
     def __init__(self, holder: ClaimHolder) -> None:
         self._holder = holder
-        self._viewers = Viewers(Path(holder.slice_directory))
         # Written once and never read, so that it stays readable for every poll.
         self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_over = False
@@ -146,14 +145,14 @@ class ClaimJob:
 
     def owns(self, pid: int) -> bool:
         """True if a process is in one of the claim's containers."""
-        return self._viewers.owns(pid)
+        return self._viewers().owns(pid)
 
     def signal(self, number: int) -> None:
         """No effect: the orchestrator stops its containers."""
 
     def kill(self) -> None:
         """End the job, and kill the processes that still use the slice, so that its memory is free afterwards."""
-        self._viewers.kill()
+        self._viewers().kill()
         # Set before the eventfd: a thread that it wakes must find the exit code.
         self._is_over = True
         os.eventfd_write(self._end, 1)
@@ -163,6 +162,9 @@ class ClaimJob:
 
     def close(self) -> None:
         os.close(self._end)
+
+    def _viewers(self) -> Viewers:
+        return Viewers(Path(self._holder.slice_directory))
 
 
 def claim_uid(spec: JobSpec) -> str:

@@ -188,7 +188,7 @@ def _wait_for_grant(
     """Wait until the memory is granted; a container that ends during the wait withdraws its request."""
     with (
         closing(_GrantWait(container, gate, job_id)) as wait,
-        Doorstep(engine, job_id, engine.settings.gpu_model) as doorstep,
+        closing(Doorstep(engine, job_id, engine.settings.gpu_model)) as doorstep,
     ):
         while engine.ledger.waits(job_id):
             if wait.is_gone():

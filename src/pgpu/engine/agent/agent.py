@@ -335,7 +335,8 @@ class _Agent:
             if is_left(entry):
                 self._needed_at_seconds = now_seconds()
                 self._attendants.start(entry.job.id)
-        self._watcher.watch({each for entry in others for each in _processes(entry)} - {myself()})
+        holders = {holder for entry in others for holder in (entry.supervisor, entry.job.holder)}
+        self._watcher.watch({each for each in holders if isinstance(each, ProcessHolder)} - {myself()})
 
     def _read_holding(self) -> list[str]:
         with self._engine.ledger.view() as view:
@@ -420,11 +421,6 @@ class _Agent:
             if math.isinf(seconds):
                 return  # `_look_around` checks
         self._timer = self._loop.call_later(seconds, lambda: self._log_errors(self._check))
-
-
-def _processes(entry: Entry) -> list[ProcessHolder]:
-    found = [entry.supervisor, entry.job.holder]
-    return [holder for holder in found if isinstance(holder, ProcessHolder)]
 
 
 def _allow_many_descriptors() -> None:

@@ -4,7 +4,6 @@ A process that starts an agent locks its file first and passes the lock on, so t
 starts it. A message to an agent is only a hint: what it acts on is in the ledger before it is called.
 """
 
-import json
 import os
 import string
 import threading
@@ -21,7 +20,7 @@ from pgpu.host.file_lock import try_flock
 from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION
 from pgpu.model import Gpu, ProcessHolder
-from pgpu.structs import DecodeError, JsonDecoder, Struct, to_builtins
+from pgpu.structs import DecodeError, JsonDecoder, Struct, encode_json
 
 if TYPE_CHECKING:
     import socket
@@ -76,6 +75,9 @@ class AgentIdentity(Struct, frozen=True):
         """Whether this process's code must replace it; of two installations of one version neither replaces the other."""
         own = self.of_this_code(self.process)
         return self != own and (self.version != own.version or self.package in {"", own.package})
+
+
+_IDENTITY = JsonDecoder(AgentIdentity)
 
 
 class Agents:
@@ -154,11 +156,8 @@ class Agents:
     def identity(self, gpu_model: str | None) -> AgentIdentity | None:
         """Return which process last was the agent of a queue, alive or dead; None if there was none."""
         try:
-            text = agent_paths(self._settings, gpu_model).lock.read_text(encoding="utf-8")
-            fields = json.loads(text)
-            fields["process"] = ProcessHolder(**fields["process"])
-            return AgentIdentity(**fields)
-        except (OSError, ValueError, KeyError, TypeError):
+            return _IDENTITY.decode(agent_paths(self._settings, gpu_model).lock.read_bytes())
+        except (OSError, DecodeError):
             return None
 
     def gpus(self, gpu_model: str | None) -> Sequence[Gpu]:
@@ -264,9 +263,8 @@ def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> in
 
 def write_identity(descriptor: int, process: ProcessHolder) -> None:
     """Write into an agent's lock which process holds it."""
-    text = json.dumps(to_builtins(AgentIdentity.of_this_code(process))).encode()
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text, 0)
+    os.pwrite(descriptor, encode_json(AgentIdentity.of_this_code(process)), 0)
 
 
 def is_locked_file(path: Path, descriptor: int) -> bool:

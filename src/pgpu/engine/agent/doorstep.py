@@ -3,14 +3,12 @@
 Where there is no agent one is started. Whether the job still waits is read from the ledger.
 """
 
-import select
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Self
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.unix_sockets import wait_readable
 
 _AGAIN_SECONDS = 0.02
 """Between two attempts to reach an agent that is starting."""
@@ -45,12 +43,6 @@ class Doorstep:
         self._connection: socket.socket | None = None
         self._unread = b""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def rest(self, timeout_seconds: float | None = None) -> None:
         """Sleep until the job's state may have changed, at most this long.
 
@@ -63,8 +55,11 @@ class Doorstep:
                 self.on_connected()
         if self._connection is None:
             self._engine.agents.ensure(self._gpu_model)  # which recovers before it admits
-            self._poll(None, _AGAIN_SECONDS)
-        elif self._poll(self._connection, timeout_seconds):
+            timeout_seconds = _AGAIN_SECONDS
+        ready = wait_readable(timeout_seconds, *self.descriptors)
+        if self.wake_descriptor in ready:
+            self.on_wake()
+        if self._connection is not None and self._connection.fileno() in ready:
             self._read(self._connection)
 
     @property
@@ -92,18 +87,6 @@ class Doorstep:
         with suppress(OSError):
             connection.sendall(self._id.encode() + b"\n")
         return connection
-
-    def _poll(self, connection: socket.socket | None, timeout_seconds: float | None) -> bool:
-        if not self.descriptors:
-            threading.Event().wait(timeout_seconds)
-            return False
-        poll = select.poll()
-        for each in self.descriptors:
-            poll.register(each, select.POLLIN)
-        ready = dict(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
-        if self.wake_descriptor in ready:
-            self.on_wake()
-        return connection is not None and connection.fileno() in ready
 
     def _read(self, connection: socket.socket) -> None:
         """Keep the last whole line; the end of the connection means that the job's entry in the ledger has changed."""

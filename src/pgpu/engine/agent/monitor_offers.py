@@ -8,7 +8,6 @@ decides, so no job is started twice.
 """
 
 import os
-import select
 import socket
 import struct
 import threading
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.event_loop import READABLE, EventLoop
+from pgpu.engine.unix_sockets import wait_readable
 from pgpu.host.process_identity import open_pidfd
 from pgpu.host.thread_turns import pause
 from pgpu.model import ProcessHolder
@@ -111,11 +111,8 @@ class MonitorOffers:
             if pidfd is None:
                 return None
             event = self._awaited[job_id] = os.eventfd(0, os.EFD_CLOEXEC)
-        poll = select.poll()
-        for descriptor in (pidfd, event):
-            poll.register(descriptor, select.POLLIN)
         with pause():
-            poll.poll(self._patience_seconds * 1000)
+            wait_readable(self._patience_seconds, pidfd, event)
         with self._lock:
             del self._awaited[job_id]
             for descriptor in (pidfd, event):

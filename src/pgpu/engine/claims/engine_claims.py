@@ -237,7 +237,7 @@ class EngineClaims:
             job_id = put_granted_job(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
         # After the commit: a crash here leaves a granted job that no agent supervises, which recovery calls one for.
-        engine.attend(job_id)
+        engine.agents.attend(engine.settings.gpu_model, job_id)
         return job_id
 
     def _wait_for_slices(self, claim: Claim, job_id: str) -> HeldClaim:
