@@ -66,8 +66,8 @@ def drive(settings: Settings, options: NodeOptions) -> None:
         options: Of the node.
 
     Raises:
-        PgpuError: It cannot start: another driver runs, slices of the other mode are held, the cluster refuses it, or the
-            container runtime does not support CDI. While the API server is away, it retries.
+        PgpuError: It cannot start: another driver runs, slices of the other mode are held, or the container runtime does not
+            support CDI. While the API server is away, or refuses that the node is read, it retries.
     """
     from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import ClusterClient
@@ -257,14 +257,14 @@ class _DevicePluginMode(_Parts):
         return MountDelivery(self.runtime_path / _LINKS, edits)
 
     def _node(self) -> "Node":
-        """Read this node; again and again while the API server is away."""
-        from pgpu.errors import ClusterUnavailableError
+        """Read this node; again and again while the API server is away or refuses, as one that starts does."""
+        from pgpu.errors import ClusterError
         from pgpu.kubernetes.dra.dra_driver import CHECK_SECONDS
 
         while True:
             try:
                 return self.cluster.node(self.options.node_name)
-            except ClusterUnavailableError as exc:
+            except ClusterError as exc:
                 _log.warning("no unit is offered yet: %s", exc)
                 if self.stop.wait(CHECK_SECONDS):
                     raise

@@ -79,8 +79,10 @@ def test_slices_of_pods_outlive_the_driver_and_bind_as_the_ledger_says(machine: 
     with pytest.raises(UnexpectedAdmissionError):
         machine.kubelet.start_container(first, "c")
     machine.node.api.faults.append(Fault(503, times=TRIES, plural="nodes"))
+    machine.node.api.faults.append(Fault(403, times=1, plural="nodes"))
     machine.start()
     assert "cannot answer now" in machine.node.log()
+    assert "does not allow this" in machine.node.log()
     assert machine.kubelet.start_container(first, "c") == answer
     until(lambda: {each.share.job_id for each in machine.told()} == jobs, machine.node.log)
     machine.kubelet.remove(second)

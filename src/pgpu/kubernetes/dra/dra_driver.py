@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgpu.errors import ClusterUnavailableError, PgpuError
+from pgpu.errors import ClusterError, PgpuError
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
 from pgpu.kubernetes.node_health import DriverReadiness
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 10.0
 """The sockets wait so long for the first restoration."""
 
 CHECK_SECONDS = 1.0
-"""Between two attempts to read the node from an API server that is away; each consists of several requests."""
+"""Between two attempts to read the node from an API server that is away or refuses; each may consist of several requests."""
 
 
 class Companion(Protocol):
@@ -120,7 +120,8 @@ class Driver:
         while True:
             try:
                 self.check_node()
-            except ClusterUnavailableError as exc:
+            except ClusterError as exc:
+                # Also a refusal (403): an API server that starts refuses every account until it has read its roles.
                 self.readiness.set_problem(RUNTIME, str(exc))
             except PgpuError as exc:
                 self._refusal = exc
