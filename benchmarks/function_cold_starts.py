@@ -212,7 +212,7 @@ def woken(served: Served, *, is_frozen: bool) -> float:
 def from_idle(times: int, packages: Path | None) -> dict[str, Any]:
     """Call a function without a GPU after its worker has ended for being idle."""
     with serving_functions() as served:
-        served.deploy("" if packages is None else "import torch", None, packages, idle=1)
+        served.deploy("" if packages is None else "import torch", None, packages, scale_to_zero_after=1)
         seen = [rested(served) for _ in range(times)]
         return taken_apart(served, seen)
 

@@ -43,7 +43,7 @@ from pgpu.functions.control.control_plane import HttpControlPlane
 from pgpu.functions.deploy.source_bundle import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
 from pgpu.functions.router.replica_connection import ReacquireResult
-from pgpu.functions.scaling.call_history import Frequency, ValueClock, replica_value
+from pgpu.functions.scaling.eviction_value import Frequency, ValueClock, replica_value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
 from pgpu.units import GIB
@@ -132,7 +132,7 @@ def deploy(functions: HttpFunctions, loads: Sequence[float]) -> None:
         bundle = io.BytesIO()
         digest = pack_tree(Path(source), bundle).digest
     for function, seconds in enumerate(loads):
-        words = {"memory": SLOT_BYTES, "keep_warm": "auto", "arguments": {"seconds": seconds}}
+        words = {"memory": SLOT_BYTES, "arguments": {"seconds": seconds}}
         bundle.seek(0)
         functions.deploy(Deployment(name_of(function), "app.py:Model", digest, json.dumps(words)), bundle)
 

@@ -39,7 +39,7 @@ from pgpu.functions.gateway.gateway_server import GatewaySettings, run
 from pgpu.model import Function, Share, Version, VersionState
 
 root, port = Path("{directory}"), {port}
-declaration = json.dumps({"public": True, "idle": "1h"})
+declaration = json.dumps({"public": True, "scale_to_zero_after": "1h"})
 version = Version(
     "noop", 1, os.getuid(), f"{root}/app.py:Noop", "0", declaration, "process", None, None, VersionState.READY, None, 0.0
 )

@@ -260,3 +260,26 @@ def test_a_mark_is_seen_by_who_maps_the_same_file() -> None:
     assert theirs.last_begun == 0
     mine.begin(2**40)
     assert theirs.last_begun == 2**40
+
+
+def test_a_call_is_begun_by_its_worker_or_taken_back_and_never_both() -> None:
+    fd = StartedMark.create()
+    mine = StartedMark(fd)
+    assert mine.take(2)
+    ours, theirs = os.pipe(), os.pipe()
+    if (pid := os.fork()) == 0:
+        worker = StartedMark(fd)
+        begun = [number for number in (1, 2, 3) if worker.begin(number)]
+        os.write(ours[1], bytes(begun))
+        os.read(theirs[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(ours[0], 16) == bytes([1, 3])
+        assert mine.last_begun == 3
+        assert [number for number in (1, 2, 3, 4) if mine.take(number)] == [2, 4]
+    finally:
+        os.write(theirs[1], b"x")
+        os.waitpid(pid, 0)
+        for each in (*ours, *theirs, fd):
+            os.close(each)
+        mine.close()

@@ -102,6 +102,19 @@ def test_a_rollback_goes_back_step_by_step_and_past_what_failed(ledger: Ledger) 
     assert shares(ledger) == [(1, 100)]
 
 
+def test_a_canary_that_got_all_of_the_traffic_keeps_nothing_of_it_after_a_rollback(ledger: Ledger) -> None:
+    for number in (1, 2):
+        ledger.functions.deploy(replace(ASKED, rolls_out=number == 1), 7)
+    for percent in (10, 50, 100):
+        ledger.functions.roll_out("detector", with_canary(ledger.functions.get("detector").traffic, 2, percent))
+    ledger.functions.roll_back("detector")
+    assert shares(ledger) == [(1, 100)]
+    ledger.functions.roll_out("detector", with_canary([Share(1, 100)], 2, 10))
+    ledger.functions.roll_out("detector", [Share(1, 100)])
+    ledger.functions.roll_back("detector")
+    assert shares(ledger) == [(1, 90), (2, 10)]
+
+
 def test_the_traffic_of_a_version_that_fails_is_again_what_it_was(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.functions.deploy(ASKED, 7)

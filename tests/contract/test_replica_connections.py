@@ -194,3 +194,76 @@ def test_who_is_back_before_the_engine_has_answered_serves(is_parked: bool) -> N
             end.close()
 
     asyncio.run(waking())
+
+
+def two_versions(*percents: int) -> FunctionRouter:
+    versions = [
+        Version("it", number, 7, "a:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0)
+        for number in (1, 2)
+    ]
+    shares = tuple(Share(number, percent) for number, percent in zip((1, 2), percents, strict=True))
+    return FunctionRouter(Function("it", 7, 1.0, tuple(versions), shares), GatewayMetrics(), RouterEvents())
+
+
+def test_versions_that_do_not_fit_side_by_side_serve_by_turns_until_they_fit() -> None:
+    async def turns() -> None:
+        hall = two_versions(90, 10)
+
+        def chosen() -> set[int]:
+            hall.choose_window()
+            asked = [RoutedRequest("id", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, None) for _ in range(50)]
+            return {load.number for each in asked if (load := hall.load_of(each)) is not None}
+
+        old, new = (ReplicaConnection(f"job{number}", number, hall) for number in (1, 2))
+        hall.add(old)
+        hall.add(new)
+        old.become(Phase.HOT)
+        assert chosen() == {1, 2}
+        new.since_seconds -= 2
+        assert chosen() == {2}, "the newcomer's window is first"
+        assert hall.serves(1)
+        hall.remove(old)
+        new.become(Phase.HOT)
+        assert chosen() == {2}, "one of them alone shows nothing"
+        hall.add(old)
+        hall.loads[1].hot.append(old)
+        assert chosen() == {1, 2}
+        hall.close()
+
+    asyncio.run(turns())
+
+
+def test_what_waits_behind_a_call_that_runs_long_is_taken_back_and_costs_no_attempt() -> None:
+    async def taking() -> None:
+        hall = FunctionRouter(two_versions(100, 0).function, GatewayMetrics(), RouterEvents())
+        notes = Notes()
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(os.fspath(Path(directory) / "calls.sock"))
+            listening.listen()
+            listening.setblocking(False)
+            link = ReplicaConnection("job", 1, hall)
+            hall.add(link)
+            link.connect(Path(directory))
+            loop = asyncio.get_running_loop()
+            end, _ = await loop.sock_accept(listening)
+            await loop.sock_sendall(end, HOT)
+            await until(lambda: link.phase is Phase.HOT)
+            hall.loads[1].note_duration(0.001)
+            first, second = (
+                RoutedRequest(name, "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, notes, version=1)
+                for name in ("a", "b")
+            )
+            hall.submit(first)
+            hall.submit(second)
+            assert [*link.sent.values()] == [first, second], "short calls are sent ahead"
+            first.begun_seconds -= 1
+            hall.on_waits()
+            await loop.sock_sendall(end, encode_frame(FrameKind.REPLY, second.number, Reply(503, {})))
+            await until(lambda: not second.number)
+            assert [*link.sent.values()] == [first]
+            assert [*hall.loads[1].queue] == [second]
+            assert (second.attempts, notes.replies) == (0, [])
+            hall.close()
+            end.close()
+
+    asyncio.run(taking())

@@ -163,7 +163,7 @@ def test_what_kubectl_scaled_is_not_undone_unless_it_is_forced(author: Author) -
     author.deploy("app.py:plain")
     author.cluster.kubectl("scale", "deployment/plain", "--replicas=2")
     image = os.environ["PGPU_KUBERNETES_FUNCTIONS_IMAGE"]
-    complaint = author.pgpu("deploy", "app.py:plain", "--image", image, "--no-knative", code=125)
+    complaint = author.pgpu("deploy", "app.py:plain", "--image", image, code=125)
     assert ".spec.replicas" in complaint
     author.deploy("app.py:plain", "--force", "--recreate")
     spec = author.cluster.get("deployment", "plain")["spec"]

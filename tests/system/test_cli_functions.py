@@ -78,7 +78,7 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str], server: Se
     assert "@2 100 %" in listed
     assert said("rollout", "doubler@1", "--canary", "10%") == "@2 90 %, @1 10 %\n"
     assert "doubler@1" in said("functions", "doubler")
-    assert "maximum 4" in said("functions", "doubler")
+    assert "max_replicas 4" in said("functions", "doubler")
     validate("functions", said("rollback", "doubler", "--json"))
     validate("functions", said("functions", "--json"))
 
@@ -106,10 +106,30 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str], server: Se
     assert "no function 'doubler'" in said("rollback", "doubler", code=125)
 
 
+def test_a_canary_that_does_not_fit_is_said_to_serve_by_turns(
+    said: Callable[..., str], source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert source
+    for memory, is_said in (("16GiB", True), ("4GiB", False)):
+        for _ in range(2):
+            said("deploy", "app.py:Doubler", "--name", "large", "--memory", memory)
+        assert main(("rollout", "large@1", "--canary", "10%")) == 0
+        assert ("does not fit beside the other version now" in capsys.readouterr().err) == is_said
+        said("undeploy", "large")
+
+
+def test_a_name_of_before_is_accepted_with_one_line(said: Callable[..., str], source: Path) -> None:
+    (source / "pgpu.toml").write_text('[function.doubler]\napp = "app.py:Doubler"\nidle = "9s"\n')
+    printed = said("deploy", "doubler", "--min", "1", "--keep-warm", "auto", "--json")
+    declared = json.loads(printed)["version"]["declaration"]
+    assert (declared["scale_to_zero_after"], declared["min_replicas"], "keep_warm" in declared) == (9.0, 1, False)
+    said("undeploy", "doubler")
+
+
 def test_flags_go_over_the_project_file_and_that_over_the_decorator(said: Callable[..., str], source: Path) -> None:
     (source / "pgpu.toml").write_text(TABLE)
     printed = said("deploy", "doubler", "--name", "tripler", "--min", "1", "--json", "--gpus", "0")
-    expected = {"timeout": 5.0, "concurrency": 3, "queue_limit": 8, "minimum": 1}
+    expected = {"timeout": 5.0, "concurrency": 3, "queue_limit": 8, "min_replicas": 1}
     assert json.loads(printed)["version"]["declaration"] == expected
     said("undeploy", "tripler")
 

@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import inspect
+import warnings
 from typing import Any
 
 import pytest
@@ -37,9 +38,11 @@ declarations = st.builds(
     timeout_seconds=st.floats(0.001, 1000),
     is_idempotent=st.booleans(),
     max_body_bytes=st.integers(0, 2**40),
-    minimum=st.integers(0, 3),
-    maximum=st.integers(3, 9),
-    keep_warm=st.sampled_from([None, "auto"]),
+    retry_batches=st.booleans(),
+    min_replicas=st.integers(0, 3),
+    max_replicas=st.integers(3, 9),
+    target_concurrency=st.none() | st.integers(1, 64),
+    max_wait_seconds=st.floats(0.01, 10),
     network=st.none() | st.just("bridge"),
     requirements=st.lists(st.text("abc", min_size=1)).map(tuple),
     arguments=st.dictionaries(st.text("abc", min_size=1), plain),
@@ -86,8 +89,9 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
         ({"timeout": "0s"}, "timeout is 0"),
         ({"batch": {"max_size": 4, "wait": 1}}, "batch: 'wait' is not known"),
         ({"batch": {}}, "batch: max_size is missing"),
-        ({"minimum": 3, "maximum": 2}, "minimum 3 is above maximum 2"),
-        ({"keep_warm": "always"}, "keep_warm"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas 3 is above max_replicas 2"),
+        ({"max_wait": "1us"}, "max_wait"),
+        ({"target_concurrency": 0}, "target_concurrency is 0"),
         ({"requirements": "numpy"}, "requirements: 'numpy' is not a list"),
         ({"arguments": [1]}, "arguments"),
         ({"public": "yes"}, "neither true nor false"),
@@ -146,6 +150,23 @@ def test_a_secret_is_a_variable_on_request_alone() -> None:
     assert [each.variable for each in uses] == [None, "key", "HF_TOKEN"]
 
 
+@pytest.mark.parametrize(
+    ("words", "declared", "note"),
+    [
+        ({"minimum": 1}, Declaration(min_replicas=1), "minimum is now min_replicas"),
+        ({"maximum": 4}, Declaration(max_replicas=4), "maximum is now max_replicas"),
+        ({"idle": "2s"}, Declaration(scale_to_zero_after_seconds=2), "idle is now scale_to_zero_after"),
+        ({"keep_warm": "auto"}, Declaration(), "keep_warm has no effect"),
+    ],
+)
+def test_a_name_of_before_is_accepted_with_one_line(words: dict[str, Any], declared: Declaration, note: str) -> None:
+    with pytest.warns(DeprecationWarning, match=note) as said:
+        assert parse_declaration(words, Declaration()) == declared
+    assert len(said) == 1
+    with pytest.warns(DeprecationWarning, match=note):
+        pgpu.function(**words)
+
+
 def test_a_gpu_function_is_made_one_for_the_cpu_by_one_word() -> None:
     declared_so = parse_declaration({"memory": "4GiB", "compute": "25%", "concurrency": 2})
     assert parse_declaration({"gpus": 0}, declared_so) == Declaration(concurrency=2)
@@ -157,13 +178,14 @@ WORDS = list(inspect.signature(pgpu.function).parameters)
 
 @given(st.dictionaries(st.sampled_from(WORDS), plain | st.lists(plain, max_size=2)))
 def test_words_do_nothing_but_declare_or_be_refused(words: dict[str, Any]) -> None:
-    with contextlib.suppress(RequestError):
+    with contextlib.suppress(RequestError), warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         assert isinstance(parse_declaration(words), Declaration)
 
 
 def test_the_decorator_takes_every_word_and_no_other() -> None:
     assert parse_declaration(dict.fromkeys(WORDS)) == Declaration()
-    assert len(WORDS) == len(dataclasses.fields(Declaration))
+    of_before = {"minimum", "maximum", "idle", "keep_warm"}
+    assert len(WORDS) == len(dataclasses.fields(Declaration)) + len(of_before & {*WORDS})
 
 
 def test_a_project_file_names_functions_and_is_read_strictly() -> None:

@@ -227,7 +227,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
     max_leaves=6,
 )
-KNOWN = st.sampled_from(["memory", "gpus", "compute", "timeout", "batch", "requirements", "arguments", "minimum", "x"])
+KNOWN = st.sampled_from(
+    ["memory", "gpus", "compute", "timeout", "batch", "requirements", "arguments", "min_replicas", "x"]
+)
 
 
 @given(st.dictionaries(KNOWN, VALUES, max_size=3), st.text(max_size=12))

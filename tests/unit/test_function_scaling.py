@@ -1,11 +1,13 @@
 """Replicas of a function come and go as its calls do: never too many, never one that works, never two that wait for each other."""
 
+import itertools
+import math
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.functions.scaling.call_history import ArrivalHistory, Frequency, ValueClock, WarmWindow, replica_value
+from pgpu.functions.scaling.eviction_value import Frequency, ValueClock, replica_value
 from pgpu.functions.scaling.replica_policy import (
     DrainReplica,
     FailVersion,
@@ -16,13 +18,13 @@ from pgpu.functions.scaling.replica_policy import (
     ReplicaView,
     StartReplica,
     StopReplica,
-    TrafficSplit,
     VersionView,
     WakeReplica,
     excess_parked,
     plan_steps,
     wanted_replicas,
 )
+from pgpu.functions.scaling.traffic_split import COLD_STARTS, TrafficSplit, fits_side_by_side, version_of_window
 from pgpu.structs import replace
 
 NOW = 1000.0
@@ -36,6 +38,7 @@ replicas = st.builds(
     phase=phases,
     since_seconds=seconds,
     in_flight=st.integers(0, 5),
+    held=st.integers(0, 5),
     idle_since_seconds=seconds,
     offered_value=st.none() | st.floats(0, 100),
 )
@@ -46,9 +49,9 @@ versions = st.builds(
     queued=st.integers(0, 50),
     minimum=st.integers(0, 2),
     maximum=st.integers(2, 6),
-    slots=st.integers(1, 4),
-    exec_seconds=st.none() | st.floats(0, 10),
-    warmth=st.builds(WarmWindow, st.floats(0, 100), st.floats(100, 400)),
+    target=st.integers(1, 4),
+    brief_part=st.none() | st.floats(0, 1),
+    idle_seconds=st.floats(0, 400),
     last_call_seconds=st.none() | seconds,
     failures=st.integers(0, 6),
     retry_at_seconds=st.floats(0, 2 * NOW),
@@ -103,20 +106,47 @@ def test_the_same_view_gives_the_same_steps_and_none_twice(view: FunctionView) -
     assert len(named) == len(set(named))
 
 
-@given(st.integers(0, 1000), st.integers(1, 16), st.none() | st.floats(0, 100), st.integers(0, 5), st.integers(1, 50))
+loads = st.tuples(
+    st.integers(0, 100), st.integers(0, 1000), st.integers(1, 16), st.none() | st.floats(0, 1), st.integers(0, 5)
+)  # calls that run long, others, target, part of max_wait, floor
+
+
+@given(loads, st.integers(1, 50))
 def test_replicas_are_between_floor_and_maximum_and_grow_with_the_load(
-    busy: int, slots: int, exec_seconds: float | None, floor: int, maximum: int
+    load: tuple[int, int, int, float | None, int], maximum: int
 ) -> None:
-    wanted = wanted_replicas(busy, slots, exec_seconds, floor, maximum)
-    assert min(floor, maximum) <= wanted <= maximum
-    assert wanted_replicas(busy + 1, slots, exec_seconds, floor, maximum) >= wanted
-    assert not busy or wanted >= 1
+    held, others, target, part, floor = load
+
+    def wanted(held: int, others: int, part: float | None) -> int:
+        return wanted_replicas(held, others, target, part, floor=floor, maximum=maximum)
+
+    found = wanted(held, others, part)
+    assert min(floor, maximum) <= found <= maximum
+    assert wanted(held, others + 1, part) >= found
+    assert not held + others or found >= 1
+    if part is not None:
+        assert wanted(held + 1, others, part) >= found
+        assert wanted(held, others, 1.0) >= found, "calls that take longer need no fewer"
+    assert held + others == 0 or found <= max(floor, math.ceil((held + others) / target)), "never more than calls"
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.floats(0, 1))
+def test_what_waits_beside_calls_that_run_long_finds_a_place_of_its_own(held: int, others: int, part: float) -> None:
+    assert wanted_replicas(held, others, 1, part, floor=0, maximum=100) > held - (part == 0)
+
+
+def test_thirty_calls_of_a_millisecond_do_not_hide_one_of_twelve_seconds() -> None:
+    part = 0.01  # of max_wait, learned from the thirty
+    assert wanted_replicas(0, 12, 1, part, floor=0, maximum=2) == 1
+    assert wanted_replicas(1, 12, 1, part, floor=0, maximum=2) == 2
 
 
 def test_a_cold_function_starts_one_and_a_slow_one_as_many_as_it_is_called() -> None:
-    assert wanted_replicas(50, 1, None, 0, 8) == 1
-    assert wanted_replicas(16, 1, 0.0001, 0, 8) == 1
-    assert wanted_replicas(16, 1, 1.0, 0, 8) == 8
+    assert wanted_replicas(0, 50, 1, None, floor=0, maximum=8) == 1
+    assert wanted_replicas(1, 15, 1, None, floor=0, maximum=8) == 8
+    assert wanted_replicas(0, 16, 1, 0.001, floor=0, maximum=8) == 1
+    assert wanted_replicas(0, 16, 1, 1.0, floor=0, maximum=8) == 8
+    assert wanted_replicas(0, 16, 8, 1.0, floor=0, maximum=8) == 2
 
 
 @given(st.dictionaries(st.integers(1, 9), st.integers(1, 100), min_size=1, max_size=4), st.integers(1, 300))
@@ -127,34 +157,25 @@ def test_each_version_gets_its_part_of_any_run_of_requests(percents: dict[int, i
         assert abs(had.count(version) - percent * count / whole) < len(percents)
 
 
-@given(st.lists(st.floats(0, 1e6), max_size=60), st.floats(0, 1e5))
-def test_a_warmth_ends_after_it_begins(idle: list[float], declared: float) -> None:
-    arrivals = ArrivalHistory()
-    for each in idle:
-        arrivals.note(each)
-    warmth = arrivals.warmth(declared)
-    assert 0 <= warmth.from_seconds <= warmth.until_seconds
-    assert ArrivalHistory(arrivals.counts).warmth(declared) == warmth
+@given(st.dictionaries(st.integers(1, 9), st.integers(1, 97), min_size=2, max_size=3), st.floats(0, 30))
+def test_each_version_gets_its_part_of_the_time_in_a_window_worth_its_start(
+    percents: dict[int, int], cold: float
+) -> None:
+    period = max(10.0, COLD_STARTS * cold) / min(percents.values()) * sum(percents.values())
+    seen = [version_of_window(percents, period * step / 1000, cold) for step in range(2000)]
+    for version, percent in percents.items():
+        assert abs(seen.count(version) / 2000 - percent / sum(percents.values())) < 0.005
+    changes = sum(before != after for before, after in itertools.pairwise(seen))
+    assert changes <= 2 * len(percents), "one window for each in a period"
 
 
-def test_a_function_that_is_called_each_half_hour_is_warm_for_it_and_not_before() -> None:
-    arrivals = ArrivalHistory()
-    for _ in range(20):
-        arrivals.note(1800)
-    warmth = arrivals.warmth(300)
-    assert not warmth.is_wanted(600)
-    assert warmth.is_wanted(1790)
-    assert warmth.is_wanted(1830)
-    assert not warmth.is_wanted(2400)
-
-
-def test_few_or_scattered_calls_teach_nothing() -> None:
-    arrivals = ArrivalHistory()
-    arrivals.note(1800)
-    assert arrivals.warmth(300) == WarmWindow(0.0, 300)
-    for minute in range(1, 240):
-        arrivals.note(minute * 60)
-    assert arrivals.warmth(300) == WarmWindow(0.0, 300)
+def test_versions_take_turns_where_one_waits_for_memory_beside_the_other() -> None:
+    old, new = ReplicaView("a", 1, Phase.HOT, 0.0), ReplicaView("b", 2, Phase.WAITING, NOW - 2)
+    assert fits_side_by_side([1, 2], [old, new], NOW) is False
+    assert fits_side_by_side([1, 2], [old, replace(new, since_seconds=NOW - 0.5)], NOW) is None
+    assert fits_side_by_side([1, 2], [old, replace(new, phase=Phase.STARTING)], NOW) is None
+    assert fits_side_by_side([1, 2], [old, replace(new, phase=Phase.HOT)], NOW) is True
+    assert fits_side_by_side([1, 2], [new], NOW) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 2**40)), max_size=20))
@@ -240,7 +261,7 @@ class Machine:
 @settings(max_examples=50)
 @given(room=st.integers(1, 4), old=st.integers(1, 4), minimum=st.integers(0, 1), busy=st.booleans())
 def test_a_new_version_takes_over_however_full_the_gpu_is(room: int, old: int, minimum: int, busy: bool) -> None:
-    machine = Machine(room, (VersionView(2, has_been_ready=False, minimum=minimum, warmth=WarmWindow(0, 1e9)),))
+    machine = Machine(room, (VersionView(2, has_been_ready=False, minimum=minimum, idle_seconds=1e9),))
     machine.replicas = [
         ReplicaView(f"old{index}", 1, Phase.HOT, 0.0, in_flight=int(busy)) for index in range(min(room, old))
     ]
@@ -276,7 +297,7 @@ def test_a_version_that_does_not_come_up_is_given_up_and_the_old_one_serves(room
 
 def test_an_idle_function_goes_to_zero_and_a_pinned_one_stays() -> None:
     for minimum in (0, 1):
-        version = VersionView(1, has_been_ready=True, minimum=minimum, maximum=3, warmth=WarmWindow(0, 10))
+        version = VersionView(1, has_been_ready=True, minimum=minimum, maximum=3, idle_seconds=10)
         machine = Machine(3, (version,))
         machine.replicas = [ReplicaView(str(index), 1, Phase.HOT, 0.0) for index in range(3)]
         for _ in range(19):
@@ -304,7 +325,7 @@ def test_a_replica_that_waits_for_memory_leaves_the_queue_once_nobody_wants_it_a
 
 
 def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idle_times() -> None:
-    version = VersionView(1, has_been_ready=True, queued=1, maximum=3, exec_seconds=1.0, can_park=True)
+    version = VersionView(1, has_been_ready=True, queued=1, maximum=3, brief_part=1.0, can_park=True)
     parked = tuple(
         ReplicaView(name, 1, Phase.PARKED, NOW - 10, idle_since_seconds=at) for name, at in (("a", 1), ("b", 2))
     )
@@ -316,7 +337,7 @@ def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idl
     )
     late = tuple(replace(each, retry_at_seconds=NOW + 0.1) for each in parked)
     assert plan_steps(FunctionView(NOW, (version,), late)) == ()
-    idle = replace(version, queued=0, warmth=WarmWindow(0, 0.9))
+    idle = replace(version, queued=0, idle_seconds=0.9)
     assert plan_steps(FunctionView(NOW, (idle,), parked)) == (StopReplica("a"), StopReplica("b"))
     assert plan_steps(FunctionView(NOW, (), parked)) == (StopReplica("a"), StopReplica("b"))
 

@@ -29,10 +29,12 @@ def cells(place: int, *states: ReplicaState) -> str:
 
 
 def test_what_is_declared_has_its_units() -> None:
-    declared = of_versions(function(memory="2GiB", compute="25%", timeout="90s", idle=0.5, max_body="10MiB"), (), ())
+    declared = of_versions(
+        function(memory="2GiB", compute="25%", timeout="90s", scale_to_zero_after=0.5, max_body="10MiB"), (), ()
+    )
     (shown,) = column(declared, 5)
     assert set(shown.split(", ")) == {
-        "memory 2 GiB", "compute 25%", "timeout 1m 30s", "idle 0.5s", "max_body 10 MiB", "gpus 1"
+        "memory 2 GiB", "compute 25%", "timeout 1m 30s", "scale_to_zero_after 0.5s", "max_body 10 MiB", "gpus 1"
     }  # fmt: skip
 
 

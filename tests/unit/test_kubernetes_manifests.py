@@ -1,4 +1,4 @@
-"""What is made of a function for a cluster: only what Kubernetes and Knative know, and nothing that a pod should not have."""
+"""What is made of a function for a cluster: only what Kubernetes knows, and nothing that a pod should not have."""
 
 import base64
 import json
@@ -17,7 +17,6 @@ from lightkube.resources.resource_v1 import ResourceClaimTemplate
 
 from pgpu.errors import RequestError
 from pgpu.kubernetes.deploy import (
-    Platform,
     ReplicaSlice,
     Scaling,
     SourceFile,
@@ -39,7 +38,7 @@ FULL = replace(
     SLICED,
     namespace="vision",
     share=ReplicaSlice(2, 1536 * MIB, 0.333),
-    scaling=Scaling(2, 5, 60.0, is_automatic=True),
+    scaling=Scaling(2, 5, is_automatic=True),
     cpu="2",
     environment=(("MODEL", "small"),),
     secrets=("token",),
@@ -55,15 +54,14 @@ KINDS: dict[str, Any] = {
 }
 
 
-def made(workload: Workload, platform: Platform = Platform.DEPLOYMENT) -> dict[str, Manifest]:
+def made(workload: Workload) -> dict[str, Manifest]:
     """Return a function's objects by their kinds."""
-    return {each["kind"]: each for each in manifests(workload, platform)}
+    return {each["kind"]: each for each in manifests(workload)}
 
 
-def pod(workload: Workload, platform: Platform = Platform.DEPLOYMENT) -> Manifest:
+def pod(workload: Workload) -> Manifest:
     """Return the spec of its pods."""
-    kind = "Deployment" if platform is Platform.DEPLOYMENT else "Service"
-    found: Manifest = made(workload, platform)[kind]["spec"]["template"]["spec"]
+    found: Manifest = made(workload)["Deployment"]["spec"]["template"]["spec"]
     return found
 
 
@@ -159,22 +157,21 @@ def test_what_changes_has_a_new_name_and_so_rolls_out(other: Workload) -> None:
 
 
 def test_a_pod_may_nothing_that_it_does_not_need() -> None:
-    for platform in Platform:
-        spec = pod(FULL, platform)
-        (container,) = spec["containers"]
-        assert not spec["automountServiceAccountToken"]
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "runAsGroup": 65532,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-        writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-        assert writable == ["/tmp", "/run/pgpu-function"]
+    spec = pod(FULL)
+    (container,) = spec["containers"]
+    assert not spec["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "runAsGroup": 65532,
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/tmp", "/run/pgpu-function"]
 
 
 def test_the_front_is_told_what_the_function_declares_and_kubernetes_replaces_nothing_in_it() -> None:
@@ -252,53 +249,6 @@ def test_the_service_finds_the_pods_and_prometheus_their_metrics() -> None:
     assert template["metadata"]["annotations"]["prometheus.io/path"] == "/metrics"
 
 
-# What Knative's webhook takes of a pod and its container, as its release of August 2026 has it by default: pkg/apis/serving/fieldmask.go.
-KNATIVE_POD = {
-    *("serviceAccountName", "containers", "volumes", "imagePullSecrets", "enableServiceLinks"),
-    *("automountServiceAccountToken", "containerConcurrency", "timeoutSeconds"),
-}
-KNATIVE_CONTAINER = {
-    *("name", "args", "command", "env", "workingDir", "envFrom", "image", "imagePullPolicy", "livenessProbe", "ports"),
-    *("readinessProbe", "resources", "securityContext", "startupProbe", "terminationMessagePath"),
-    *("terminationMessagePolicy", "volumeMounts"),
-}
-
-
-def test_knative_takes_every_field_of_a_function_without_a_gpu() -> None:
-    spec = pod(replace(FULL, share=None), Platform.KNATIVE)
-    (container,) = spec["containers"]
-    assert set(spec) <= KNATIVE_POD
-    assert set(container) <= KNATIVE_CONTAINER
-    assert set(container["resources"]) <= {"limits", "requests"}
-    assert container["ports"] == [{"containerPort": 8080, "protocol": "TCP"}]
-    for mount in container["volumeMounts"]:
-        assert mount.get("readOnly") or mount["name"] in {"scratch", "sockets"}, "Knative wants volumes read-only"
-
-
-def test_knative_is_told_of_a_claim_as_a_deployment_is() -> None:
-    assert pod(SLICED, Platform.KNATIVE)["resourceClaims"] == pod(SLICED)["resourceClaims"]
-    assert set(made(SLICED, Platform.KNATIVE)) == {"ConfigMap", "ResourceClaimTemplate", "Service"}
-
-
-def test_knative_scales_between_the_declared_numbers_and_down_to_none() -> None:
-    workload = replace(PLAIN, scaling=Scaling(0, 7, 90_000.0), calls_at_once=32, timeout_seconds=7.5)
-    service = made(workload, Platform.KNATIVE)["Service"]
-    assert service["apiVersion"] == "serving.knative.dev/v1"
-    template = service["spec"]["template"]
-    assert template["spec"]["containerConcurrency"] == 32
-    assert template["spec"]["timeoutSeconds"] == 8
-    annotations = template["metadata"]["annotations"]
-    assert annotations["autoscaling.knative.dev/min-scale"] == "0"
-    assert annotations["autoscaling.knative.dev/max-scale"] == "7"
-    assert annotations["autoscaling.knative.dev/scale-to-zero-pod-retention-period"] == "3600s", "its longest"
-
-
-def test_knative_gives_an_address_to_the_world_only_where_the_function_is_public() -> None:
-    label = "networking.knative.dev/visibility"
-    assert made(PLAIN, Platform.KNATIVE)["Service"]["metadata"]["labels"][label] == "cluster-local"
-    assert label not in made(replace(PLAIN, is_public=True), Platform.KNATIVE)["Service"]["metadata"]["labels"]
-
-
 def mounted(workload: Workload) -> dict[str, tuple[bytes, bool]]:
     """Return the tree that a pod finds, as the kubelet makes it of the ConfigMap."""
     config = made(workload)["ConfigMap"]
@@ -329,13 +279,13 @@ def test_a_pod_finds_the_source_as_it_was(tree: dict[str, tuple[bytes, bool]]) -
 @given(st.lists(st.text(max_size=60), max_size=3), st.text(max_size=30))
 def test_yaml_and_json_say_the_same_as_the_values(texts: list[str], declaration: str) -> None:
     source = tuple(SourceFile(f"{number}.txt", text.encode("utf-8", "replace")) for number, text in enumerate(texts))
-    objects = manifests(replace(SLICED, source=source, declaration=declaration), Platform.DEPLOYMENT)
+    objects = manifests(replace(SLICED, source=source, declaration=declaration))
     assert tuple(yaml.safe_load_all(as_yaml(objects))) == objects
     assert tuple(json.loads(as_json(objects))["items"]) == objects
 
 
 def test_source_in_yaml_can_be_read_by_people() -> None:
-    assert "  app.py: |\n    class Detector: ...\n" in as_yaml(manifests(PLAIN, Platform.DEPLOYMENT))
+    assert "  app.py: |\n    class Detector: ...\n" in as_yaml(manifests(PLAIN))
 
 
 def refusals() -> Iterator[tuple[Workload, str]]:
@@ -351,5 +301,5 @@ def refusals() -> Iterator[tuple[Workload, str]]:
 @pytest.mark.parametrize(("workload", "complaint"), list(refusals()))
 def test_what_no_cluster_takes_is_refused_with_a_hint(workload: Workload, complaint: str) -> None:
     with pytest.raises(RequestError, match=complaint) as refused:
-        manifests(workload, Platform.DEPLOYMENT)
+        manifests(workload)
     assert refused.value.hint

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev.function_source import FunctionSource
     from pgpu.kubernetes.api import DynamicClient
-    from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
+    from pgpu.kubernetes.deploy import SourceFile, Workload
 
 _MOST_GPUS = 16
 """Limit of one claim."""
@@ -79,7 +79,6 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
     from pgpu.kubernetes.deploy import ReplicaSlice, Scaling, VolumeMount, Workload
 
     _check_limits(declaration, packaging)
-    lanes = declaration.concurrency
     return Workload(
         name=name,
         image=packaging.image,
@@ -94,30 +93,23 @@ def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", 
         share=ReplicaSlice(declaration.gpus, declaration.memory_bytes, declaration.compute_share)
         if declaration.gpus
         else None,
-        scaling=Scaling(declaration.minimum, declaration.maximum, declaration.idle_seconds, packaging.is_autoscaled),
-        calls_at_once=lanes if declaration.batch is None else lanes * declaration.batch.max_size,
+        scaling=Scaling(declaration.min_replicas, declaration.max_replicas, packaging.is_autoscaled),
         timeout_seconds=declaration.timeout_seconds,
         startup_timeout_seconds=declaration.startup_timeout_seconds,
         host_memory_bytes=declaration.host_memory_bytes,
         cpu=packaging.cpu,
-        is_public=declaration.is_public,
         ends_before_it_starts=packaging.ends_before_it_starts,
     )
 
 
-def differences(declaration: "Declaration", packaging: Packaging, platform: "Platform") -> Iterator[str]:
+def differences(declaration: "Declaration", packaging: Packaging) -> Iterator[str]:
     """Yield a line for each part of a declaration that a cluster handles differently from a server of pgpu."""
-    from pgpu.kubernetes.deploy import Platform
-
-    is_deployment = platform is Platform.DEPLOYMENT
     if declaration.requirements:
         yield f"its packages must be in the image: {', '.join(declaration.requirements)}"
     if declaration.network is not None:
         yield f"network {declaration.network!r} is ignored: pods use the cluster's network, and a NetworkPolicy can close it"
-    if declaration.keep_warm is not None:
-        yield "keep_warm is ignored: the platform scales"
-    if is_deployment and not packaging.is_autoscaled and declaration.maximum > max(1, declaration.minimum):
-        yield f"{max(1, declaration.minimum)} of {declaration.maximum} replicas: more come with --autoscale, or with Knative"
+    if not packaging.is_autoscaled and declaration.max_replicas > max(1, declaration.min_replicas):
+        yield f"{max(1, declaration.min_replicas)} of {declaration.max_replicas} replicas: more come with --autoscale"
     if not declaration.is_public:
         yield "calls need no token: every pod that can reach its Service may call it"
 
@@ -134,7 +126,7 @@ def _check_limits(declaration: "Declaration", packaging: Packaging) -> None:
     place = packaging.source_in_image
     if place is not None and (not place.startswith("/") or place == "/" or ":" in place):
         raise RequestError(f"{quoted(place)} is no directory of an image", hint="write it like --source-in-image /app")
-    if packaging.is_autoscaled and declaration.maximum < max(1, declaration.minimum):
+    if packaging.is_autoscaled and declaration.max_replicas < max(1, declaration.min_replicas):
         raise RequestError("--autoscale needs a maximum above the minimum", hint="--max 4")
 
 

@@ -201,7 +201,7 @@ class Functions:
             return _read_function(connection, name)
 
     def roll_back(self, name: str, identity: str | None = None) -> Function:
-        """Restore the traffic of the last rollout before, skipping rollouts of versions that have failed since.
+        """Restore the traffic from before the version that was rolled out last, skipping versions that have failed since.
 
         Raises:
             FunctionNotFoundError: There is no such function.
@@ -273,16 +273,6 @@ class Functions:
             connection.execute("DELETE FROM functions WHERE name = ?", (name,))
 
 
-# The newest rollout before the current one without a failed version.
-_ROLLOUT_BEFORE = """
-SELECT sequence FROM function_rollouts
-WHERE function = ?1 AND sequence < (SELECT max(sequence) FROM function_rollouts WHERE function = ?1)
-    AND NOT EXISTS (SELECT 1 FROM function_traffic JOIN function_versions ON number = version
-        AND function_versions.function = function_traffic.function WHERE rollout = sequence AND state = 'failed')
-ORDER BY sequence DESC LIMIT 1
-"""
-
-
 def _take_name(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
     row = connection.execute("SELECT owner_uid FROM functions WHERE name = ?", (name,)).fetchone()
     if row is not None:
@@ -348,14 +338,27 @@ def _roll_out(connection: sqlite3.Connection, name: str, traffic: Sequence[Share
 
 
 def _fall_back(connection: sqlite3.Connection, name: str) -> bool:
-    """Restore the traffic before; False if there is no rollout without a failed version."""
-    before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
-    if before is None:
+    """Restore the traffic before; False if there is no rollout without a failed version.
+
+    A version whose share has grown last is rejected: the traffic before is that without it, so that a canary which got all of the
+    traffic keeps no part of it. Where each one before has it, such as after the end of a canary, the newest is taken.
+    """
+    rollouts: dict[int, dict[int, int]] = {}
+    statement = "SELECT rollout, version, percent FROM function_traffic WHERE function = ? ORDER BY rollout"
+    for rollout, version, percent in connection.execute(statement, (name,)):
+        rollouts.setdefault(rollout, {})[version] = percent
+    statement = "SELECT number FROM function_versions WHERE function = ? AND state = 'failed'"
+    failed = {number for (number,) in connection.execute(statement, (name,))}
+    *earlier, current = rollouts
+    before = rollouts[earlier[-1]] if earlier else {}
+    rejected = {version for version, percent in rollouts[current].items() if percent > before.get(version, 0)}
+    usable = [each for each in earlier if not failed & rollouts[each].keys()]
+    if not usable:
         return False
+    chosen = max((each for each in usable if not rejected & rollouts[each].keys()), default=usable[-1])
     # The newest rollout is the current one, so those after it are deleted instead of adding a copy: a second rollback then
     # goes back further, and not to where the first one came from.
-    statement = "DELETE FROM function_rollouts WHERE function = ? AND sequence > ?"
-    connection.execute(statement, (name, before["sequence"]))
+    connection.execute("DELETE FROM function_rollouts WHERE function = ? AND sequence > ?", (name, chosen))
     return True
 
 

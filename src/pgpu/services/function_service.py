@@ -362,7 +362,7 @@ class FunctionService:
         return self._functions.roll_out(name, traffic, found.identity)
 
     def roll_back(self, name: str) -> Function:
-        """Restore the traffic from before the last rollout."""
+        """Restore the traffic from before the version that was rolled out last."""
         return self._functions.roll_back(name, self.function(name).identity)
 
     def tokens(self, name: str) -> Sequence[FunctionToken]:

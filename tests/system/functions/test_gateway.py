@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         function("stream", "Stream"),
         function("broken", "Broken", timeout="0.5s"),
         function("stuck", "SlowToStart", timeout="0.3s", arguments={"gate": str(notes) + ".gate"}),
-        function("many", "Fickle", maximum=3),
+        function("many", "Fickle", max_replicas=3),
         replace(function("open", "Echo", public=True), owner_uid=os.getuid() + 1),
     ]
     with gateway(*functions) as made:

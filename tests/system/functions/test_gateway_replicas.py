@@ -8,7 +8,6 @@ from tests.system.functions.gateways import Gateway, function, gateway, version
 from tests.system.functions.replicas import Connection, answer_of
 from tests.waiting import until
 
-from pgpu.functions.router.version_load import LoadHistory
 from pgpu.model import Share
 from pgpu.structs import replace
 
@@ -18,7 +17,7 @@ def starts(made: Gateway, name: str) -> int:
 
 
 def test_a_gateway_that_is_killed_finds_its_replicas_again() -> None:
-    with gateway(function("echo", "Echo", minimum=1)) as made:
+    with gateway(function("echo", "Echo", min_replicas=1)) as made:
         before = made.call("echo", {"x": 1}).value["pid"]
         made.end(signal.SIGKILL)
         made.start()
@@ -26,16 +25,24 @@ def test_a_gateway_that_is_killed_finds_its_replicas_again() -> None:
         assert starts(made, "echo") == 1
 
 
-def test_a_gateway_that_ends_remembers_when_its_functions_were_called() -> None:
-    its = function("it", "Echo", keep_warm="auto")
-    with gateway(its) as made:
-        made.call("it", {"x": 1})
-        made.end(signal.SIGTERM)
-        remembered = LoadHistory(made.root / "learned.db").read()
-        assert [*remembered] == [(its.identity, 1)]
-        made.start()
-        made.end(signal.SIGTERM)
-        assert LoadHistory(made.root / "learned.db").read() == remembered
+def test_calls_that_wait_behind_a_long_one_get_a_replica_of_their_own() -> None:
+    with gateway(function("it", "Fickle", max_replicas=2)) as made:
+        for _ in range(30):
+            assert made.call("it", {"do": "nothing"}).status == 200
+        long = made.begin("it", {"do": "until cancelled"})
+        until(lambda: made.metric("pgpu_gateway_now", "it", "in_flight") == 1)
+        short = [made.begin("it", {"do": "nothing"}) for _ in range(12)]
+        assert [answer_of(each).status for each in short] == [200] * 12
+        assert made.metric("pgpu_gateway_now", "it", "in_flight") == 1
+        long.close()
+
+
+def test_a_stream_that_nobody_reads_yields_its_place_to_calls_that_wait() -> None:
+    with gateway(function("it", "Stream")) as made:
+        unread = made.begin("it", {"count": 10_000_000}, accept="application/x-ndjson")
+        until(lambda: made.metric("pgpu_gateway_now", "it", "in_flight") == 1)
+        assert made.call("it", {"count": 3}, accept="application/x-ndjson").status == 200
+        unread.close()
 
 
 def test_a_replica_that_was_on_offer_when_its_gateway_was_killed_is_claimed_before_its_next_call() -> None:
@@ -59,7 +66,7 @@ def test_a_new_version_takes_over_on_a_full_gpu_and_no_call_is_lost() -> None:
 
 
 def test_a_new_version_that_does_not_start_is_rolled_back_and_no_call_is_lost() -> None:
-    old = function("it", "Echo", minimum=1)
+    old = function("it", "Echo", min_replicas=1)
     with gateway(old, room=1) as made:
         assert made.call("it", {"x": 1}).status == 200
         broken = version("it", "Broken", 2, {})
@@ -132,7 +139,7 @@ def test_a_parked_replica_serves_nobody_before_it_has_its_slice_again() -> None:
 
 
 def test_an_idle_replica_is_parked_instead_of_ended() -> None:
-    with gateway(function("it", "Echo", gpus=1, idle=1)) as made:
+    with gateway(function("it", "Echo", gpus=1, scale_to_zero_after=1)) as made:
         first = made.call("it", {"x": 1}).value["pid"]
         [job_id] = made.desk.records()
         until(lambda: made.desk.records()[job_id].get("state") == "parked")
@@ -140,7 +147,7 @@ def test_an_idle_replica_is_parked_instead_of_ended() -> None:
 
 
 def test_an_idle_replica_without_a_gpu_ends_its_worker_and_keeps_what_it_has_imported() -> None:
-    with gateway(function("it", "Echo", idle=1)) as made:
+    with gateway(function("it", "Echo", scale_to_zero_after=1)) as made:
         first = made.call("it", {"x": 1}).value["pid"]
         until(lambda: not psutil.pid_exists(first))
         [job_id] = made.desk.records()
@@ -149,12 +156,12 @@ def test_an_idle_replica_without_a_gpu_ends_its_worker_and_keeps_what_it_has_imp
 
 
 def test_a_replica_that_takes_long_to_end_is_not_taken_for_another_one() -> None:
-    with gateway(function("it", "Echo", idle=0.1)) as made:
+    with gateway(function("it", "Echo", scale_to_zero_after=0.1)) as made:
         made.desk.hold_stops()
         first = made.call("it", {"x": 1}).value["pid"]
         until(lambda: any(record.get("stopping") for record in made.desk.records().values()))
         for _ in range(3):
             looks = made.desk.looks()
-            made.desk.put(function("it", "Echo", idle=0.1))
+            made.desk.put(function("it", "Echo", scale_to_zero_after=0.1))
             until(lambda seen=looks: made.desk.looks() > seen)  # type: ignore[misc] # it is told of a change
         assert made.call("it", {"x": 2}).value["pid"] != first

@@ -34,7 +34,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     with serving(root, "--gateway", f"127.0.0.1:{free_port()}", simulate=request.param) as made:
         functions = open_functions(Settings(host=made.host))
         assert isinstance(functions, HttpFunctions)
-        for name, mib, words in (("idle", 100, {"idle": 1}), ("one", 100, {}), ("two", 100, {}), ("large", 9000, {})):
+        for name, mib, words in (
+            ("idle", 100, {"scale_to_zero_after": 1}),
+            ("one", 100, {}),
+            ("two", 100, {}),
+            ("large", 9000, {}),
+        ):
             deploy_as(functions, name, "handlers.py:OnGpu", memory=memory, arguments={"mib": mib}, **words)
         until((root / "functions.sock").exists)
         yield made
@@ -106,7 +111,7 @@ def two_gpus() -> Iterator[ServerProcess]:
     with serving(root, "--gateway", f"127.0.0.1:{free_port()}", simulate="RTX 3090x2") as made:
         functions = open_functions(Settings(host=made.host))
         assert isinstance(functions, HttpFunctions)
-        deploy_as(functions, "idle", "handlers.py:OnGpu", memory="16GiB", arguments={"mib": 100}, idle=1)
+        deploy_as(functions, "idle", "handlers.py:OnGpu", memory="16GiB", arguments={"mib": 100}, scale_to_zero_after=1)
         until((root / "functions.sock").exists)
         yield made
         functions.undeploy("idle")

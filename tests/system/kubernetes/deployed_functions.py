@@ -12,7 +12,7 @@ Manifest = dict[str, Any]
 APP = """
 import pgpu
 
-@pgpu.function(timeout="5s", maximum=3)
+@pgpu.function(timeout="5s", max_replicas=3)
 class Doubler:
     def __call__(self, x: int) -> int:
         return 2 * x

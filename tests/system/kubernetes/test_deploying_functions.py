@@ -196,9 +196,9 @@ def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(server: ApiServe
         assert {part: found[part] for part in manifest if part != "metadata"} | {
             "metadata": manifest["metadata"]
         } == manifest
-    nameless = list(yaml.safe_load_all(said("deploy", "app.py:Sliced", *IMAGE, "--knative", "--dry-run")))
+    nameless = list(yaml.safe_load_all(said("deploy", "app.py:Sliced", *IMAGE, "--dry-run")))
     assert all("namespace" not in each["metadata"] for each in nameless), "whoever applies it says where"
-    assert nameless[-1]["apiVersion"] == "serving.knative.dev/v1"
+    assert nameless[-1]["kind"] == "Service"
 
 
 def test_why_a_function_does_not_serve_is_told(server: ApiServer, said: Said) -> None:
@@ -233,12 +233,12 @@ def test_why_a_function_does_not_serve_is_told(server: ApiServer, said: Said) ->
 
 
 def test_what_a_cluster_does_otherwise_than_a_server_is_said(remarked: Said, source: Path) -> None:
-    declared = 'network = "bridge"\nkeep_warm = "auto"\nrequirements = ["numpy"]\nmaximum = 4\n'
+    declared = 'network = "bridge"\nkeep_warm = "auto"\nrequirements = ["numpy"]\nmax_replicas = 4\n'
     (source / "pgpu.toml").write_text(f'[function.doubler]\napp = "app.py:Doubler"\n{declared}')
     said = remarked("deploy", "doubler", *IMAGE, "--dry-run")
     for words in (
         "NetworkPolicy",
-        "the platform scales",
+        "keep_warm has no effect",
         "in the image: numpy",
         "1 of 4 replicas",
         "calls need no token",
@@ -254,7 +254,6 @@ def test_what_a_cluster_does_otherwise_than_a_server_is_said(remarked: Said, sou
         (("--runtime", "kubernetes"), "needs an image"),
         ((*IMAGE, "--no-rollout"), "kubectl rollout"),
         ((*IMAGE, "--network", "bridge"), "NetworkPolicy"),
-        ((*IMAGE, "--keep-warm", "auto"), "platform scales"),
         ((*IMAGE, "--requirements", "lock.txt"), "packages stand in the image"),
         ((*IMAGE, "--name", "my_model"), "cannot be the name of a Service"),
         ((*IMAGE, "--namespace", "Vision"), "no name of a namespace"),
@@ -262,7 +261,7 @@ def test_what_a_cluster_does_otherwise_than_a_server_is_said(remarked: Said, sou
         ((*IMAGE, "--cpu", "much"), "2 or 500m"),
         ((*IMAGE, "--gpus", "17"), "16 GPUs at most"),
         ((*IMAGE, "--source-in-image", "app"), "no directory of an image"),
-        ((*IMAGE, "--knative", "--recreate"), "is for Deployments"),
+        ((*IMAGE, "--knative"), "not deployed to Knative any more"),
         ((*IMAGE, "--context", "other"), "'other' not found"),
         (("--namespace", "vision"), "add --runtime kubernetes"),
         (("--dry-run",), "add --runtime kubernetes"),

@@ -151,7 +151,8 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "compute": format_share,
     "timeout": _duration,
     "startup_timeout": _duration,
-    "idle": _duration,
+    "scale_to_zero_after": _duration,
+    "max_wait": _duration,
 }
 """How numbers with units are formatted."""
 
@@ -193,7 +194,7 @@ def document_of_outcome(outcome: "DeployOutcome") -> Document:
         function={
             "name": outcome.name,
             "namespace": outcome.namespace,
-            "platform": outcome.platform.value,
+            "platform": "deployment",
             "url": outcome.url,
             "objects": [to_builtins(done) for done in outcome.done],
         }

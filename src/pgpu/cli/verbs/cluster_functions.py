@@ -18,7 +18,7 @@ from pgpu.units import quoted
 
 if TYPE_CHECKING:
     from pgpu.kubernetes.api import DynamicClient
-    from pgpu.kubernetes.deploy import Platform, Workload
+    from pgpu.kubernetes.deploy import Workload
     from pgpu.kubernetes.deploy.apply import DeployOutcome
 
 RUNTIME = "kubernetes"
@@ -52,7 +52,7 @@ Autoscale = Annotated[
 ]
 Knative = Annotated[
     bool | None,
-    typer.Option("--knative/--no-knative", help="On Kubernetes: a Knative Service, or none [by the cluster]."),
+    typer.Option("--knative/--no-knative", hidden=True),
 ]
 Recreate = Annotated[
     bool,
@@ -130,12 +130,11 @@ def deploy(deployment: ClusterDeployment, *, requirements: Path | None, rolls_ou
         ends_before_it_starts=deployment.ends_before_it_starts,
     )
     workload = workload_of(place, name, declaration, packaging)
-    platform = (
-        _print_manifests(deployment, workload)
-        if deployment.output
-        else _apply_workload(deployment, workload, as_json=as_json)
-    )
-    for line in differences(declaration, packaging, platform):
+    if deployment.output:
+        _print_manifests(deployment.output, workload)
+    else:
+        _apply_workload(deployment, workload, as_json=as_json)
+    for line in differences(declaration, packaging):
         console.print_note(line)
 
 
@@ -183,14 +182,12 @@ def _open_cluster(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
         objects.close()
 
 
-def _apply_workload(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
+def _apply_workload(deployment: ClusterDeployment, workload: "Workload", *, as_json: bool) -> None:
     from pgpu.cli.output import function_tables
-    from pgpu.kubernetes.deploy.apply import DeployOptions
     from pgpu.kubernetes.deploy.apply import deploy as apply
 
-    chosen = DeployOptions(_platform(deployment.knative), deployment.is_forced)
     with _open_cluster(deployment.cluster) as (objects, namespace):
-        outcome: DeployOutcome = apply(objects, workload, namespace, chosen)
+        outcome: DeployOutcome = apply(objects, workload, namespace, is_forced=deployment.is_forced)
     for done in outcome.done:
         console.print_note(f"{done.kind} {done.name} {done.word}")
     for line in outcome.remarks:
@@ -199,29 +196,15 @@ def _apply_workload(deployment: ClusterDeployment, workload: "Workload", *, as_j
         console.print_json(function_tables.document_of_outcome(outcome))
     else:
         print(outcome.url)
-    return outcome.platform
 
 
-def _print_manifests(deployment: ClusterDeployment, workload: "Workload") -> "Platform":
-    from pgpu.kubernetes.deploy import Platform, as_json, as_yaml, manifests
+def _print_manifests(output: str, workload: "Workload") -> None:
+    from pgpu.kubernetes.deploy import as_json, as_yaml, manifests
 
     writers = {"yaml": as_yaml, "json": as_json}
-    if deployment.output not in writers:
-        raise RequestError(
-            f"{quoted(str(deployment.output))} is not a format of manifests", hint="--output yaml or json"
-        )
-    # No cluster is contacted, so whether it has Knative is unknown: a Deployment works on every cluster.
-    platform = _platform(deployment.knative) or Platform.DEPLOYMENT
-    print(writers[deployment.output](manifests(workload, platform)), end="")
-    if platform is Platform.KNATIVE and workload.share is not None:
-        console.print_note("Knative takes no claims as of its release of August 2026: --no-knative makes a Deployment")
-    return platform
-
-
-def _platform(knative: bool | None) -> "Platform | None":
-    from pgpu.kubernetes.deploy import Platform
-
-    return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
+    if output not in writers:
+        raise RequestError(f"{quoted(output)} is not a format of manifests", hint="--output yaml or json")
+    print(writers[output](manifests(workload)), end="")
 
 
 def _refuse_server_options(deployment: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
@@ -231,16 +214,14 @@ def _refuse_server_options(deployment: ClusterDeployment, requirements: Path | N
             hint="pip install -r them in its Containerfile",
         )
     if not rolls_out:
-        raise RequestError(
-            "a cluster rolls a new version out at once", hint="kubectl rollout pause, or Knative's traffic"
-        )
+        raise RequestError("a cluster rolls a new version out at once", hint="kubectl rollout pause")
     if deployment.flags.get("network") is not None:
         raise RequestError("a pod's network is the cluster's", hint="close it by a NetworkPolicy")
-    if deployment.flags.get("keep_warm") is not None:
-        raise RequestError("on a cluster the platform scales", hint="--min 1 keeps one, --autoscale or Knative more")
-    if deployment.knative and (deployment.is_autoscaled or deployment.ends_before_it_starts):
-        word = "--autoscale" if deployment.is_autoscaled else "--recreate"
-        raise RequestError(f"{word} is for Deployments: Knative does so itself", hint=f"leave {word} or --knative out")
+    if deployment.knative:
+        raise RequestError(
+            "functions are not deployed to Knative any more, which takes no claims of GPUs",
+            hint="leave --knative out: a Deployment, with --autoscale",
+        )
     if deployment.cpu is not None:
         number = deployment.cpu.removesuffix("m")
         if not (number.isascii() and number.isdecimal() and int(number[:9]) > 0):

@@ -238,19 +238,26 @@ def read_declaration(app: str, name: str | None, flags: Mapping[str, Any]) -> "t
 
     Where the code cannot be imported on this machine, the declaration in pgpu.toml is used alone.
     """
-    from pgpu.functions.api import check_name, parse_declaration, read_project
+    import warnings
+
+    from pgpu.functions.api import FormerKeyWarning, check_name, parse_declaration, read_project
     from pgpu.functions.dev.function_source import describe_function, find_function
 
-    source = find_function(app, Path.cwd())
-    try:
-        described = describe_function(source, environment=flags.get("env"))
-        found, declaration = described.name, described.declaration
-    except PgpuError as exc:
-        if source.name is None:
-            raise
-        console.print_note(f"{source.app} cannot be imported here ({exc}): only pgpu.toml is used")
-        found, declaration = source.name, parse_declaration(read_project(source.source)[source.name].words)
-    return source, check_name(name or found), parse_declaration(flags, declaration)
+    with warnings.catch_warnings(record=True, action="always", category=FormerKeyWarning) as noted:
+        source = find_function(app, Path.cwd())
+        try:
+            described = describe_function(source, environment=flags.get("env"))
+            found, declaration, notes = described.name, described.declaration, described.notes
+        except PgpuError as exc:
+            if source.name is None:
+                raise
+            console.print_note(f"{source.app} cannot be imported here ({exc}): only pgpu.toml is used")
+            notes, found = (), source.name
+            declaration = parse_declaration(read_project(source.source)[found].words)
+        declaration = parse_declaration(flags, declaration)
+    for note in dict.fromkeys((*notes, *(str(each.message) for each in noted))):
+        console.print_note(note)
+    return source, check_name(name or found), declaration
 
 
 def _announce(described: "FunctionDescription", session: "DevSession", host: str, port: int) -> None:

@@ -23,7 +23,8 @@ from pgpu.units import is_number, quoted
 if TYPE_CHECKING:
     from pgpu.client import Client
     from pgpu.client.remote_service import HttpFunctions
-    from pgpu.model import Function, Version
+    from pgpu.model import Function, Replica, Version
+    from pgpu.services.messages import GpuReport
 
 _WHOLE_PERCENT = 100
 _POLL_SECONDS = 1.0
@@ -61,15 +62,32 @@ def deploy(
             "--requirements", metavar="FILE", help="Requirements file; pip installs it once for all replicas."
         ),
     ] = None,
-    minimum: Annotated[int | None, typer.Option("--min", metavar="N", help="Least number of replicas.")] = None,
-    maximum: Annotated[int | None, typer.Option("--max", metavar="N", help="Largest number of replicas.")] = None,
-    idle: Annotated[
+    min_replicas: Annotated[
+        int | None, typer.Option("--min-replicas", "--min", metavar="N", help="Least number of replicas.")
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option("--max-replicas", "--max", metavar="N", help="Largest number of replicas.")
+    ] = None,
+    scale_to_zero_after: Annotated[
         str | None,
-        typer.Option("--idle", metavar="TIME", help="End a replica after this long without calls, such as 5m."),
+        typer.Option(
+            "--scale-to-zero-after",
+            "--idle",
+            metavar="TIME",
+            help="End a replica after this long without calls, such as 5m.",
+        ),
     ] = None,
-    keep_warm: Annotated[
-        str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from calls when to keep a replica warm.")
+    target_concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--target-concurrency", metavar="N", help="Calls for which one replica suffices [its concurrency]."
+        ),
     ] = None,
+    max_wait: Annotated[
+        str | None,
+        typer.Option("--max-wait", metavar="TIME", help="Start another replica when calls wait this long [100ms]."),
+    ] = None,
+    keep_warm: Annotated[str | None, typer.Option("--keep-warm", hidden=True)] = None,
     runtime: Annotated[
         str | None,
         typer.Option("--runtime", metavar="RUNTIME", help="process, docker or kubernetes [docker with --image]."),
@@ -131,15 +149,16 @@ def deploy(
     """Deploy a function as a new version; print NAME@VERSION.
 
     The source directory is packed without hidden files, caches and what .pgpuignore names. Flags override pgpu.toml,
-    which overrides @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster or a Knative Service,
-    and its URL is printed.
+    which overrides @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster, and its URL is
+    printed.
     """
     require_libraries()
     from pgpu.cli.job_arguments import read_environment
 
     flags = {
-        "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
-        "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
+        "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "min_replicas": min_replicas,
+        "max_replicas": max_replicas, "scale_to_zero_after": scale_to_zero_after, "target_concurrency": target_concurrency,
+        "max_wait": max_wait, "keep_warm": keep_warm, "network": network, "public": public,
         "env": dict(read_environment(environment_files or (), environment or ())) or None,
         "secrets": secrets, "mounts": [*map(_with_absolute_source, mounts)] if mounts else None,
         "cache": cache, "fill": fill, "fill_secrets": fill_secrets,
@@ -346,7 +365,10 @@ def rollout(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give a version all of its function's traffic, or a part."""
+    """Give a version all of its function's traffic, or a part.
+
+    Versions that do not fit side by side serve by turns, each for its part of the time.
+    """
     from pgpu.services.messages import Rollout
     from pgpu.units import parse_compute_share
 
@@ -354,11 +376,34 @@ def rollout(
     if not name or not (number.isascii() and is_number(number)):
         raise RequestError(f"{quoted(version)} names no version", hint="write it like detector@2")
     percent = _WHOLE_PERCENT if canary is None else round(parse_compute_share(canary) * _WHOLE_PERCENT)
-    _print_traffic(invocation_of(context).functions().roll_out(name, Rollout(int(number), percent)), as_json=as_json)
+    invocation = invocation_of(context)
+    functions = invocation.functions()
+    function = functions.roll_out(name, Rollout(int(number), percent))
+    _print_traffic(function, as_json=as_json)
+    with suppress(NodeError):  # the driver does not answer
+        if canary is not None and not _fits(function, functions.replicas(name), invocation.client().gpus()):
+            console.print_note(
+                f"{version} does not fit beside the other version now: each serves for its part of the time, until both fit"
+            )
+
+
+def _fits(function: "Function", replicas: "Sequence[Replica]", gpus: "Sequence[GpuReport]") -> bool:
+    """Whether GPUs have room for the declared memory of all versions with traffic, beside what is granted now."""
+    free = [report.capacity_bytes - report.granted_bytes for report in gpus]
+    placed = {replica.version for replica in replicas if replica.state.value in {"hot", "draining"}}
+    for share in function.traffic if gpus else ():
+        declaration = json.loads(function.version(share.version).declaration)
+        if share.version not in placed and "memory" in declaration:
+            free.sort(reverse=True)
+            for index in range(declaration.get("gpus", 1)):
+                if index >= len(free) or free[index] < declaration["memory"]:
+                    return False
+                free[index] -= declaration["memory"]
+    return True
 
 
 def rollback(context: typer.Context, name: Name, *, as_json: options.Json = False) -> None:
-    """Restore a function's traffic from before the last rollout."""
+    """Restore a function's traffic from before the version that was rolled out last."""
     _print_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
 
 

@@ -7,6 +7,7 @@ still runs in a notebook or a test where the libraries of functions are not inst
 from pgpu.functions.api.declaration import (
     Batch,
     Declaration,
+    FormerKeyWarning,
     check_name,
     default_name,
     dump_declaration,
@@ -24,6 +25,7 @@ __all__ = [
     "Context",
     "Declaration",
     "DirectoryMount",
+    "FormerKeyWarning",
     "ProjectSection",
     "SecretUse",
     "attached_declaration",

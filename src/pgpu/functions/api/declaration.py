@@ -6,6 +6,7 @@ become a function without a memory limit.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -34,14 +35,20 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "startup_timeout_seconds": (0.001, _DAY_SECONDS),
     "queue_limit": (0, 1_000_000),
     "max_body_bytes": (0, 2**40),
-    "minimum": (0, 1000),
-    "maximum": (1, 1000),
-    "idle_seconds": (0, 365 * _DAY_SECONDS),
+    "min_replicas": (0, 1000),
+    "max_replicas": (1, 1000),
+    "scale_to_zero_after_seconds": (0, 365 * _DAY_SECONDS),
+    "target_concurrency": (1, 65536),
+    "max_wait_seconds": (0.001, _DAY_SECONDS),
 }
 
 # Parts of URLs, metrics and container names.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class FormerKeyWarning(DeprecationWarning):
+    """A declaration has a key of the release before."""
 
 
 def _check_between(name: str, value: float, least: float, most: float) -> None:
@@ -105,17 +112,24 @@ class Declaration:
     max_body_bytes: int = 100 * MIB
     """The largest body of a request; a larger one is answered 413."""
 
-    minimum: int = 0
+    retry_batches: bool = True
+    """Whether the calls of a batch that raised run again in halves, so that only those fail that fail alone. False for a handler
+    with side effects: then all of them fail."""
+
+    min_replicas: int = 0
     """Replicas that stay without calls; 1 pins a function."""
 
-    maximum: int = 1
+    max_replicas: int = 1
     """The most replicas."""
 
-    idle_seconds: float = 300.0
+    scale_to_zero_after_seconds: float = 300.0
     """How long a replica stays after its last request: loading most models again takes seconds."""
 
-    keep_warm: str | None = None
-    """`auto`: learn from the arrivals when to stay warm; None: `idle_seconds` alone decides."""
+    target_concurrency: int | None = None
+    """Calls for which one replica suffices; None: as many as it runs at a time."""
+
+    max_wait_seconds: float = 0.1
+    """How long a call may wait before another replica starts. People take 0.1 s for immediate (Nielsen 1993)."""
 
     network: str | None = None
     """The container's network; None: no network, calls arrive over a Unix socket."""
@@ -157,9 +171,10 @@ class Declaration:
                 _check_between(
                     name.removesuffix("_bytes").removesuffix("_seconds").removesuffix("_share"), value, least, most
                 )
-        if self.minimum > self.maximum:
+        if self.min_replicas > self.max_replicas:
             raise RequestError(
-                f"minimum {self.minimum} is above maximum {self.maximum}", hint="raise maximum, or lower minimum"
+                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}",
+                hint="raise max_replicas, or lower min_replicas",
             )
         if self.gpus == 0 and (self.memory_bytes is not None or self.compute_share is not None):
             raise RequestError("a function without a GPU has no GPU memory and no compute share", hint="set gpus=1")
@@ -175,8 +190,6 @@ class Declaration:
             raise RequestError(
                 "fill_secrets are given to the command that fills a cache", hint="secrets are for replicas"
             )
-        if self.keep_warm not in {None, "auto"}:
-            raise RequestError(f"keep_warm {self.keep_warm!r} is not known", hint='write "auto", or leave it out')
 
 
 def check_name(name: str) -> str:
@@ -217,13 +230,24 @@ def parse_declaration(words: Mapping[str, object], base: Declaration | None = No
     merged = {} if base is None else dump_declaration(base)
     if words.get("gpus") == 0:
         merged = {word: value for word, value in merged.items() if word not in {"memory", "compute"}}
-    merged |= words
+    merged |= _by_current_names(words)
     if words.get("env") and base is not None:
         merged["env"] = {**base.environment, **parse_environment(words["env"])}
     values = dict(_parse_field(word, value) for word, value in merged.items() if value is not None)
     if "gpus" not in values and ("memory_bytes" in values or "compute_share" in values):
         values["gpus"] = 1
     return Declaration(**values)  # type: ignore[arg-type] # each parser returns its field's type
+
+
+def _by_current_names(words: Mapping[str, object]) -> dict[str, object]:
+    """Return words by today's names; warns of names of before, of which those without a successor are left out."""
+    current = {word: value for word, value in words.items() if word not in _NOTES}
+    for word in words.keys() & _NOTES.keys():
+        if words[word] is not None:
+            warnings.warn(_NOTES[word], FormerKeyWarning, stacklevel=3)
+            if word in _RENAMED:
+                current[_RENAMED[word]] = words[word]
+    return current
 
 
 def _parse_field(word: str, value: object) -> tuple[str, object]:
@@ -294,7 +318,7 @@ def _parse_bool(value: object) -> bool:
 
 def _parse_text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise RequestError(f"{quoted(str(value))} is not text", hint='write it like "auto"')
+        raise RequestError(f"{quoted(str(value))} is not text", hint='write it like "bridge"')
     return value
 
 
@@ -337,10 +361,12 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "idempotent": ("is_idempotent", _parse_bool),
     "queue_limit": ("queue_limit", _parse_whole),
     "max_body": ("max_body_bytes", _bytes_parser(parse_bytes)),
-    "minimum": ("minimum", _parse_whole),
-    "maximum": ("maximum", _parse_whole),
-    "idle": ("idle_seconds", _parse_seconds),
-    "keep_warm": ("keep_warm", _parse_text),
+    "retry_batches": ("retry_batches", _parse_bool),
+    "min_replicas": ("min_replicas", _parse_whole),
+    "max_replicas": ("max_replicas", _parse_whole),
+    "scale_to_zero_after": ("scale_to_zero_after_seconds", _parse_seconds),
+    "target_concurrency": ("target_concurrency", _parse_whole),
+    "max_wait": ("max_wait_seconds", _parse_seconds),
     "network": ("network", _parse_text),
     "public": ("is_public", _parse_bool),
     "requirements": ("requirements", _parse_texts),
@@ -352,6 +378,11 @@ _PARSERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "fill_secrets": ("fill_secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "secrets": ("secrets", lambda value: tuple(parse_secret(each) for each in _parse_texts(value))),
     "asgi": ("is_asgi", _parse_bool),
+}
+
+_RENAMED = {"minimum": "min_replicas", "maximum": "max_replicas", "idle": "scale_to_zero_after"}
+_NOTES = {old: f"{old} is now {new}; this release still accepts the old name" for old, new in _RENAMED.items()} | {
+    "keep_warm": "keep_warm has no effect any more: min_replicas keeps replicas, scale_to_zero_after ends idle ones"
 }
 
 _UNPARSED = {each.name for each in fields(Declaration)} - {name for name, _ in _PARSERS.values()}

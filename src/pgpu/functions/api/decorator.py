@@ -29,10 +29,12 @@ def function(
     idempotent: bool | None = None,
     queue_limit: int | None = None,
     max_body: str | int | None = None,
-    minimum: int | None = None,
-    maximum: int | None = None,
-    idle: str | float | None = None,
-    keep_warm: str | None = None,
+    retry_batches: bool | None = None,
+    min_replicas: int | None = None,
+    max_replicas: int | None = None,
+    scale_to_zero_after: str | float | None = None,
+    target_concurrency: int | None = None,
+    max_wait: str | float | None = None,
     network: str | None = None,
     public: bool | None = None,
     requirements: list[str] | tuple[str, ...] | None = None,
@@ -44,11 +46,15 @@ def function(
     fill: str | None = None,
     fill_secrets: list[str] | tuple[str, ...] | None = None,
     asgi: bool | None = None,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    idle: str | float | None = None,
+    keep_warm: str | None = None,
 ) -> Callable[[_Target], _Target]:
     """Declare the resources and limits of a function: `@pgpu.function(memory="4GiB", compute="25%", timeout="30s")`.
 
     Text carries its unit; a bare number is bytes, seconds or a share from 0 to 1. `Declaration` documents each field and
-    its default.
+    its default. `minimum`, `maximum`, `idle` and `keep_warm` are names of before, with a `DeprecationWarning`.
 
     Returns:
         A decorator that sets `__pgpu__` on a class, function or instance and returns the same object.

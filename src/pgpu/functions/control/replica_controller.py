@@ -23,7 +23,7 @@ from pgpu.functions.control.control_plane import (
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter, RouterTable
 from pgpu.functions.router.replica_connection import ReplicaConnection
-from pgpu.functions.scaling.call_history import ValueClock
+from pgpu.functions.scaling.eviction_value import ValueClock
 from pgpu.functions.scaling.replica_policy import (
     DrainReplica,
     FailVersion,
@@ -258,6 +258,7 @@ class ReplicaController:
 
     def _decide(self, router: FunctionRouter) -> None:
         if not router.is_closed:
+            router.choose_window()
             for step in plan_steps(router.view(self._leases.clock, is_memory_short=self._is_memory_short)):
                 self._apply(router, step)
 

@@ -7,10 +7,12 @@ import argparse
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.functions.api import default_name, dump_declaration, parse_declaration, read_project
+from pgpu.functions.api import FormerKeyWarning, default_name, dump_declaration, parse_declaration, read_project
 from pgpu.functions.handler import REQUIRED, load
 from pgpu.functions.protocols import Interpreter, example_body
 
@@ -22,6 +24,15 @@ def main() -> int:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--section")
     options = parser.parse_args()
+    with warnings.catch_warnings(record=True, action="always", category=FormerKeyWarning) as noted:
+        answer = _describe(options)
+    answer["notes"] = sorted({str(each.message) for each in noted if each.category is FormerKeyWarning})
+    # On a line of its own, since the module may have printed without a final line break.
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    return 0
+
+
+def _describe(options: argparse.Namespace) -> dict[str, Any]:
     try:
         loaded = load(options.app, options.source)
         section = read_project(options.source)[options.section].words if options.section else {}
@@ -32,12 +43,9 @@ def main() -> int:
         Interpreter(signature, name)  # raises for parameters that no request can fill
         needed = [each.annotation for each in signature.parameters if each.default is REQUIRED]
         body = None if needed == [bytes] else json.dumps(example_body(signature))
-        answer = {"name": name, "words": dump_declaration(declaration), "body": body}
     except RequestError as exc:
-        answer = {"error": str(exc), "hint": exc.hint}
-    # On a line of its own, since the module may have printed without a final line break.
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
-    return 0
+        return {"error": str(exc), "hint": exc.hint}
+    return {"name": name, "words": dump_declaration(declaration), "body": body}
 
 
 if __name__ == "__main__":

@@ -174,6 +174,8 @@ class DevSession:
         """Replace the replica by one of the current code; None if that failed, which was reported."""
         try:
             described = describe_function(self.function, self.name)
+            for note in described.notes:
+                self.report(note)
             began_seconds = time.monotonic()
             replica = self._spawn_with_room(described)
         except RequestError as exc:

@@ -80,6 +80,9 @@ class FunctionDescription(Struct, frozen=True):
     body: str | None
     """JSON of an example request; None if the handler takes the raw body."""
 
+    notes: tuple[str, ...] = ()
+    """One line for each key of the release before."""
+
 
 def describe_function(
     function: FunctionSource, name: str | None = None, environment: Mapping[str, str] | None = None
@@ -117,4 +120,6 @@ def describe_function(
         raise RequestError(lines[-1], hint=place_line)
     if "error" in answer:
         raise RequestError(answer["error"], hint=answer["hint"])
-    return FunctionDescription(name or answer["name"], parse_declaration(answer["words"]), answer["body"])
+    return FunctionDescription(
+        name or answer["name"], parse_declaration(answer["words"]), answer["body"], tuple(answer["notes"])
+    )

@@ -29,7 +29,6 @@ from pgpu.functions.ipc.async_channel import CoalescingLoop
 from pgpu.functions.ipc.local_sockets import peer_uid
 from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import RouterTable
-from pgpu.functions.router.version_load import LoadHistory, learned_loads, restore_loads, save_periodically
 from pgpu.structs import Struct
 
 _BACKLOG = 1024
@@ -124,7 +123,7 @@ class GatewaySettings(Struct, frozen=True):
     """Host and port for callers with a token; None: only the Unix socket."""
 
     state: Path
-    """Directory of asynchronous calls and of the learned load."""
+    """Directory of asynchronous calls."""
 
     parent: int | None = None
     """A descriptor that becomes readable when the parent ends; None: the gateway ends by a signal only."""
@@ -161,16 +160,12 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
     # Device and inode identify this socket at the end, when the path may belong to the next gateway.
     made = settings.unix.lstat()
     await _learn_functions(controller, leaving)
-    history = LoadHistory(settings.state / "learned.db")
-    # After open(): only functions that exist have a router to restore.
-    restore_loads(routers, history.read())
     await store.open()
     app.is_ready = True
     loop = asyncio.get_running_loop()
     controlling = loop.create_task(controller.run())
     # A gateway without its controller would answer health checks and start no replica.
     controlling.add_done_callback(lambda _: leaving.set())
-    saving = loop.create_task(save_periodically(routers, history))
     serving = loop.create_task(server.serve(sockets))
     _log_addresses(sockets)
     try:
@@ -180,8 +175,6 @@ async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None
         await serving
     finally:
         controlling.cancel()
-        saving.cancel()
-        history.write(learned_loads(routers))
         tokens.close()
         with contextlib.suppress(asyncio.CancelledError):
             await controlling

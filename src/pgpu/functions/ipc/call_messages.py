@@ -120,6 +120,9 @@ class Notification(msgspec.Struct, frozen=True, array_like=True, gc=False):
 INLINE_BYTES = MIB
 """Largest body inside a frame. Measured: up to this size a copy is cheaper than a memory file with its mapping and page faults."""
 
+STREAM_WINDOW = 16
+"""Pieces of a stream that may be in flight: a slow caller pauses its handler instead of filling memory."""
+
 LONGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
 """An inline body and the largest headers that a replica accepts, with a margin."""
 

@@ -4,6 +4,7 @@ A memory file (memfd) has no name in any directory and is freed with its last de
 descriptor closes it.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -85,15 +86,20 @@ def close_file(fd: int | None) -> None:
 
 
 class StartedMark:
-    """The number of the last call that a worker started, in memory shared with its replica; costs the worker no system call.
+    """Which calls a worker has started: a memory file shared with its replica, with a number and with record locks.
 
-    The replica sends calls ahead of time. When a worker dies, the mark separates the calls that its handler had started
-    from those that were still in the socket and can be given to the next worker. Calls start in the order of their numbers.
+    The replica sends calls ahead of time. When a worker dies, the number separates the calls that its handler had started
+    from those that were still in the socket and can be given to the next worker.
+
+    While the worker lives, each call belongs to the process that locks the byte of its number first: to the worker, which then
+    starts it, or to the replica, which takes it back. The kernel decides, so no call is started and taken back.
     """
 
     def __init__(self, fd: int) -> None:
         """Map the memory file from `create()`; the caller still owns the descriptor."""
         self._memory = mmap.mmap(fd, _NUMBER.size)
+        # Closing any descriptor of the file drops this process's locks (fcntl(2)): the caller closes its own before the first call.
+        self._fd = os.dup(fd)
 
     @staticmethod
     def create() -> int:
@@ -102,10 +108,25 @@ class StartedMark:
         os.ftruncate(fd, _NUMBER.size)
         return fd
 
-    def begin(self, number: int) -> None:
-        """Record that the handler of this call starts now, and that those of all earlier calls have started."""
-        # Read only after the worker's death. A kill in the middle of the store could tear the number: accepted, it takes nanoseconds.
-        _NUMBER.pack_into(self._memory, 0, number)
+    def begin(self, number: int) -> bool:
+        """Record that the handler of this call starts now; False: the replica has taken the call back."""
+        if not self.take(number):
+            return False
+        # Calls may start out of order; the mark never goes back. Read only after the worker's death. A kill in the middle of the
+        # store could tear the number: accepted, it takes nanoseconds.
+        if number > self.last_begun:
+            _NUMBER.pack_into(self._memory, 0, number)
+        return True
+
+    def take(self, number: int) -> bool:
+        """Make a call this process's; False: it is the other one's."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except OSError as error:
+            if error.errno not in {errno.EACCES, errno.EAGAIN}:
+                raise
+            return False
+        return True
 
     @property
     def last_begun(self) -> int:
@@ -115,3 +136,4 @@ class StartedMark:
 
     def close(self) -> None:
         self._memory.close()
+        os.close(self._fd)

@@ -145,6 +145,8 @@ class CallConnection:
                     self._server.queue.credit(request)
             elif frame.kind == FrameKind.COMMAND:
                 command: Command = decode_message(frame)
+                if command.name == "give_back":
+                    self._server.queue.give_back([*self._requests.values()])
                 self.notify(frame.number, self._server.run_command(command.name))
 
     def _on_call(self, frame: CallFrame) -> None:

@@ -24,6 +24,10 @@ from pgpu.functions.requests.request_queue import (
 )
 from pgpu.structs import Struct
 
+_GIVEN_BACK = Refusal(503, "given_back", "the worker runs another call for long")
+_AHEAD_SECONDS = 0.002
+"""Work that may be ahead in a worker's socket: twenty times the cost of one round trip between replica and worker."""
+
 WORKER_DIED = Refusal(502, "worker_died", "the worker died while it served this request")
 _OK = 200
 _CLIENT_GONE = 499
@@ -62,10 +66,10 @@ class WorkerQueue(RequestQueue[PendingRequest]):
     def adopt(self, declaration: Declaration) -> None:
         """Apply a declaration from now on."""
         self._is_idempotent = declaration.is_idempotent
-        self._is_single = declaration.concurrency == 1
+        self._is_single, self._max_wait_seconds = declaration.concurrency == 1, declaration.max_wait_seconds
         self._slots = declaration.batch.max_size if declaration.batch else declaration.concurrency
         self._most = self._slots + declaration.queue_limit
-        self.prefetch = PrefetchWindow(self._slots, is_batched=declaration.batch is not None)
+        self.prefetch = PrefetchWindow(self._slots, _AHEAD_SECONDS, is_batched=declaration.batch is not None)
 
     @property
     def size(self) -> int:
@@ -101,6 +105,20 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         else:
             self._queue.append(request)
         self.watch(request)
+        if self.waiting:
+            self.watch_waits(self._max_wait_seconds)
+
+    def give_back(self, requests: Sequence[PendingRequest]) -> None:
+        """Refuse those of these requests that no worker has begun, newest first, with a status that lets their gateway repeat them."""
+        for request in reversed(requests):
+            if request in self._queue:
+                self._queue.remove(request)
+            elif self._slot is not None and self._is_sent(request) and self._slot.mark.take(request.number):
+                del self._sent[request.number]
+            else:
+                continue
+            self.refuse(request, _GIVEN_BACK)
+            self._release(request)
 
     def abandon(self, request: PendingRequest) -> None:
         """Cancel a request after its caller has left; its slot is free once the worker has ended it."""
@@ -119,6 +137,7 @@ class WorkerQueue(RequestQueue[PendingRequest]):
     def credit(self, request: PendingRequest) -> None:
         """Allow the worker one more piece of this stream."""
         if self._slot is not None and self._is_sent(request):
+            request.note_credit()
             self._slot.channel.send(encode_frame(FrameKind.CREDIT, request.number))
 
     def expire(self, request: PendingRequest, refusal: Refusal) -> None:
@@ -246,6 +265,8 @@ class WorkerQueue(RequestQueue[PendingRequest]):
         file = self._file_of(frame)
         request = self._sent.get(frame.number)
         sink = None if request is None else request.sink
+        if request is not None:
+            request.note_chunk()
         if request is not None and chunk.is_last:
             self._sent.pop(frame.number)
             self._freed_seconds = time.monotonic()

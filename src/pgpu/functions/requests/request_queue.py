@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from pgpu.functions.ipc.call_messages import Body, Chunk, Reply
+from pgpu.functions.ipc.call_messages import STREAM_WINDOW, Body, Chunk, Reply
 from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.structs import Struct
@@ -70,10 +70,12 @@ BROKEN = Chunk(b"", is_last=True, is_broken=True)
 
 _LEAST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 1, 60
 
-_AHEAD_SECONDS = 0.001
-"""Work that may be ahead in a worker's socket: ten times the cost of one round trip between replica and worker."""
+_STALLED_SECONDS = 5.0
+"""A stream whose caller took nothing for this time is broken off while other calls wait for its place."""
 
-_MOST_AHEAD = 64
+STALLED = Refusal(408, "stalled", "the caller took nothing of the stream while other calls waited")
+
+_MOST_AHEAD = 128
 _WEIGHT = 0.125
 """Of the newest call in the moving mean."""
 
@@ -120,6 +122,23 @@ class PendingRequest(Struct, eq=False):
     is_streaming: bool = False
     """The head of the answer was sent to the sink."""
 
+    undelivered: int = 0
+    """Pieces of its stream that arrived and that its caller has not taken."""
+
+    stalled_seconds: float = math.inf
+    """Since when its handler waits for its caller to take a piece of the stream."""
+
+    def note_chunk(self) -> None:
+        """Record a piece of the stream that is passed on to the caller."""
+        self.undelivered += 1
+        if self.undelivered == STREAM_WINDOW:
+            self.stalled_seconds = time.monotonic()
+
+    def note_credit(self) -> None:
+        """Record that the caller took a piece."""
+        self.undelivered -= 1
+        self.stalled_seconds = math.inf
+
     def release_body(self) -> None:
         """Free the body: the request is not sent again."""
         close_file(self.file)
@@ -143,6 +162,7 @@ class RequestQueue(ABC, Generic[R]):
         self._check: Check[R] | None = None
         self._next_seconds = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._wait_timer: asyncio.TimerHandle | None = None
 
     @abstractmethod
     def pending(self) -> Iterable[R]:
@@ -151,6 +171,34 @@ class RequestQueue(ABC, Generic[R]):
     @abstractmethod
     def count_answer(self, request: R, status: int, code: str = "") -> None:
         """Count one answer in the metrics."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Number of requests that wait for a place to run."""
+
+    @abstractmethod
+    def expire(self, request: R, refusal: Refusal) -> None:
+        """End a request whose call may run."""
+
+    def watch_waits(self, max_wait_seconds: float) -> None:
+        """Call `on_waits()` at this interval while requests wait."""
+        if self._wait_timer is None:
+            loop = asyncio.get_running_loop()
+            self._wait_timer = loop.call_later(max_wait_seconds, self._on_wait_timer, max_wait_seconds)
+
+    def _on_wait_timer(self, max_wait_seconds: float) -> None:
+        self._wait_timer = None
+        if self.waiting:
+            self.on_waits()
+            self.watch_waits(max_wait_seconds)
+
+    def on_waits(self) -> None:
+        """Make room for requests that wait: break off streams whose callers take nothing."""
+        latest = time.monotonic() - _STALLED_SECONDS
+        for request in [*self.pending()]:
+            if request.stalled_seconds <= latest and request.sink is not None:
+                self.expire(request, STALLED)
 
     def watch_deadlines(self, check: Check[R]) -> None:
         """Start to check deadlines, on the running event loop."""
@@ -207,18 +255,19 @@ def queue_full(seconds: float) -> Refusal:
 class PrefetchWindow:
     """How many calls a worker may have, running or not; learned from the calls' duration.
 
-    Short calls are sent ahead, so that the worker finds the next one in its socket. Of long calls only one is ahead: those
-    that still wait in the replica can be dropped or retried by the replica alone.
+    Short calls are sent ahead, so that the worker finds the next one in its socket. Of long calls none is: another worker may be
+    free first.
     """
 
-    def __init__(self, slots: int, *, is_batched: bool) -> None:
+    def __init__(self, slots: int, ahead_seconds: float, *, is_batched: bool) -> None:
         """Begin with the smallest window.
 
         Args:
             slots: Calls that the worker runs at a time.
+            ahead_seconds: Work that may be ahead.
             is_batched: They run as one batch; the next batch must be there when this one ends.
         """
-        self._slots, self._is_batched = slots, is_batched
+        self._slots, self._ahead_seconds, self._is_batched = slots, ahead_seconds, is_batched
         self.exec_seconds = 0.0
         """Moving mean of a call's duration; 0: not known yet."""
 
@@ -228,4 +277,4 @@ class PrefetchWindow:
     def learn(self, exec_seconds: float) -> None:
         self.exec_seconds += _WEIGHT * (exec_seconds - self.exec_seconds)
         if not self._is_batched:
-            self.window = self._slots + max(1, min(_MOST_AHEAD, int(_AHEAD_SECONDS / (self.exec_seconds + 1e-9))))
+            self.window = self._slots + min(_MOST_AHEAD, int(self._ahead_seconds / (self.exec_seconds + 1e-9)))

@@ -9,7 +9,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from pgpu.errors import RequestError
 from pgpu.functions.ipc.call_messages import Reply
@@ -19,9 +20,11 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.requests.request_queue import MOST_ATTEMPTS, RequestQueue, queue_full
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.router.version_load import VersionLoad
-from pgpu.functions.scaling.call_history import ValueClock
-from pgpu.functions.scaling.replica_policy import FunctionView, Phase, TrafficSplit
+from pgpu.functions.scaling.eviction_value import ValueClock
+from pgpu.functions.scaling.replica_policy import FunctionView, Phase
+from pgpu.functions.scaling.traffic_split import TrafficSplit, fits_side_by_side, version_of_window
 from pgpu.model import Function, VersionState
+from pgpu.model.function import WHOLE_PERCENT
 from pgpu.structs import Struct
 
 WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
@@ -81,7 +84,15 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         self.loads: dict[int, VersionLoad] = {}
         """By version."""
 
+        self._percents: dict[int, int] = {}
+        """Share of the traffic by version."""
+
         self._split = TrafficSplit({})
+        """Of the next requests: the shares, or the version whose time it is."""
+
+        self._windows_since_seconds: float | None = None
+        """Since when versions that do not fit side by side serve by turns; None: they do not."""
+
         self.replicas: dict[str, ReplicaConnection] = {}
         """By job."""
 
@@ -98,16 +109,41 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             if version.number not in self.loads:
                 self.loads[version.number] = VersionLoad(version)
             self.loads[version.number].version = version
-        if self._split.percents != percents:
-            # A new split starts its sequence again; an unchanged one keeps it, so that small shares get their calls.
-            self._split = TrafficSplit(percents)
-            for load in self.loads.values():
-                self._redirect(load)
+        if self._percents != percents:
+            self._percents, self._windows_since_seconds = percents, None
+            self._set_split(percents)
         for number in self.loads:
             self.refuse_waiting(number)
         # Access and the limits of bodies are checked before a version is chosen: the first one with traffic decides.
         newest = function.traffic[0].version if function.traffic else function.versions[-1].number
         self.declaration = self.loads[newest].declaration
+
+    def _set_split(self, percents: Mapping[int, int]) -> None:
+        # A new split starts its sequence again; an unchanged one keeps it, so that small shares get their calls.
+        if self._split.percents != percents:
+            self._split = TrafficSplit(percents)
+            for load in self.loads.values():
+                self._redirect(load)
+
+    def choose_window(self) -> None:
+        """Share the time among versions that do not fit side by side, and the requests among those that do."""
+        if len(self._percents) < 2:  # noqa: PLR2004 - one version has all of both
+            return
+        now = time.monotonic()
+        replicas = [replica.view() for replica in self.replicas.values()]
+        fits = fits_side_by_side([*self._percents], replicas, now)
+        if fits:
+            self._windows_since_seconds = None
+        elif fits is False and self._windows_since_seconds is None:
+            self._windows_since_seconds = now
+            _log.info("the versions of %s do not fit side by side: each serves for its share of the time", self.name)
+        since = self._windows_since_seconds
+        if since is None:
+            self._set_split(self._percents)
+        else:
+            cold_seconds = max(self.loads[number].cold_seconds for number in self._percents)
+            self._set_split({version_of_window(self._percents, now - since, cold_seconds): WHOLE_PERCENT})
+        self.pump()
 
     @property
     def name(self) -> str:
@@ -117,7 +153,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
     def slots(self) -> int:
         """Calls that run at a time with the largest number of replicas."""
         load = self.loads[self.function.traffic[0].version] if self.function.traffic else None
-        return 1 if load is None else load.slots * load.declaration.maximum
+        return 1 if load is None else load.slots * load.declaration.max_replicas
 
     def pending(self) -> Iterator[RoutedRequest]:
         for replica in self.replicas.values():
@@ -143,6 +179,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
             return
         else:
             load.queue.append(request)
+            self.watch_waits(load.declaration.max_wait_seconds)
             self._events.wake(self)
         self.watch(request)
 
@@ -153,7 +190,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def serves(self, version: int) -> bool:
         """Whether a version gets traffic, and may be named by callers."""
-        return version in self._split.percents
+        return version in self._percents
 
     def start_refusal(self) -> Refusal | None:
         """Return the refusal for a function that cannot start; None: at least one version can be served."""
@@ -172,13 +209,38 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         due = request.deadline_seconds + (_ANSWER_GRACE_SECONDS if request.replica is not None else 0.0)
         if now_seconds < due:
             return due
-        refusal = self._late_refusal(request)
+        self.expire(request, self._late_refusal(request))
+        return math.inf
+
+    def expire(self, request: RoutedRequest, refusal: Refusal) -> None:
         self._withdraw(request)
         self.break_or_refuse(request, refusal)
-        return math.inf
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a slot, here or in a replica."""
+        return sum(
+            len(load.queue) + sum(max(0, len(replica.sent) - load.slots) for replica in load.hot)
+            for load in self.loads.values()
+        )
+
+    def on_waits(self) -> None:
+        """Take back what waits behind calls that run long, break off streams that nobody reads, and get replicas for the rest."""
+        for load in self.loads.values():
+            latest = time.monotonic() - load.declaration.max_wait_seconds
+            if load.queue and load.queue[0].admitted_seconds <= latest:
+                self._reacquire(load.hot, len(load.queue))
+            for replica in load.hot:
+                if len(replica.sent) > load.slots and load.is_held(replica):
+                    replica.recall()
+        if any(load.queue for load in self.loads.values()):
+            super().on_waits()
+        self.pump()
+        self._events.wake(self)
 
     def add(self, replica: ReplicaConnection) -> None:
         self.replicas[replica.job_id] = replica
+        replica.slots = self.loads[replica.version].slots
 
     def remove(self, replica: ReplicaConnection) -> None:
         """Remove a replica and handle its requests."""
@@ -199,11 +261,11 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def view(self, clock: ValueClock, *, is_memory_short: bool = False) -> FunctionView:
         now = time.monotonic()
-        serving = [self.loads[share.version] for share in self.function.traffic]
+        serving = [self.loads[number] for number in self._split.percents]
         return FunctionView(
             now,
             tuple(load.view(now, clock) for load in serving),
-            tuple(replica.view() for replica in self.replicas.values()),
+            tuple(replica.view(self.loads[replica.version].held_calls(replica)) for replica in self.replicas.values()),
             is_memory_short=is_memory_short,
             has_fallback=self._has_fallback,
         )
@@ -230,13 +292,15 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
     def on_reply(self, replica: ReplicaConnection, request: RoutedRequest, reply: Reply, file: int | None) -> None:
         load = self.loads[replica.version]
         # The replica refused it before a worker saw it: another replica may have a free slot.
+        if reply.status in _UNSEEN and not reply.started_seconds and request.is_recalled:
+            request.is_recalled, request.attempts = False, request.attempts - 1
         if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(request):
             close_file(file)
             self._requeue(request)
             return
         # 0: no worker has seen the call, so its duration means nothing.
         if reply.started_seconds:
-            load.prefetch.learn(reply.exec_seconds)
+            load.note_duration(reply.exec_seconds)
             if not replica.has_answered:
                 replica.has_answered = True
                 self._events.on_first_answer(self, replica)
@@ -314,22 +378,28 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         return self.loads.get(request.version)
 
     def _free_replica(self, load: VersionLoad, request: RoutedRequest) -> ReplicaConnection | None:
-        """Choose a replica; where none is free, request the lease of an evictable one."""
+        """Choose a replica; where none will be free in a moment, request the lease of an evictable one."""
         hot = load.able_replicas(self.loads.values(), self._split.percents, is_exact=request.is_exact)
         best = load.freest_replica(hot)
-        # An evictable replica may lose its lease at any moment: it is used only after its lease was reacquired.
-        if best is None:
-            for replica in hot:
-                if replica.offered_value is not None and not replica.is_reacquiring:
-                    replica.begin_reacquire()
-                    self._events.reacquire(self, replica)
-                    break
+        if best is None and all(
+            load.is_held(each) if each.offered_value is None else not each.is_reacquiring for each in hot
+        ):
+            self._reacquire(hot, 1)
         return best
+
+    def _reacquire(self, hot: Iterable[ReplicaConnection], count: int) -> None:
+        """Request the leases of so many evictable replicas: they may lose them at any moment, and are used only afterwards."""
+        evictable = (each for each in hot if each.offered_value is not None and not each.is_reacquiring)
+        for replica in islice(evictable, count):
+            replica.begin_reacquire()
+            self._events.reacquire(self, replica)
 
     def _send(self, replica: ReplicaConnection, request: RoutedRequest) -> None:
         # The store records the call before it is sent: after a crash it counts as begun.
         self._events.on_send(request)
         replica.send(request)
+        if not request.begun_seconds:
+            self.watch_waits(self.loads[replica.version].declaration.max_wait_seconds)
 
     def _refusal(self, load: VersionLoad) -> Refusal | None:
         """Return the refusal of one more request; None: it may wait."""

@@ -14,12 +14,14 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_messages import (
     BODILESS,
+    STREAM_WINDOW,
     CallFrame,
     Chunk,
     Command,
@@ -54,7 +56,7 @@ _CONNECT_SECONDS = 0.01
 _RETRY_SECONDS = 0.5
 """Before a lease is requested again after the server did not answer."""
 
-_MOST_UNDELIVERED = 64
+_MOST_UNDELIVERED = 4 * STREAM_WINDOW
 """Pieces of one stream that its caller has not taken: four times what a worker sends without credit."""
 
 _OK = 200
@@ -144,8 +146,11 @@ class RoutedRequest(PendingRequest, eq=False):
     command: str = ""
     """A command, such as `describe`, that is sent instead of a call; empty for a call."""
 
-    undelivered: int = 0
-    """Pieces of its stream that arrived and that its caller has not taken."""
+    begun_seconds: float = 0.0
+    """Since when it has a slot of its replica, as far as the gateway can see; 0 while it waits there."""
+
+    is_recalled: bool = False
+    """The replica was told to give it back, unless a worker has begun it."""
 
 
 class ReplicaListener(Protocol):
@@ -169,6 +174,9 @@ class ReplicaConnection:
 
     def __init__(self, job_id: str, version: int, listener: ReplicaListener) -> None:
         self.job_id, self.version = job_id, version
+        self.slots = 1
+        """Calls that it runs at a time."""
+
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._channel: AsyncChannel | None = None
@@ -206,12 +214,12 @@ class ReplicaConnection:
     def in_flight(self) -> int:
         return len(self.sent)
 
-    def view(self) -> ReplicaView:
+    def view(self, held: int = 0) -> ReplicaView:
         """Return the policy's view; a replica that reacquires its lease counts as busy, so that no step ends it."""
         busy = len(self.sent) + int(self.is_reacquiring)
         return ReplicaView(
-            self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value,
-            self.retry_at_seconds,
+            self.job_id, self.version, self.phase, self.since_seconds, busy, held, self.idle_since_seconds,
+            self.offered_value, self.retry_at_seconds,
         )  # fmt: skip
 
     def connect(self, directory: Path) -> None:
@@ -266,7 +274,9 @@ class ReplicaConnection:
         if request.command:
             self._channel.send(encode_frame(FrameKind.COMMAND, number, Command(request.command)))
             return
-        remaining = min(request.timeout_seconds, request.deadline_seconds - time.monotonic())
+        now = time.monotonic()
+        request.begun_seconds = now if len(self.sent) <= self.slots else 0.0
+        remaining = min(request.timeout_seconds, request.deadline_seconds - now)
         # A copy of the descriptor: the channel closes it after the send, and a retry needs the original.
         file = None if request.file is None else os.dup(request.file)
         call = (
@@ -275,6 +285,12 @@ class ReplicaConnection:
         self._channel.send(encode_frame(FrameKind.CALL, number, call, has_file=file is not None), file)
         if len(self.sent) == 1:
             self._channel.flush()  # the replica sleeps: it wakes up while this iteration of the loop ends
+
+    def recall(self) -> None:
+        """Have it give back the calls that no worker has begun."""
+        for request in islice(self.sent.values(), self.slots, None):
+            request.is_recalled = True
+        self.send_command("give_back")
 
     def cancel(self, request: RoutedRequest) -> None:
         """Cancel a request. Its slot counts as free at once; the replica has its own limit."""
@@ -286,7 +302,7 @@ class ReplicaConnection:
     def credit(self, request: PendingRequest) -> None:
         """Allow one more piece of a stream."""
         if self._channel is not None and self.sent.get(request.number) is request:
-            self.sent[request.number].undelivered -= 1
+            request.note_credit()
             self._channel.send(encode_frame(FrameKind.CREDIT, request.number))
 
     def close(self) -> None:
@@ -350,7 +366,7 @@ class ReplicaConnection:
         if request is None or request.sink is None:
             close_file(self._take_file(frame))
             return
-        request.undelivered += 1
+        request.note_chunk()
         if not request.is_streaming or request.undelivered > _MOST_UNDELIVERED:
             raise MalformedFrameError("a chunk without a stream, or one without credit")
         request.sink.chunk(chunk, self._take_file(frame))
@@ -382,6 +398,10 @@ class ReplicaConnection:
 
     def _finish(self, number: int) -> None:
         self.sent.pop(number, None)
+        # Calls are begun in the order in which they were sent.
+        if len(self.sent) >= self.slots:
+            moved_up = next(islice(self.sent.values(), self.slots - 1, None))
+            moved_up.begun_seconds = moved_up.begun_seconds or time.monotonic()
         self._note_idle()
 
     def _note_idle(self) -> None:

@@ -1,16 +1,19 @@
-"""The scaling policy of one function: from a view of it, the steps that it needs now; and the version of its next request.
+"""The scaling policy of one function: from a view of it, the steps that it needs now.
 
 A new version starts one replica beside the old ones, which serve until it is hot. If it does not fit beside them, they are
 drained and stopped first while requests wait, and the new replica gets their memory; so neither waits for the other forever.
 A replica that has a call is never ended. All times are in seconds on one monotonic clock.
+
+Replicas are added by what waits, not by the mean of the past: a call that has run longer than `max_wait` is taken to go on, and
+needs a place of its own; of the others, each takes the part of `max_wait` that such calls took before. So one call of 12 s among
+calls of 1 ms adds one replica, and a hundred calls of 1 ms add none.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from pgpu.functions.scaling.call_history import WarmWindow
-from pgpu.structs import Struct, field
+from pgpu.structs import Struct
 
 
 class Phase(StrEnum):
@@ -45,6 +48,9 @@ class ReplicaView(Struct, frozen=True):
     in_flight: int = 0
     """Calls that it has, queued or running."""
 
+    held: int = 0
+    """Those of them that have run longer than the version's `max_wait`."""
+
     idle_since_seconds: float = 0.0
     """When its last call ended; meaningless while it has one."""
 
@@ -67,13 +73,15 @@ class VersionView(Struct, frozen=True):
 
     minimum: int = 0
     maximum: int = 1
-    slots: int = 1
-    """Calls that one replica runs at a time."""
+    target: int = 1
+    """Calls for which one replica suffices."""
 
-    exec_seconds: float | None = None
-    """Mean duration of a call; None: unknown."""
+    brief_part: float | None = None
+    """Part of `max_wait` that a call took on average, at most all of it, 0 to 1; None: unknown."""
 
-    warmth: WarmWindow = field(default_factory=WarmWindow)
+    idle_seconds: float = 300.0
+    """How long a replica stays after its last call."""
+
     last_call_seconds: float | None = None
     """When the last call arrived; None: there was none."""
 
@@ -176,9 +184,6 @@ PARKED_IDLE_TIMES = 10
 MOST_PARKED = 32
 """Of all functions of a gateway. Each costs the host some 50 MB and, every second, a millisecond of a core."""
 
-TOLERABLE_SECONDS = 0.1
-"""A queue that is done within this time needs no further replica: people take less for immediate (Nielsen 1993)."""
-
 # A changed value is sent to the engine if it differs by more than this part.
 _LEAST_CHANGE = 0.1
 
@@ -203,7 +208,7 @@ def plan_steps(view: FunctionView) -> tuple[Step, ...]:
     if not given_up and all(_can_do_without_retired(view, version) for version in serving):
         steps += [DrainReplica(each.job_id) for each in _retired_replicas(view)]
     steps += [StopReplica(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
-    longest_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
+    longest_seconds = {version.number: PARKED_IDLE_TIMES * version.idle_seconds for version in serving}
     woken = {step.job_id for step in steps if isinstance(step, WakeReplica)}
     for each in view.replicas:
         is_over = view.now_seconds - each.since_seconds >= longest_seconds.get(each.version, 0.0)
@@ -226,26 +231,25 @@ def excess_parked(values: Mapping[str, float], *, is_host_short: bool, most: int
 
 
 def wanted_replicas(
-    busy: int, slots: int, exec_seconds: float | None, floor: int, maximum: int, *, running: int = 0
+    held: int, others: int, target: int, brief_part: float | None, *, floor: int, maximum: int, running: int = 0
 ) -> int:
     """Return how many replicas a load needs.
 
     Args:
-        busy: Requests that wait or run, 0 or more.
-        slots: Calls that one replica runs at a time, 1 or more.
-        exec_seconds: Mean duration of a call; None if unknown: then one replica measures it first.
+        held: Calls that have run longer than `max_wait`, 0 or more.
+        others: The other calls, which run or wait, 0 or more.
+        target: Calls for which one replica suffices, 1 or more.
+        brief_part: Part of `max_wait` that each of the others takes, 0 to 1; None if unknown: then one replica measures it first.
         floor: Lower bound.
         maximum: Upper bound, 1 or more; it overrides the floor.
         running: Replicas that serve now: an unknown duration never reduces them while load grows.
     """
-    # With one slot for each request, none would wait: more replicas than that are never useful.
-    each_one = math.ceil(busy / slots)
-    if not busy:
-        needed = 0
-    elif exec_seconds is None:
-        needed = min(each_one, max(1, running))
+    if brief_part is None and not held:
+        needed = min(math.ceil(others / target), max(1, running))
     else:
-        needed = max(1, min(each_one, math.ceil(busy * exec_seconds / (slots * TOLERABLE_SECONDS))))
+        # While the first calls of a version exceed `max_wait`, the others are expected to do the same.
+        places = held + math.ceil(others * (1.0 if brief_part is None else brief_part))
+        needed = max(math.ceil(places / target), int(others > 0))
     return min(maximum, max(floor, needed))
 
 
@@ -274,11 +278,13 @@ def _failure_reason(view: FunctionView, version: VersionView) -> str | None:
 def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step]:
     there = _coming_replicas(view, version.number)
     hot = [each for each in there if each.phase is Phase.HOT]
-    # Waiting requests count like running ones: each needs a slot of some replica.
-    busy = version.queued + sum(each.in_flight for each in there)
+    # Waiting requests count like running ones: each needs a place in some replica.
+    held = sum(each.held for each in there)
+    others = version.queued + sum(max(0, each.in_flight - each.held) for each in there)
     wanted = wanted_replicas(
-        busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=len(hot)
-    )
+        held, others, version.target, version.brief_part,
+        floor=_floor(view, version), maximum=version.maximum, running=len(hot),
+    )  # fmt: skip
     if wanted > len(there):
         yield from _add_replicas(view, version, there, wanted - len(there))
         return
@@ -310,17 +316,12 @@ def _add_replicas(view: FunctionView, version: VersionView, there: Sequence[Repl
 def _floor(view: FunctionView, version: VersionView) -> int:
     """Return how many replicas a version has without calls.
 
-    One is started ahead of the calls if other replicas serve in its place until it is hot (retired ones, and those of the
-    other versions for a canary), or if the next call is expected.
+    One is started ahead of the calls if other replicas serve in its place until it is hot: retired ones, and those of the other
+    versions for a canary.
     """
     others = _retired_replicas(view) if version.has_been_ready else view.replicas
     is_replacing = any(each.phase is Phase.HOT and each.version != version.number for each in others)
-    return max(version.minimum, int(is_replacing or _is_kept_warm(view, version)))
-
-
-def _is_kept_warm(view: FunctionView, version: VersionView) -> bool:
-    last, warmth = version.last_call_seconds, version.warmth
-    return last is not None and warmth.from_seconds > 0 and warmth.is_wanted(view.now_seconds - last)
+    return max(version.minimum, int(is_replacing))
 
 
 def _longest_idle(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
@@ -332,13 +333,7 @@ def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool
     if each.phase is Phase.WAITING:
         last = version.last_call_seconds
         return not version.queued and last is not None and view.now_seconds - last >= UNWANTED_AFTER_SECONDS
-    if each.phase is not Phase.HOT:
-        return False
-    idle_seconds = view.now_seconds - each.idle_since_seconds
-    # A window that begins later: the replica ends at once and is started again ahead of the next call.
-    if version.warmth.from_seconds > 0:
-        return idle_seconds >= OFFERED_AFTER_SECONDS and not _is_kept_warm(view, version)
-    return idle_seconds >= version.warmth.until_seconds
+    return each.phase is Phase.HOT and view.now_seconds - each.idle_since_seconds >= version.idle_seconds
 
 
 def _can_do_without_retired(view: FunctionView, version: VersionView) -> bool:
@@ -351,45 +346,3 @@ def _can_do_without_retired(view: FunctionView, version: VersionView) -> bool:
     if waiting and len(waiting) == len(there):
         return any(view.now_seconds - each.since_seconds >= FITS_WITHIN_SECONDS for each in waiting)
     return not there and not version.queued and not _floor(view, version)
-
-
-class TrafficSplit:
-    """Smooth weighted round robin over the versions.
-
-    Deterministic: of any hundred requests in a row, each version gets its percentage, with a deviation of at most one.
-
-    Source: the balancer of nginx ("upstream: smooth weighted round-robin balancing", 2012).
-    """
-
-    def __init__(self, percents: Mapping[int, int]) -> None:
-        """Start with all credits at zero.
-
-        Args:
-            percents: Percentage of each version, by number; above 0.
-        """
-        self._percents = dict(percents)
-        self._credit = dict.fromkeys(self._percents, 0)
-        self._whole = sum(self._percents.values())
-        self._only = next(iter(self._percents)) if len(self._percents) == 1 else None
-
-    @property
-    def percents(self) -> dict[int, int]:
-        """Percentage of each version."""
-        return dict(self._percents)
-
-    def next(self) -> int:
-        """Return the version of the next request.
-
-        Raises:
-            StopIteration: There is no version.
-        """
-        if self._only is not None:
-            return self._only
-        # Each version earns its percentage; the one with most credit is chosen and pays the sum, so credits always sum to zero.
-        for version, percent in self._percents.items():
-            self._credit[version] += percent
-        if not self._credit:
-            raise StopIteration
-        chosen = max(self._credit, key=self._credit.__getitem__)
-        self._credit[chosen] -= self._whole
-        return chosen

@@ -20,9 +20,9 @@ from uvicorn.lifespan.on import LifespanOn
 from pgpu.errors import PgpuError
 from pgpu.functions.handler import Handler
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_messages import BODILESS, Call, Reply
+from pgpu.functions.ipc.call_messages import BODILESS, STREAM_WINDOW, Call, Reply
 from pgpu.functions.worker.async_executor import AsyncExecutor, WakeSignal
-from pgpu.functions.worker.call_codec import STREAM_WINDOW, WorkItem, send_end, send_head, send_piece
+from pgpu.functions.worker.call_codec import WorkItem, send_end, send_head, send_piece
 from pgpu.structs import replace
 from pgpu.units import KIB
 
@@ -161,7 +161,9 @@ class AsgiExecutor(AsyncExecutor):
         if work.is_cancelled:
             self._finish(work, self._codec.cancelled_reply(work), began)
             return
-        self._mark.begin(max(work.number, self._mark.last_begun))
+        if not self._mark.begin(work.number):
+            self._finish(work, None, began)
+            return
         exchange = AsgiExchange(self._channel, work, self._frames_read, partial(self._send_soon, work, began))
         with contextlib.suppress(GoneError):
             await self._run_application(work, exchange)

@@ -7,18 +7,18 @@ keep state between its awaits.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.ipc.async_channel import before_sleep
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_messages import Reply
+from pgpu.functions.ipc.call_messages import STREAM_WINDOW, Reply
 from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.protocols import ParsedCall, StreamWriter
+from pgpu.functions.worker.batch_run import BatchRun
 from pgpu.functions.worker.call_codec import (
-    STREAM_WINDOW,
     CallCodec,
     WorkItem,
     describe_failure,
@@ -57,7 +57,7 @@ class AsyncExecutor:
         declaration: Declaration,
     ) -> None:
         self._channel, self._mark, self._codec, self._shutdown = channel, mark, codec, shutdown
-        self._concurrency, self._batch = declaration.concurrency, declaration.batch
+        self._declaration, self._concurrency, self._batch = declaration, declaration.concurrency, declaration.batch
         self._inbox = CallInbox(channel, on_cancelled=self._cancel)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -123,8 +123,9 @@ class AsyncExecutor:
         if isinstance(parsed, Reply):
             self._finish(work, parsed, began)
             return
-        # Tasks may start out of order; the mark never goes back.
-        self._mark.begin(max(work.number, self._mark.last_begun))
+        if not self._mark.begin(work.number):
+            self._finish(work, None, began)
+            return
         try:
             reply = await self._answer(work, parsed)
         except GoneError:
@@ -173,17 +174,16 @@ class AsyncExecutor:
         send_piece(self._channel, work.number, piece)
 
     async def _run_batch(self, batch: Batch) -> None:
-        works = await self._gather(batch)
-        began = time.monotonic()
-        read = [(work, self._codec.read(work)) for work in works]
-        valid = [(work, parsed) for work, parsed in read if isinstance(parsed, ParsedCall)]
-        for work, refused in read:
-            if isinstance(refused, Reply):
-                self._finish(work, refused, began)
-        if valid:
-            self._mark.begin(max(works[-1].number, self._mark.last_begun))
-            for (work, _), reply in zip(valid, await self._answer_batch(valid), strict=True):
-                self._finish(work, reply, began)
+        run = BatchRun(await self._gather(batch), self._codec, self._mark, self._declaration, self._finish)
+        while run.next_group():
+            try:
+                results = list(
+                    await self._codec.handler.call_batch(run.rows, run.contexts(lambda work: work.is_cancelled))
+                )
+            except BaseException as error:  # noqa: BLE001 - as in _run_call()
+                run.fail(error)
+            else:
+                run.answer(results)
 
     async def _gather(self, batch: Batch) -> list[WorkItem]:
         """Take the calls of the next batch; wait for more only up to the function's `max_wait`."""
@@ -193,12 +193,3 @@ class AsyncExecutor:
                 while len(calls) < batch.max_size and batch.max_wait_seconds:
                     await self._frames_read.wait()
         return [calls.popleft() for _ in range(min(len(calls), batch.max_size))]
-
-    async def _answer_batch(self, valid: Sequence[tuple[WorkItem, ParsedCall]]) -> list[Reply]:
-        codec = self._codec
-        try:
-            contexts = [codec.context(work, parsed, partial(getattr, work, "is_cancelled")) for work, parsed in valid]
-            results = list(await codec.handler.call_batch([parsed.values for _, parsed in valid], contexts))
-            return codec.batch_replies(valid, results)
-        except BaseException as error:  # noqa: BLE001 - as in _run_call()
-            return codec.failure_replies([work for work, _ in valid], error)

@@ -19,9 +19,6 @@ from pgpu.functions.ipc.memory_files import write_body
 from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal, RefusedError, handler_error, handler_refusal
 from pgpu.structs import Struct
 
-STREAM_WINDOW = 16
-"""Pieces of a stream that may be in flight: a slow caller pauses its handler instead of filling memory."""
-
 _EMPTY_CONTEXT = Context()
 _CANCELLED = Refusal(499, "cancelled", "the caller has left")
 

@@ -7,17 +7,17 @@ more than `_PATIENCE_SECONDS`.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from pgpu.functions.api import Batch
+from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
-from pgpu.functions.ipc.call_messages import Reply
+from pgpu.functions.ipc.call_messages import STREAM_WINDOW, Reply
 from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.protocols import ParsedCall, StreamWriter
+from pgpu.functions.worker.batch_run import BatchRun
 from pgpu.functions.worker.call_codec import (
-    STREAM_WINDOW,
     CallCodec,
     WorkItem,
     describe_failure,
@@ -86,28 +86,30 @@ class SingleExecutor:
             self._inbox.fill(is_waiting=False)
             self._polled_seconds = now_seconds
 
-    def _finish(self, work: WorkItem, reply: Reply, began_seconds: float) -> float:
+    def _finish(self, work: WorkItem, reply: Reply | None, began_seconds: float) -> float:
+        """Queue a reply; None: the replica has taken the call back, or a stream was the reply."""
         del self._inbox.known[work.number]
-        return queue_reply(self._channel, work.number, reply, began_seconds)
+        return began_seconds if reply is None else queue_reply(self._channel, work.number, reply, began_seconds)
 
     def _run_call(self, work: WorkItem) -> None:
         began = time.monotonic()
         self._poll(self._finish(work, self._answer(work), began))
 
-    def _answer(self, work: WorkItem) -> Reply:
+    def _answer(self, work: WorkItem) -> Reply | None:
         codec = self._codec
         parsed = codec.read(work)
         if isinstance(parsed, Reply):
             return parsed
-        self._begin(work)
+        if not self._begin(work):
+            return None
         try:
             result = codec.handler.call(parsed.values, self._context(work, parsed))
             return codec.reply(work, parsed, result)
         except BaseException as error:  # noqa: BLE001 - any exception of the user's code, SystemExit too, ends only its call
             return codec.failure_replies([work], error)[0]
 
-    def _begin(self, work: WorkItem) -> None:
-        self._mark.begin(work.number)
+    def _begin(self, work: WorkItem) -> bool:
+        return self._mark.begin(work.number)
 
     def _context(self, work: WorkItem, parsed: ParsedCall) -> Any:
         return self._codec.context(work, parsed, partial(self._is_cancelled, work))
@@ -120,15 +122,12 @@ class SingleExecutor:
     def _run_stream(self, work: WorkItem) -> None:
         began = time.monotonic()
         parsed = self._codec.read(work)
-        reply = parsed if isinstance(parsed, Reply) else self._stream(work, parsed)
-        if reply is not None:
-            self._finish(work, reply, began)
-        else:
-            del self._inbox.known[work.number]
+        self._finish(work, parsed if isinstance(parsed, Reply) else self._stream(work, parsed), began)
 
     def _stream(self, work: WorkItem, parsed: ParsedCall) -> Reply | None:
         """Send a stream; return a reply where the caller takes no stream, or the handler failed before the first piece."""
-        self._begin(work)
+        if not self._begin(work):
+            return None
         try:
             items = self._codec.handler.call(parsed.values, self._context(work, parsed))
             try:
@@ -249,9 +248,9 @@ class ThreadedExecutor(SingleExecutor):
             except GoneError:
                 return  # the main thread's next read detects the end of the connection
 
-    def _begin(self, work: WorkItem) -> None:
-        with self._mark_lock:  # threads start calls out of order; the mark never goes back
-            self._mark.begin(max(work.number, self._mark.last_begun))
+    def _begin(self, work: WorkItem) -> bool:
+        with self._mark_lock:
+            return self._mark.begin(work.number)
 
     def _poll(self, now_seconds: float) -> None:
         """Nothing to do: the main thread reads, and each thread sends its replies at once."""
@@ -273,33 +272,34 @@ class BatchExecutor(SingleExecutor):
     """Runs the calls of one channel in batches, on the main thread.
 
     A batch starts as soon as the executor is free, with the calls that have arrived; it waits for more only up to the
-    function's `max_wait`. The requests of a failed batch are not retried one by one: the handler may have acted on each.
+    batch's `max_wait`. `BatchRun` divides it.
     """
 
     def __init__(
-        self, channel: BlockingChannel, mark: StartedMark, codec: CallCodec, shutdown: ShutdownSignal, batch: Batch
+        self,
+        channel: BlockingChannel,
+        mark: StartedMark,
+        codec: CallCodec,
+        shutdown: ShutdownSignal,
+        declaration: Declaration,
     ) -> None:
         super().__init__(channel, mark, codec, shutdown)
-        self._batch = batch
+        self._declaration, self._batch = declaration, declaration.batch or Batch(1)
 
     def _choose_runner(self) -> Callable[[], None]:
         return self._run_batch
 
     def _run_batch(self) -> None:
-        works = self._gather()
-        began = time.monotonic()
-        read = [(work, self._codec.read(work)) for work in works]
-        valid = [(work, parsed) for work, parsed in read if isinstance(parsed, ParsedCall)]
-        for work, parsed in read:
-            if isinstance(parsed, Reply):
-                self._finish(work, parsed, began)
-        if valid:
-            # One store for the batch: calls are numbered in order, so the last one covers all.
-            self._mark.begin(works[-1].number)
-            for (work, _), reply in zip(valid, self._answer_batch(valid), strict=True):
-                self._finish(work, reply, began)
-        self._channel.flush()
-        self._inbox.fill(is_waiting=False)
+        run = BatchRun(self._gather(), self._codec, self._mark, self._declaration, self._finish)
+        while run.next_group():
+            try:
+                results = list(self._codec.handler.call_batch(run.rows, run.contexts(self._is_cancelled)))
+            except BaseException as error:  # noqa: BLE001 - any exception of the user's code ends only this group
+                run.fail(error)
+            else:
+                run.answer(results)
+            self._channel.flush()
+            self._inbox.fill(is_waiting=False)
 
     def _gather(self) -> list[WorkItem]:
         """Take the calls of the next batch."""
@@ -310,12 +310,3 @@ class BatchExecutor(SingleExecutor):
                 break
             self._inbox.fill(is_waiting=False)
         return [calls.popleft() for _ in range(min(len(calls), self._batch.max_size))]
-
-    def _answer_batch(self, valid: Sequence[tuple[WorkItem, ParsedCall]]) -> list[Reply]:
-        codec = self._codec
-        try:
-            contexts = [self._context(work, parsed) for work, parsed in valid]
-            results = list(codec.handler.call_batch([parsed.values for _, parsed in valid], contexts))
-            return codec.batch_replies(valid, results)
-        except BaseException as error:  # noqa: BLE001 - any exception of the user's code ends only this batch
-            return codec.failure_replies([work for work, _ in valid], error)

@@ -126,7 +126,7 @@ def _run_executor(
 
         return AsyncExecutor(channel, mark, codec, shutdown, declaration).run()
     if declaration.batch is not None:
-        BatchExecutor(channel, mark, codec, shutdown, declaration.batch).run()
+        BatchExecutor(channel, mark, codec, shutdown, declaration).run()
     elif declaration.concurrency > 1:
         ThreadedExecutor(channel, mark, codec, shutdown, declaration.concurrency).run()
     else:

@@ -1,4 +1,4 @@
-"""A function as Kubernetes objects: a Deployment or a Knative Service, its claim and its source; and their life on a cluster.
+"""A function as Kubernetes objects: a Deployment, its claim and its source; and their life on a cluster.
 
 Manifests are pure values of a `Workload`, the same for a cluster, a terminal and a repository. What a function declares is translated in
 `pgpu.app.kubernetes_functions`; scaling, starting and routing are the platform's.
@@ -6,7 +6,6 @@ Manifests are pure values of a `Workload`, the same for a cluster, a terminal an
 
 from pgpu.kubernetes.deploy.manifests import as_json, as_yaml, manifests
 from pgpu.kubernetes.deploy.workload import (
-    Platform,
     ReplicaSlice,
     Scaling,
     SourceFile,
@@ -17,7 +16,6 @@ from pgpu.kubernetes.deploy.workload import (
 )
 
 __all__ = [
-    "Platform",
     "ReplicaSlice",
     "Scaling",
     "SourceFile",

@@ -1,7 +1,6 @@
 """Deploys functions to a cluster and removes them.
 
-The platform is the one that runs the function already, else Knative if it is installed and accepts the function's pods, else a
-Deployment. All manifests are tried as a dry run, then stored, then objects that no version uses any more are deleted. Fields and
+All manifests are tried as a dry run, then stored, then objects that no version uses any more are deleted. Fields and
 objects of other managers are not changed unless forced.
 """
 
@@ -20,12 +19,11 @@ from pgpu.errors import (
     RequestError,
 )
 from pgpu.kubernetes.api import DryRun, DynamicClient, ObjectKind
-from pgpu.kubernetes.deploy.manifests import KNATIVE_API_VERSION, manifests
+from pgpu.kubernetes.deploy.manifests import manifests
 from pgpu.kubernetes.deploy.workload import (
     MANAGER,
     MANAGER_LABEL,
     Manifest,
-    Platform,
     Workload,
     check_function_name,
     selector,
@@ -36,7 +34,9 @@ from pgpu.structs import Struct
 DEPLOYMENTS = ObjectKind("apps/v1", "Deployment", "deployments")
 SERVICES = ObjectKind("v1", "Service", "services")
 AUTOSCALERS = ObjectKind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
-KNATIVE_SERVICES = ObjectKind(KNATIVE_API_VERSION, "Service", "services")
+KNATIVE_SERVICES = ObjectKind("serving.knative.dev/v1", "Service", "services")
+"""Of an earlier release: listed and removed."""
+
 CONFIG_MAPS = ObjectKind("v1", "ConfigMap", "configmaps")
 TEMPLATES = ObjectKind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates")
 APPLIED_KINDS = (KNATIVE_SERVICES, DEPLOYMENTS, AUTOSCALERS, SERVICES, TEMPLATES, CONFIG_MAPS)
@@ -44,22 +44,8 @@ APPLIED_KINDS = (KNATIVE_SERVICES, DEPLOYMENTS, AUTOSCALERS, SERVICES, TEMPLATES
 
 _DEVICE_CLASSES = ObjectKind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", is_namespaced=False)
 _REPLICA_SETS = ObjectKind("apps/v1", "ReplicaSet", "replicasets")
-_REVISIONS = ObjectKind(KNATIVE_API_VERSION, "Revision", "revisions")
 _BY_NAME = {(kind.api_version, kind.name): kind for kind in APPLIED_KINDS}
-# Fields that Knative's error names if it does not accept claims.
-_CLAIM_FIELDS = ("resourceClaims", "resources.claims", ".claims")
-
 _QUOTA = "exceeded quota"
-
-
-class DeployOptions(Struct, frozen=True):
-    """Options of a deployment."""
-
-    platform: Platform | None = None
-    """None: the present one, else the best that the cluster has."""
-
-    is_forced: bool = False
-    """Whether fields of other managers are taken over."""
 
 
 class ObjectChange(Struct, frozen=True):
@@ -76,7 +62,6 @@ class DeployOutcome(Struct, frozen=True):
 
     name: str
     namespace: str
-    platform: Platform
     done: tuple[ObjectChange, ...]
     remarks: tuple[str, ...]
 
@@ -86,7 +71,7 @@ class DeployOutcome(Struct, frozen=True):
         return f"http://{self.name}.{self.namespace}.svc/"
 
 
-def deploy(objects: DynamicClient, workload: Workload, namespace: str, options: DeployOptions) -> DeployOutcome:
+def deploy(objects: DynamicClient, workload: Workload, namespace: str, *, is_forced: bool = False) -> DeployOutcome:
     """Deploy a function, or what has changed of it.
 
     Raises:
@@ -95,23 +80,20 @@ def deploy(objects: DynamicClient, workload: Workload, namespace: str, options: 
         CapacityError: The namespace's quota has no room.
         ClusterError: The server refuses; with `ObjectConflictError` nothing was stored.
     """
-    wanted = manifests(workload, Platform.DEPLOYMENT)  # invalid workloads fail before any request
+    wanted = manifests(workload)  # invalid workloads fail before any request
     remarks = [] if workload.share is None else _check_device_class(objects)
-    platform, choice_remark = _choose_platform(objects, workload, namespace, options.platform)
-    if platform is not Platform.DEPLOYMENT:
-        wanted = manifests(workload, platform)
+    _check_names(objects, workload.name, namespace)
     # Everything is tried before anything is stored: a conflict in the last object must not leave the first one
     # behind.
     for manifest in wanted:
-        _apply(objects, manifest, namespace, options, DryRun.ALL)
+        _apply(objects, manifest, namespace, DryRun.ALL, is_forced=is_forced)
     # In order: the Deployment refers to the ConfigMap and the claim template, whose names change with their content.
-    done = [_store(objects, manifest, namespace, options) for manifest in wanted]
+    done = [_store(objects, manifest, namespace, is_forced=is_forced) for manifest in wanted]
     try:
-        done += _remove_unused(objects, workload, namespace, platform, wanted)
+        done += _remove_unused(objects, workload, namespace, wanted)
     except ClusterError as exc:  # the function is deployed nevertheless
         remarks.append(f"what earlier versions left could not be removed: {exc}")
-    remarks += [choice_remark] if choice_remark else []
-    return DeployOutcome(workload.name, namespace, platform, tuple(done), tuple(remarks))
+    return DeployOutcome(workload.name, namespace, tuple(done), tuple(remarks))
 
 
 def undeploy(objects: DynamicClient, name: str, namespace: str) -> tuple[ObjectChange, ...]:
@@ -165,56 +147,22 @@ def _check_device_class(objects: DynamicClient) -> list[str]:
     return []
 
 
-def _choose_platform(
-    objects: DynamicClient, workload: Workload, namespace: str, requested: Platform | None
-) -> tuple[Platform, str | None]:
-    """Return the platform, and a remark on the choice."""
-    has_knative = objects.serves(KNATIVE_SERVICES)
-    present = _present_platform(objects, workload.name, namespace, has_knative=has_knative)
-    if requested is not None and present not in {None, requested}:
-        raise RequestError(
-            f"{workload.name} is a {present} in {namespace}",
-            hint=f"pgpu function undeploy {workload.name} --runtime kubernetes first",
-        )
-    if requested is Platform.KNATIVE and not has_knative:
-        raise RequestError("Knative Serving is not installed on this cluster", hint="leave --knative out")
-    if requested is not None or present is not None or not has_knative:
-        return requested or present or Platform.DEPLOYMENT, None
-    if workload.share is None or _knative_accepts_claims(objects, workload, namespace):
-        return Platform.KNATIVE, None
-    return (
-        Platform.DEPLOYMENT,
-        "this cluster's Knative takes no claims of GPUs, so it is a Deployment and is not scaled to zero",
-    )
-
-
-def _present_platform(objects: DynamicClient, name: str, namespace: str, *, has_knative: bool) -> Platform | None:
-    def find_own(kind: ObjectKind) -> bool:
+def _check_names(objects: DynamicClient, name: str, namespace: str) -> None:
+    """Refuse a name whose objects pgpu did not make, or made by an earlier release for Knative."""
+    for kind in (KNATIVE_SERVICES, SERVICES, DEPLOYMENTS):
+        if kind is KNATIVE_SERVICES and not objects.serves(kind):
+            continue
         found = objects.find(kind, name, namespace)
         if found is not None and not is_own(found):
             raise RequestError(
                 f"{namespace} has a {display_name(kind)} {name} that pgpu did not make",
                 hint="call the function otherwise: --name",
             )
-        return found is not None
-
-    if has_knative and find_own(KNATIVE_SERVICES):
-        return Platform.KNATIVE
-    # The Service of a Deployment may exist without it, made by another manager: it must not be overwritten.
-    find_own(SERVICES)
-    return Platform.DEPLOYMENT if find_own(DEPLOYMENTS) else None
-
-
-def _knative_accepts_claims(objects: DynamicClient, workload: Workload, namespace: str) -> bool:
-    """Try it, so that a release of Knative with claims is used as soon as it is installed."""
-    wanted = manifests(workload, Platform.KNATIVE)[-1]
-    try:
-        shown = objects.apply(KNATIVE_SERVICES, wanted, namespace, MANAGER, dry_run=DryRun.ALL)
-    except ClusterError as exc:
-        if any(field in str(exc) for field in _CLAIM_FIELDS):
-            return False
-        raise
-    return bool(shown["spec"]["template"]["spec"].get("resourceClaims"))
+        if found is not None and kind is KNATIVE_SERVICES:
+            raise RequestError(
+                f"{name} is a Knative Service of an earlier release in {namespace}",
+                hint=f"pgpu function undeploy {name} --runtime kubernetes first: functions are Deployments now",
+            )
 
 
 def _kind_of(manifest: Mapping[str, Any]) -> ObjectKind:
@@ -222,18 +170,18 @@ def _kind_of(manifest: Mapping[str, Any]) -> ObjectKind:
 
 
 def _apply(
-    objects: DynamicClient, manifest: Manifest, namespace: str, options: DeployOptions, dry_run: DryRun
+    objects: DynamicClient, manifest: Manifest, namespace: str, dry_run: DryRun, *, is_forced: bool
 ) -> dict[str, Any]:
     kind = _kind_of(manifest)
     with _with_hints(kind, str(manifest["metadata"]["name"]), namespace):
-        return objects.apply(kind, manifest, namespace, MANAGER, is_forced=options.is_forced, dry_run=dry_run)
+        return objects.apply(kind, manifest, namespace, MANAGER, is_forced=is_forced, dry_run=dry_run)
 
 
-def _store(objects: DynamicClient, manifest: Manifest, namespace: str, options: DeployOptions) -> ObjectChange:
+def _store(objects: DynamicClient, manifest: Manifest, namespace: str, *, is_forced: bool) -> ObjectChange:
     kind, name = _kind_of(manifest), str(manifest["metadata"]["name"])
     # Read only for the report: server-side apply itself needs no former state.
     before = objects.find(kind, name, namespace)
-    after = _apply(objects, manifest, namespace, options, DryRun.NO)
+    after = _apply(objects, manifest, namespace, DryRun.NO, is_forced=is_forced)
     if before is None:
         return ObjectChange(display_name(kind), name, "created")
     is_same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
@@ -241,13 +189,12 @@ def _store(objects: DynamicClient, manifest: Manifest, namespace: str, options: 
 
 
 def _remove_unused(
-    objects: DynamicClient, workload: Workload, namespace: str, platform: Platform, wanted: Sequence[Manifest]
+    objects: DynamicClient, workload: Workload, namespace: str, wanted: Sequence[Manifest]
 ) -> list[ObjectChange]:
-    """Remove objects that neither this version nor one that the platform may roll back to refers to."""
-    # Old ReplicaSets and Revisions can be rolled back to, and their pods may restart: they keep what they refer to.
-    owned = _REPLICA_SETS if platform is Platform.DEPLOYMENT else _REVISIONS
+    """Remove objects that neither this version nor one that the Deployment may roll back to refers to."""
+    # Old ReplicaSets can be rolled back to, and their pods may restart: they keep what they refer to.
     used = {str(manifest["metadata"]["name"]) for manifest in wanted}
-    for version in objects.all(owned, selector(workload.name), namespace):
+    for version in objects.all(_REPLICA_SETS, selector(workload.name), namespace):
         used.update(_referenced_names(version))
     done = []
     for kind in (AUTOSCALERS, CONFIG_MAPS, TEMPLATES):
@@ -261,9 +208,7 @@ def _remove_unused(
 
 def _referenced_names(version: dict[str, Any]) -> Iterator[str]:
     """Yield the names of the ConfigMaps and claim templates of a version's pods."""
-    spec = version["spec"]
-    pod = spec["template"]["spec"] if "template" in spec else spec
-    # A ReplicaSet has a pod template; a Revision has the pod fields themselves.
+    pod = version["spec"]["template"]["spec"]
     for volume in pod.get("volumes") or ():
         yield (volume.get("configMap") or {}).get("name", "")
     for claim in pod.get("resourceClaims") or ():

@@ -1,12 +1,7 @@
-"""The Kubernetes objects of one function, on either platform, and their text. Pure.
+"""The Kubernetes objects of one function, and their text. Pure.
 
-Deployment: a replica that leaves goes on serving for some seconds, until endpoints no longer name it, and then finishes its calls. It is
+A replica that leaves goes on serving for some seconds, until endpoints no longer name it, and then finishes its calls. It is
 never scaled to zero, since nothing would start it again.
-
-Knative Serving counts calls, scales to zero, and holds calls while a replica starts; it drains replicas itself. It accepts only the pod
-fields that it knows, and as of August 2026 those have no resource claims, neither in the CRD's schema nor in its webhook, so
-`pgpu.kubernetes.deploy.apply` tries them first (source: `PodSpecMask` and `ResourceRequirementsMask` in Knative's
-pkg/apis/serving/fieldmask.go, knative/serving#15332).
 """
 
 import json
@@ -26,7 +21,6 @@ from pgpu.kubernetes.deploy.pod_template import (
 from pgpu.kubernetes.deploy.workload import (
     FUNCTION_LABEL,
     Manifest,
-    Platform,
     Workload,
     check_function_name,
     check_namespace,
@@ -34,7 +28,6 @@ from pgpu.kubernetes.deploy.workload import (
     metadata,
 )
 
-KNATIVE_API_VERSION = "serving.knative.dev/v1"
 SERVICE_PORT = 80
 
 # Endpoints may name a leaving replica for so long: the kubelet sleeps before SIGTERM.
@@ -49,21 +42,11 @@ _KEPT_VERSIONS = 3
 # Of the CPU request: the only load that every cluster with metrics measures.
 _CPU_PERCENT = 80
 
-_AUTOSCALING = "autoscaling.knative.dev"
-# Limit of `containerConcurrency`, unless an administrator allows more.
-_MOST_CONCURRENT = 1000
-
-# Limit of `scale-to-zero-pod-retention-period`.
-_LONGEST_IDLE_SECONDS = 3600
-
-# Without this label Knative gives each Service a URL outside of the cluster, and calls need no token here.
-_VISIBILITY = {"networking.knative.dev/visibility": "cluster-local"}
-
 # Line width that keeps a declaration on one line.
 _NO_FOLDING = 1 << 20
 
 
-def manifests(workload: Workload, platform: Platform) -> tuple[Manifest, ...]:
+def manifests(workload: Workload) -> tuple[Manifest, ...]:
     """Return a function's objects in the order in which they are applied: what others refer to comes first.
 
     Raises:
@@ -78,8 +61,6 @@ def manifests(workload: Workload, platform: Platform) -> tuple[Manifest, ...]:
         template = claim_template(workload, workload.share)
         template_name = str(template["metadata"]["name"])
         first.append(template)
-    if platform is Platform.KNATIVE:
-        return (*first, knative_service(workload, template_name))
     scaled = [autoscaler(workload)] if workload.scaling.is_automatic else []
     return (*first, deployment(workload, template_name), service(workload), *scaled)
 
@@ -138,36 +119,6 @@ def autoscaler(workload: Workload) -> Manifest:
             "minReplicas": max(1, workload.scaling.minimum),
             "maxReplicas": workload.scaling.maximum,
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
-        },
-    }
-
-
-def knative_service(workload: Workload, template_name: str | None) -> Manifest:
-    """Return the Service of Knative; arguments as of `deployment`."""
-    about, scaling = controller_metadata(workload), workload.scaling
-    if not workload.is_public:
-        about["labels"] |= _VISIBILITY
-    idle_seconds = min(round(scaling.idle_seconds), _LONGEST_IDLE_SECONDS)
-    annotations = {
-        f"{_AUTOSCALING}/min-scale": str(scaling.minimum),
-        f"{_AUTOSCALING}/max-scale": str(scaling.maximum),
-        f"{_AUTOSCALING}/scale-to-zero-pod-retention-period": f"{idle_seconds}s",
-        "serving.knative.dev/progress-deadline": f"{whole_seconds(workload.startup_timeout_seconds)}s",
-        **scrape_annotations(),
-    }
-    return {
-        "apiVersion": KNATIVE_API_VERSION,
-        "kind": "Service",
-        "metadata": about,
-        "spec": {
-            "template": {
-                "metadata": {"labels": labels(workload.name), "annotations": annotations},
-                "spec": {
-                    "containerConcurrency": min(workload.calls_at_once, _MOST_CONCURRENT),
-                    "timeoutSeconds": whole_seconds(workload.timeout_seconds),
-                    **pod(workload, template_name),
-                },
-            },
         },
     }
 

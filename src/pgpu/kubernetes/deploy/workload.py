@@ -32,13 +32,13 @@ _DIGEST_DIGITS = 10
 
 
 class Platform(StrEnum):
-    """The controller that runs the replicas."""
+    """The controller that runs a function's replicas."""
 
     DEPLOYMENT = "deployment"
     """Kubernetes' own: a fixed number of replicas, or a HorizontalPodAutoscaler."""
 
     KNATIVE = "knative"
-    """Knative Serving: scales with the calls, down to none."""
+    """Knative Serving, by an earlier release: listed and removed, not deployed any more."""
 
 
 class ReplicaSlice(Struct, frozen=True):
@@ -61,11 +61,8 @@ class Scaling(Struct, frozen=True):
     maximum: int = 1
     """At least 1."""
 
-    idle_seconds: float = 300.0
-    """How long the last replica stays without calls, on a platform that scales to zero."""
-
     is_automatic: bool = False
-    """Whether a Deployment has a HorizontalPodAutoscaler; Knative has its own."""
+    """Whether the Deployment has a HorizontalPodAutoscaler."""
 
 
 class VolumeMount(Struct, frozen=True):
@@ -119,9 +116,6 @@ class Workload(Struct, frozen=True):
     """None: a function without a GPU."""
 
     scaling: Scaling = field(default_factory=Scaling)
-    calls_at_once: int = 1
-    """Of one replica: its concurrency times the largest batch."""
-
     timeout_seconds: float = 60.0
     startup_timeout_seconds: float = 300.0
     host_memory_bytes: int | None = None
@@ -129,9 +123,6 @@ class Workload(Struct, frozen=True):
 
     cpu: str | None = None
     """CPU request of each replica as a quantity: `500m`, `2`; None: not declared."""
-
-    is_public: bool = False
-    """Whether callers outside of the cluster may reach it, if the platform has an ingress."""
 
     ends_before_it_starts: bool = False
     """Whether a new version waits for the end of the old one: for a GPU without room for both."""
