@@ -1,6 +1,5 @@
 """What `pgpu dev` is made of: finding a function, asking its code, watching its files, carrying its callers."""
 
-import os
 import re
 import socket
 import socketserver
@@ -9,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import Batch
 from pgpu.functions.api.declaration import _PARSERS as READERS
 from pgpu.functions.dev.connection_relay import ConnectionRelay
-from pgpu.functions.dev.dev_session import changed_paths, session_directory, take_snapshot
+from pgpu.functions.dev.dev_session import session_directory
 from pgpu.functions.dev.function_source import FunctionSource, describe_function, find_function
+from pgpu.functions.dev.source_watch import SourceWatch
 
 CODE = """
 import pgpu
@@ -126,22 +127,33 @@ def test_code_that_cannot_be_imported_says_why_and_where(source: Path) -> None:
 def test_edits_are_seen_and_nothing_else_is(source: Path) -> None:
     for ignored in ("__pycache__", ".git", "venv"):
         (source / ignored).mkdir()
-        (source / ignored / "module.py").touch()
     (source / "venv" / "pyvenv.cfg").touch()
-    (source / "notes.txt").touch()
-    before = take_snapshot(source)
-    assert list(before) == [str(source / "app.py")]
-
     (source / "package").mkdir()
-    (source / "package" / "module.py").touch()
-    os.utime(source / "app.py", ns=(1, 1))
-    (source / ".git" / "module.py").write_text("changed", "utf-8")
-    assert changed_paths(before, take_snapshot(source)) == [
-        str(source / "app.py"),
-        str(source / "package" / "module.py"),
-    ]
-    (source / "app.py").unlink()
-    assert str(source / "app.py") in changed_paths(before, take_snapshot(source))
+    edits = SourceWatch(source)
+    seen: set[str] = set()
+
+    def is_seen(path: str) -> bool:
+        seen.update(edits.take())
+        return path in seen
+
+    with edits.watching():
+        for ignored in ("__pycache__", ".git", "venv"):
+            (source / ignored / "module.py").touch()
+        (source / "notes.txt").touch()
+        (source / "app.py").write_text("edited", "utf-8")
+        until(lambda: is_seen("app.py"))
+        seen.clear()
+        (source / "package" / "module.py").touch()
+        until(lambda: is_seen("package/module.py"))
+        (source / "app.py").unlink()
+        until(lambda: is_seen("app.py"))
+    assert seen == {"app.py", "package/module.py"}
+
+
+def test_a_directory_that_cannot_be_watched_is_said_with_a_remedy(source: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be watched") as refused, SourceWatch(source / "none").watching():
+        pass
+    assert "WATCHFILES_FORCE_POLLING" in str(refused.value.hint)
 
 
 class Speaker(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

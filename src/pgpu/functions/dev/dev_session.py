@@ -28,6 +28,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.api import Declaration, dump_served
 from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.function_source import NO_BYTECODE, FunctionDescription, FunctionSource, describe_function
+from pgpu.functions.dev.source_watch import SourceWatch
 from pgpu.structs import Struct, field
 
 _ANSWER_SECONDS = 5.0
@@ -37,18 +38,13 @@ _GRACE_SECONDS = 20.0
 """For a replica's calls at its end."""
 
 _POLL_SECONDS = 0.25
-"""Between two snapshots of the source."""
+"""Between two looks at the replica and the edits."""
 
 _NOT_GRANTED = 124
 """Exit code of `pgpu run --no-wait` if there is no room now."""
 
 _PREFIX = "pgpu-dev-"
 """Short, since a socket's path has at most 107 bytes."""
-
-_SUFFIXES = (".py", ".toml")
-_SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
-_MOST_FILES = 5000
-"""Files that are watched at most: a source directory has fewer."""
 
 
 def replica_command(app: str, source: Path, directory: Path, declaration: Mapping[str, object]) -> tuple[str, ...]:
@@ -119,10 +115,6 @@ class DevReplica(Struct):
         return code
 
 
-SourceSnapshot = Mapping[str, tuple[int, int]]
-"""Modification time in ns and size in bytes, by path."""
-
-
 @dataclasses.dataclass(slots=True)
 class DevSession:
     """One `pgpu function dev`; runs in the calling thread, with a thread for each replica that is ending."""
@@ -147,6 +139,7 @@ class DevSession:
     _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     _replica: DevReplica | None = None
     _leaving: list[threading.Thread] = dataclasses.field(default_factory=list)
+    _edits: SourceWatch = dataclasses.field(init=False)
 
     def run(self, announce: Callable[[FunctionDescription], None]) -> None:
         """Serve until `stopped` is set.
@@ -155,22 +148,24 @@ class DevSession:
             announce: Called once the first replica is ready.
         """
         is_announced = False
-        with session_directory() as self._directory:
+        self._edits = SourceWatch(self.function.source)
+        watching = self._edits.watching() if self.is_reloading else contextlib.nullcontext()
+        with watching, session_directory() as self._directory:
             try:
                 while not self.stopped.is_set():
                     # Before the import, so that an edit during it is noticed afterwards.
-                    seen = take_snapshot(self.function.source)
-                    described = self._start(seen)
+                    self._edits.take()
+                    described = self._start()
                     if described is not None and not is_announced:
                         announce(described)
                         is_announced = True
-                    self._wait_for_an_edit(seen)
+                    self._wait_for_an_edit()
             finally:
                 self._retire()
                 for thread in self._leaving:
                     thread.join()
 
-    def _start(self, seen: SourceSnapshot) -> FunctionDescription | None:
+    def _start(self) -> FunctionDescription | None:
         """Replace the replica by one of the current code; None if that failed, which was reported."""
         try:
             described = describe_function(self.function, self.name)
@@ -181,11 +176,10 @@ class DevSession:
         except RequestError as exc:
             self._report_failure(str(exc), exc.hint)
             return None
-        if not self._becomes_ready(replica, seen):
+        if not self._becomes_ready(replica):
             reason = replica.health.get("reason") if replica.is_failed else None
             replica.end()
-            is_edited = reason is None and changed_paths(seen, take_snapshot(self.function.source))
-            if not self.stopped.is_set() and not is_edited:
+            if not self.stopped.is_set() and not (reason is None and self._edits.has_changed):
                 self._report_failure(str(reason or f"its replica ended with {replica.process.returncode}"), "see above")
             return None
         # The relay first, then the end of the old replica: every new connection finds one that serves.
@@ -233,12 +227,12 @@ class DevSession:
             self.stopped.wait(_POLL_SECONDS / 5)
         return False
 
-    def _becomes_ready(self, replica: DevReplica, seen: SourceSnapshot) -> bool:
+    def _becomes_ready(self, replica: DevReplica) -> bool:
         """Wait until it is ready; return false early if it failed, or if the code was edited again."""
         while not replica.is_ready():
             if replica.is_failed or self.stopped.wait(_POLL_SECONDS / 5):
                 return False
-            if self.is_reloading and changed_paths(seen, take_snapshot(self.function.source)):
+            if self._edits.has_changed:
                 return False
         return True
 
@@ -247,24 +241,15 @@ class DevSession:
         if self._replica is not None:
             self.report("the code before it goes on serving")
 
-    def _wait_for_an_edit(self, seen: SourceSnapshot) -> None:
+    def _wait_for_an_edit(self) -> None:
         """Return after an edit, or when the replica ended by itself."""
         while not self.stopped.wait(_POLL_SECONDS):
             if self._replica is not None and self._replica.process.poll() is not None:
                 self.report(f"the replica ended with {self._replica.process.returncode}: starting it again")
                 self._retire()
                 return
-            if not self.is_reloading:
-                continue
-            now = take_snapshot(self.function.source)
-            paths = changed_paths(seen, now)
-            if paths:
-                # Editors write in several steps, and a checkout writes many files: wait until nothing changes.
-                while not self.stopped.wait(_POLL_SECONDS / 2):
-                    before, now = now, take_snapshot(self.function.source)
-                    if not changed_paths(before, now):
-                        break
-                self.report(f"{os.path.relpath(paths[0], self.function.source)} changed")
+            if paths := self._edits.take():
+                self.report(f"{paths[0]} changed")
                 return
 
     def _end_later(self, leaving: DevReplica) -> None:
@@ -277,45 +262,6 @@ class DevSession:
             self.relay.target = None
             self._replica.end()
             self._replica = None
-
-
-def take_snapshot(source: Path) -> SourceSnapshot:
-    """Return times and sizes of the files below a directory that imports can read.
-
-    Polling: inotify does not report changes on network file systems and container mounts. Hidden directories, virtual
-    environments and caches are skipped.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    for entry in _walk(str(source)):
-        try:
-            status = entry.stat()
-        except OSError:
-            continue  # removed since it was listed, such as an editor's swap file
-        found[entry.path] = (status.st_mtime_ns, status.st_size)
-        if len(found) >= _MOST_FILES:
-            break
-    return found
-
-
-def changed_paths(before: SourceSnapshot, after: SourceSnapshot) -> list[str]:
-    """Return the paths that were added, changed or removed."""
-    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
-
-
-def _walk(directory: str) -> Iterator["os.DirEntry[str]"]:
-    try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except OSError:
-        return
-    if any(entry.name == "pyvenv.cfg" for entry in entries):
-        return
-    for entry in entries:
-        if entry.name.startswith(".") or entry.name in _SKIPPED:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        elif entry.name.endswith(_SUFFIXES):
-            yield entry
 
 
 @contextmanager

@@ -436,6 +436,8 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
 
     def _requeue(self, request: RoutedRequest) -> None:
         request.replica, request.number = None, 0
+        if not request.is_exact and request.version not in self._split.percents:
+            request.version = 0  # no replica of it is started now
         load = self.load_of(request)
         if load is None:
             self.refuse(request, GONE)
