@@ -403,7 +403,7 @@ def _fits(function: "Function", replicas: "Sequence[Replica]", gpus: "Sequence[G
 
 
 def rollback(context: typer.Context, name: Name, *, as_json: options.Json = False) -> None:
-    """Restore a function's traffic from before the version that was rolled out last."""
+    """Restore the traffic from before the version rolled out last."""
     _print_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
 
 
