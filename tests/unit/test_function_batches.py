@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +15,8 @@ from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.handler import handler_of, signature_of
 from pgpu.functions.ipc.call_messages import Call, Reply
 from pgpu.functions.protocols import Interpreter
-from pgpu.functions.worker.batch_run import BatchRun
+from pgpu.functions.worker.batch_run import BatchRun, shapes_of
 from pgpu.functions.worker.call_codec import CallCodec, WorkItem
-
-np = pytest.importorskip("numpy")
 
 
 class Mark:
@@ -97,13 +96,14 @@ def test_a_handler_with_side_effects_gets_each_call_once() -> None:
 def test_arrays_of_one_shape_and_dtype_go_together() -> None:
     sizes = []
 
-    def handler(x: list[np.ndarray]) -> list[float]:
+    def handler(x: list[npt.NDArray[Any]]) -> list[float]:
         sizes.append(len(x))
         return [float(each) for each in np.stack(x).sum(axis=1)]
 
-    bodies = [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0], [1, 2]]
-    assert statuses(run(handler, bodies)) == [200] * 4
-    assert sorted(sizes) == [1, 1, 2]
+    assert statuses(run(handler, [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0]])) == [200] * 3
+    assert sorted(sizes) == [1, 2]
+    assert shapes_of((np.zeros(2, np.float32), "a")) == shapes_of((np.ones(2, np.float32), "b"))
+    assert shapes_of((np.zeros(2, np.float32),)) != shapes_of((np.zeros(2, np.float64),))
 
 
 def test_a_call_that_the_replica_took_back_is_neither_run_nor_answered() -> None:

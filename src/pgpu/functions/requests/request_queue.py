@@ -182,8 +182,8 @@ class RequestQueue(ABC, Generic[R]):
         """End a request whose call may run."""
 
     def watch_waits(self, max_wait_seconds: float) -> None:
-        """Call `on_waits()` at this interval while requests wait."""
-        if self._wait_timer is None:
+        """Call `on_waits()` at this interval while requests wait, once deadlines are watched."""
+        if self._wait_timer is None and self._check is not None:
             loop = asyncio.get_running_loop()
             self._wait_timer = loop.call_later(max_wait_seconds, self._on_wait_timer, max_wait_seconds)
 
