@@ -36,31 +36,53 @@ def _fake(_path: Path) -> Iterator[Client]:
 @contextmanager
 def _embedded(path: Path) -> Iterator[Client]:
     settings = Settings(state_dir=path / "state", runtime_dir=path, simulate="RTX 3090", host="embedded")
-    with _emptied(open_client(settings)) as client:
-        yield client
+    yield open_client(settings)
 
 
 @contextmanager
 def _served(path: Path) -> Iterator[Client]:
-    with serving(path) as server, _emptied(open_client(Settings(host=server.host))) as client:
-        yield client
+    with serving(path) as server:
+        yield open_client(Settings(host=server.host))
+
+
+FORMS = {"fake": _fake, "embedded": _embedded, "served": _served}
 
 
 @contextmanager
-def _emptied(client: Client) -> Iterator[Client]:
-    yield client
-    for report in client.jobs(include_final=False):
-        client.stop(report.job.id, grace_seconds=0)
-
-
-@pytest.fixture(params=[_fake, _embedded, _served], ids=["fake", "embedded", "served"])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+def opened(form: str) -> Iterator[Client]:
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
     try:
-        with request.param(path) as made:
+        with FORMS[form](path) as made:
             yield made
     finally:
         clear(path)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared_client(form: str) -> Iterator[Client]:
+    with opened(form) as made:
+        yield made
+
+
+@pytest.fixture
+def client(shared_client: Client) -> Iterator[Client]:
+    """Return a client without live jobs. Its machine, with the jobs that ended there, is that of all tests."""
+    yield shared_client
+    for report in shared_client.jobs(include_final=False):
+        shared_client.stop(report.job.id, grace_seconds=0)
+    until(lambda: not any(gpu.granted_bytes for gpu in shared_client.gpus()))
+
+
+@pytest.fixture
+def new_client(form: str) -> Iterator[Client]:
+    """Return a client of a machine on which nothing ran."""
+    with opened(form) as made:
+        yield made
 
 
 def submit(client: Client, command: tuple[str, ...] = LONG, gib: int = 2, **words: Any) -> Job:
@@ -71,6 +93,10 @@ def submit(client: Client, command: tuple[str, ...] = LONG, gib: int = 2, **word
 
 def state(client: Client, job: Job) -> JobState:
     return client.job(job.id).job.state
+
+
+def stored(client: Client) -> set[str]:
+    return {report.job.id for report in client.jobs(include_final=True)}
 
 
 def test_a_job_is_found_by_id_by_its_beginning_and_by_name(client: Client) -> None:
@@ -92,10 +118,11 @@ def test_what_is_not_there_is_said_to_be_missing(client: Client) -> None:
 
 
 def test_what_can_never_be_met_is_refused_and_not_stored(client: Client) -> None:
+    before = stored(client)
     with pytest.raises(RequestError) as caught:
         submit(client, gib=100)
     assert caught.value.nearest_bytes is not None
-    assert not client.jobs(include_final=True)
+    assert stored(client) == before
 
 
 def test_a_name_belongs_to_one_live_job(client: Client) -> None:
@@ -119,6 +146,7 @@ def test_a_name_has_no_spaces_and_nothing_that_steers_a_terminal(client: Client,
 
 
 def test_a_dry_run_forecasts_start_and_gpu_and_stores_nothing(client: Client) -> None:
+    before = stored(client)
     spec = JobSpec(LONG, "process", working_directory="/", name="one")
     reports = client.dry_run([Submission(spec, Request(2 * GIB), array=Array((3, 5)))])
     assert [report.job.spec.name for report in reports] == ["one-3", "one-5"]
@@ -127,11 +155,12 @@ def test_a_dry_run_forecasts_start_and_gpu_and_stores_nothing(client: Client) ->
     assert all(report.is_start_known for report in reports)
     assert all(report.job.expected_start_seconds is not None for report in reports)
     assert {report.job.expected_gpu_uuids for report in reports} == {(gpu.gpu.uuid,)}
-    assert not client.jobs(include_final=True)
+    assert stored(client) == before
 
 
 def test_a_dry_run_refuses_what_a_submission_refuses(client: Client) -> None:
     submit(client, name="one")
+    before = stored(client)
     refused = [
         Submission(JobSpec(LONG, "process", working_directory="/"), Request(100 * GIB)),
         Submission(JobSpec(LONG, "process", working_directory="/", name="one"), Request(GIB)),
@@ -144,7 +173,7 @@ def test_a_dry_run_refuses_what_a_submission_refuses(client: Client) -> None:
                 ask([submission])
             messages.append((str(caught.value), caught.value.hint))
         assert messages[0] == messages[1]
-    assert [report.job.spec.name for report in client.jobs(include_final=True)] == ["one"]
+    assert stored(client) == before
 
 
 def test_what_does_not_fit_waits_with_a_reason_and_can_be_cancelled(client: Client) -> None:
@@ -204,11 +233,12 @@ def test_what_is_not_granted_in_time_says_so(client: Client) -> None:
 
 
 def test_a_job_that_ended_has_its_exit_code_and_its_log(client: Client) -> None:
+    before = stored(client)
     job = submit(client, SAYS_HI)
     assert client.wait(job.id).exit_code == 3
     assert state(client, job) is JobState.EXITED
     assert b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout") == b"hi\n"
-    assert [report.job.id for report in client.jobs(include_final=True)] == [job.id]
+    assert stored(client) ^ before == {job.id}
     assert not client.jobs(include_final=False)
 
 
@@ -247,9 +277,10 @@ def test_several_jobs_are_accepted_together_or_none(client: Client) -> None:
     def ask(name: str, gib: int) -> Submission:
         return Submission(JobSpec(LONG, "process", name=name, working_directory="/"), Request(gib * GIB))
 
+    before = stored(client)
     with pytest.raises(RequestError):
         client.submit_all([ask("one", 2), ask("two", 100)])
-    assert not client.jobs(include_final=True)
+    assert stored(client) == before
     jobs = client.submit_all([ask("one", 20), ask("two", 20)])
     assert [job.spec.name for job in jobs] == ["one", "two"]
     until(lambda: [report.job.id for report in client.queue()] == [jobs[1].id])
@@ -301,12 +332,12 @@ def test_a_signal_is_for_jobs_that_run(client: Client) -> None:
     assert client.wait(job.id).exit_code in {143, 3}
 
 
-def test_nothing_is_known_of_what_never_ran(client: Client) -> None:
-    assert list(client.history(None)) == []
-    assert list(client.waste()) == []
-    assert list(client.gpu_history(0.0)) == []
+def test_nothing_is_known_of_what_never_ran(new_client: Client) -> None:
+    assert list(new_client.history(None)) == []
+    assert list(new_client.waste()) == []
+    assert list(new_client.gpu_history(0.0)) == []
     with pytest.raises(RequestError, match="nothing"):
-        client.history("nothing")
+        new_client.history("nothing")
 
 
 def test_where_nobody_computes_outside_of_a_lease_nobody_is_told_of(client: Client) -> None:

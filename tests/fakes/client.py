@@ -376,7 +376,8 @@ class FakeClient(Client):
 
     def _find(self, id_or_name: str) -> Job:
         id_or_name = composed(id_or_name)
-        found = [job for job in self.stored.values() if job.id.startswith(id_or_name) or job.spec.name == id_or_name]
+        named = [job for job in self.stored.values() if job.spec.name == id_or_name]
+        found = named[-1:] or [job for job in self.stored.values() if job.id.startswith(id_or_name)]
         if len(found) != 1:
             raise JobNotFoundError(f"{len(found)} jobs are called {id_or_name}", hint="see pgpu ps --all")
         return found[0]
