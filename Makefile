@@ -70,8 +70,8 @@ test: build $(FRAMEWORKS)/numba/.installed ## Run every test that this machine c
 test-unit: build ## Run the unit tests alone (half a minute on two cores)
 	$(BIN)/pytest -q -n $(JOBS) -p no:schemathesis tests/unit $(TEST_OPTIONS)
 
-test-soak: build ## Run the storms and other tests of many seconds
-	$(BIN)/pytest -n $$(($(JOBS) + 3)) --dist loadfile -m soak $(TEST_OPTIONS)
+test-soak: build ## Run the storms and other tests of many seconds, and all examples
+	PGPU_ALL_EXAMPLES=1 $(BIN)/pytest -n $$(($(JOBS) + 3)) --dist loadfile -m 'soak or examples' $(TEST_OPTIONS)
 
 lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff format --check .

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from pgpu.errors import RequestError
 from pgpu.functions.deploy.source_bundle import IGNORE_FILE, pack_tree, unpack
@@ -140,7 +141,7 @@ def test_no_bit_beyond_read_write_and_execute_is_taken_over(tmp_path: Path) -> N
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, os.geteuid())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 @given(st.data())
 def test_whatever_bytes_come_nothing_else_is_raised_and_nothing_leaves(data: st.DataObject) -> None:
     good = ILL[data.draw(st.sampled_from([*ILL]))].getvalue()[:4096]

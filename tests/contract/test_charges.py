@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.ledger_entries import Clock, instance_of, waiting
 
 from pgpu.ledger import Entry, Ledger
@@ -212,7 +213,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, 60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_clocks_are_the_sum_of_rate_and_time_by_weight_through_all_changes(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, int, int]]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
+from tests.examples import examples
 
 from pgpu.server.peer_credentials import PeerCredentials
 
@@ -32,13 +33,14 @@ def api(root: Path) -> Any:
     )
 
 
+@pytest.mark.examples
 def test_nothing_that_is_asked_breaks_the_server(api: Any) -> None:
     operations = [found.ok() for found in api.exclude(path="/v1/events").get_all_operations()]
     assert len(operations) > 20
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+        @examples(4, 10, database=None, suppress_health_check=[*HealthCheck])
         def ask(case: Any) -> None:
             if "timeout_seconds" in (case.query or {}):
                 case.query["timeout_seconds"] = 0

@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 from benchmarks import fair_shares
 from benchmarks.replaying import NO_HEADROOM, Arrival, cards, replay
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from pgpu.model import Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, OrderRules, Precedence, Quota, VirtualTime, admit
@@ -63,7 +64,7 @@ def play(arrivals: Sequence[Arrival], gpus: int, weights: Mapping[int, float]) -
     return policy.rounds
 
 
-@settings(max_examples=8, deadline=None)
+@examples(3, 8)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),
@@ -93,7 +94,7 @@ def test_clocks_of_users_that_always_wait_differ_by_one_job_at_most(
         assert abs(times[A] - times[B]) <= bound * (1 + 1e-6) + offset / weight
 
 
-@settings(max_examples=5, deadline=None)
+@examples(2, 5)
 @given(st.integers(0, 1000), st.integers(1, 5))
 def test_cutting_jobs_into_pieces_changes_the_share_by_less_than_a_job(seed: int, pieces: int) -> None:
     dice = random.Random(seed)
@@ -111,7 +112,7 @@ def test_cutting_jobs_into_pieces_changes_the_share_by_less_than_a_job(seed: int
     assert abs(used[0] - used[1]) <= 20 * MINUTE
 
 
-@settings(max_examples=5, deadline=None)
+@examples(2, 5)
 @given(st.floats(0, 40), st.sampled_from([5 * MINUTE, 30 * MINUTE]), st.integers(1, 3))
 def test_a_pause_of_any_length_earns_the_credit_and_keeps_nobody_waiting_for_longer(
     pause_hours: float, lasts: float, slots: int
@@ -129,7 +130,7 @@ def test_a_pause_of_any_length_earns_the_credit_and_keeps_nobody_waiting_for_lon
     assert max(leads) <= RULES.credit_seconds + lasts
 
 
-@settings(max_examples=5, deadline=None)
+@examples(2, 5)
 @given(st.integers(2, 12), st.sampled_from([-50, -1, 1]), st.sampled_from([5 * MINUTE, 25 * MINUTE]), st.integers(1, 2))
 def test_short_jobs_that_always_wait_at_another_priority_earn_no_more_than_a_pause(
     hours: int, priority: int, apart: float, slots: int

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.replaying import NO_HEADROOM, Arrival, Fate, cards, default_objective, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from pgpu.lab.p1 import P1_DEVICE_MIB, P1_JOB_MIB, P1_TABLE
 from pgpu.model import Batch, Gpu, Request
@@ -168,7 +169,7 @@ def test_filling_the_gpu_takes_p1s_25_as_long_as_the_paper_says() -> None:
     assert outcome.mean == pytest.approx(FILLED_MEAN, abs=0.05)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(12, 60)
 @given(demand=st.floats(1 / 25, 1 / 8), error=st.floats(0, 0.2), seed=st.integers(0, 1000))
 def test_p1s_first_batch_ends_within_a_tenth_of_the_best_whatever_is_measured(
     demand: float, error: float, seed: int
@@ -227,7 +228,7 @@ def flood_with_a_large_job(seed: int, *, has_batches: bool) -> Mapping[str, Fate
 # Where nothing contends: what the rule costs.
 
 
-@settings(deadline=None, max_examples=60)
+@examples(12, 60)
 @given(
     size=st.integers(21, 120),
     gpus=st.integers(1, 3),
