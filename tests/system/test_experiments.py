@@ -2,25 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
-MIB = 1 << 20
+from tests.forked_commands import run_command
 
 
 def experiment(place: Path, *words: str, model: str = "RTX 3090") -> dict[str, Any]:
-    done = subprocess.run(
-        (*PGPU, "--simulate", model, "experiment", *words, "--json", "--output", str(place)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "PGPU_HEADROOM": "0"},
+    done = run_command(
+        ("--simulate", model, "experiment", *words, "--json", "--output", str(place)),
+        {**os.environ, "PGPU_HEADROOM": "0"},
     )
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -154,9 +146,7 @@ def test_p1_runs_in_containers(tmp_path: Path) -> None:
     ],
 )
 def test_bad_words_get_one_line_and_a_hint(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        (*PGPU, "experiment", *words, "--output", str(tmp_path / "new")), capture_output=True, text=True, check=False
-    )
+    done = run_command(("experiment", *words, "--output", str(tmp_path / "new")), os.environ)
 
     assert done.returncode == 125
     assert len(done.stderr.splitlines()) <= 2
