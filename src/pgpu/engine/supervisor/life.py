@@ -344,6 +344,7 @@ class _Supervisor:
                 self._pause(RETRY_SECONDS)
 
     def _watch(self, running: RunningJob) -> Iterator[EventLoop]:
+        is_adopted = self._job.holder is not None
         with contextlib.suppress(PgpuError):  # of hundreds of jobs each would keep a copy of what the ledger has, too
             self._job = self._entry.get().job
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
@@ -352,7 +353,8 @@ class _Supervisor:
         metrics = begin_metrics(self._engine, self._job)
         self._suspension = life.suspension
         final = yield from life.until_ended()
-        self._refuse_if_never_run()
+        if is_adopted:
+            self._refuse_if_never_run()
         self._job = life.job
         self._carrier.drain()
         measured = measure_trace(self._engine, self._job, metrics)
