@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.examples import examples
 from tests.native_clients import framework_python
 
 from pgpu.host.stderr_log import log_to_stderr
 
-settings.register_profile("pgpu", deadline=None, derandomize=True)
+settings.register_profile("pgpu", examples(30, 100, deadline=None, derandomize=True))
 settings.load_profile("pgpu")
 log_to_stderr()  # as every program of pgpu does
 gc.set_threshold(200_000, 10, 10)  # a tenth of a worker's time went into looking for cycles among the collected tests
@@ -158,6 +159,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name in required:
             pytest.fail(f"{name} is required by PGPU_REQUIRED_MARKERS, and {reason}", pytrace=False)
         pytest.skip(reason)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of properties, which `make test-soak` runs with all their examples."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker("examples")
 
 
 @pytest.hookimpl(trylast=True)
