@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgpu.errors import FunctionNotFoundError, RequestError
 from pgpu.ledger import Ledger
-from pgpu.ledger.functions import MOST_FUNCTIONS, MOST_TEXT_BYTES, MOST_VERSIONS
+from pgpu.ledger.functions import MOST_TEXT_BYTES
 from pgpu.model import (
     ColdStart,
     Deployment,
@@ -214,16 +214,18 @@ def test_each_change_is_told_to_those_who_watch(ledger: Ledger) -> None:
     assert {(each.owner_uid, each.message) for each in events} == {(7, "detector")}
 
 
-def test_nobody_takes_all_names(ledger: Ledger) -> None:
-    for number in range(MOST_FUNCTIONS):
+def test_nobody_takes_all_names(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgpu.ledger.functions.MOST_FUNCTIONS", 20)
+    for number in range(20):
         ledger.functions.deploy(replace(ASKED, function=f"f{number}"), 7)
     with pytest.raises(RequestError, match="functions"):
         ledger.functions.deploy(replace(ASKED, function="more"), 7)
     ledger.functions.deploy(replace(ASKED, function="more"), 8)
 
 
-def test_a_function_has_only_so_many_versions(ledger: Ledger) -> None:
-    for _ in range(MOST_VERSIONS):
+def test_a_function_has_only_so_many_versions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgpu.ledger.functions.MOST_VERSIONS", 20)
+    for _ in range(20):
         ledger.functions.deploy(ASKED, 7)
     with pytest.raises(RequestError, match="versions"):
         ledger.functions.deploy(ASKED, 7)
