@@ -82,9 +82,14 @@ class World:
         return page
 
 
+def wait_for(page: "Page", expression: str, arg: object = None) -> None:
+    """Wait until JavaScript is true. Playwright looks at each frame by default, which the CPU has to draw here."""
+    page.wait_for_function(expression, arg=arg, polling=100)
+
+
 def shows(page: "Page") -> None:
     """Wait until a page has its rows and what it loads beside them."""
-    page.wait_for_function("() => window.pgpu?.isLoaded && window.pgpu.rows() > 0")
+    wait_for(page, "() => window.pgpu?.isLoaded && window.pgpu.rows() > 0")
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +188,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown_without_a_gpu_too(wo
     empty = 'event: all\ndata: {"gpus": [], "jobs": [], "head": {}}\n\n'
     page.route("**/dashboard/events", lambda route: route.fulfill(content_type="text/event-stream", body=empty))
     page.reload()
-    page.wait_for_function("() => window.pgpu?.isLoaded")
+    wait_for(page, "() => window.pgpu?.isLoaded")
     assert page.locator("#usage-note").text_content() == "cannot be read now"
     assert page.locator("#history-note", has_text="busy time of the GPUs in use").is_visible()
     page.context.close()
@@ -214,7 +219,7 @@ def test_markup_and_terminal_sequences_in_commands_and_output_stay_text(world: W
     page = world.signed_in()
     page.get_by_role("row", name=re.compile("first")).click()
     log = page.get_by_label("Output of the job")
-    page.wait_for_function("() => document.getElementById('log').textContent.includes('red')")
+    wait_for(page, "() => document.getElementById('log').textContent.includes('red')")
     assert log.text_content() == f"{HOSTILE}\nred\n"
     assert page.get_by_role("dialog").locator("dd", has_text="onerror").count() == 1
     assert page.evaluate("() => [document.title, document.images.length]") == ["pgpu", 0]
@@ -269,7 +274,7 @@ def test_ten_tabs_of_one_browser_share_a_stream_which_ends_while_none_is_visible
         shows(page)
     world.place.detach("eleventh", "1GiB", ("sh", "-c", "exec sleep 600"))
     for page in pages:
-        page.wait_for_function("() => [...window.pgpu.state.own.values()].some((row) => row[2] === 'eleventh')")
+        wait_for(page, "() => [...window.pgpu.state.own.values()].some((row) => row[2] === 'eleventh')")
 
     def streams() -> int:
         """Count the streams that have ended."""
@@ -284,8 +289,8 @@ def test_ten_tabs_of_one_browser_share_a_stream_which_ends_while_none_is_visible
     until(lambda: streams() == before + 1)
     world.place.run("stop", "--time", "0", "eleventh")
     pages[3].evaluate(_HIDDEN, False)
-    pages[3].wait_for_function(
-        "() => [...window.pgpu.state.own.values()].every((row) => row[2] !== 'eleventh' || row[7] !== null)"
+    wait_for(
+        pages[3], "() => [...window.pgpu.state.own.values()].every((row) => row[2] !== 'eleventh' || row[7] !== null)"
     )
     pages[0].context.close()
 
@@ -371,7 +376,7 @@ def test_a_machine_without_a_gpu_has_a_page_in_every_tab(world: World) -> None:
             second = first.context.new_page()
             for page in (first, second):
                 page.goto(other.url)
-                page.wait_for_function("() => window.pgpu?.isLoaded")
+                wait_for(page, "() => window.pgpu?.isLoaded")
                 assert page.get_by_text("0 GPUs").is_visible()
             first.context.close()
 
@@ -380,7 +385,7 @@ def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
     job_id = world.place.detach("short", "1GiB", ("sh", "-c", "exec sleep 600"))
     page = world.signed_in()
     has_job = "(id) => [...window.pgpu.state.own.values()].some((row) => row[1] === id && row[7] === null)"
-    page.wait_for_function(has_job, arg=job_id)
+    wait_for(page, has_job, arg=job_id)
     page.get_by_role("row", name=re.compile("second")).click()
     second = world.place.job("second")["id"]
     page.get_by_role("dialog").locator("dd", has_text=second).wait_for()
@@ -393,7 +398,7 @@ def test_nothing_is_stale_when_a_killed_server_is_back(world: World) -> None:
     )
     world.server.start()
     page.get_by_text("live", exact=True).wait_for()
-    page.wait_for_function(f"(id) => !({has_job})(id)", arg=job_id)
+    wait_for(page, f"(id) => !({has_job})(id)", arg=job_id)
     assert page.evaluate("() => window.pgpu.rows()") >= 5
     # Jobs have other numbers in the new process.
     assert page.get_by_role("dialog").locator("dd", has_text=second).is_visible()
@@ -417,7 +422,7 @@ def test_a_link_signs_one_browser_in_once(world: World, has_server: bool) -> Non
         if expected == "live":
             shows(page)
             page.get_by_role("row", name=re.compile("first")).click()
-            page.wait_for_function("() => document.getElementById('log').textContent.includes('red')")
+            wait_for(page, "() => document.getElementById('log').textContent.includes('red')")
         context.close()
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_SECONDS) == 0
