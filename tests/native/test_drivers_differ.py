@@ -215,9 +215,9 @@ class Calls(RuleBasedStateMachine):
         # A graph that cannot be launched for another reason may be refused for its memory first.
         is_same = code == bare_code or (name == "launch" and (code, bare_code) == (OUT_OF_MEMORY, INVALID_VALUE))
         assert is_same, (name, arguments, code, bare_code, held_bytes, bare_held_bytes)
-        # Fewer: for lack of room for a launch, a slice has idle memory of pools released first; then the other side does, too.
+        # Fewer: for lack of room for a launch, a slice has some idle memory of pools released first; then both release all.
         if held_bytes < bare_held_bytes:
-            bare_held_bytes = pair.bare.ask("release_idle")[2]
+            held_bytes, bare_held_bytes = pair.sliced.ask("release_idle")[2], pair.bare.ask("release_idle")[2]
         assert held_bytes <= bare_held_bytes, (name, arguments, code, held_bytes, bare_held_bytes)
         return (value, bare_value) if code == 0 else None
 

@@ -80,7 +80,8 @@ void pgpu_first_launches_finish(CUfunction function) {
 }
 
 void pgpu_first_launches_forget(uint64_t owner) {
-    for (struct entry *entry = entries[0]; entry < entries[BUCKETS]; entry++) {
+    for (size_t i = 0; i < BUCKETS * PLACES; i++) {
+        struct entry *entry = &entries[i / PLACES][i % PLACES];
         uint64_t found = __atomic_load_n(&entry->owner, __ATOMIC_RELAXED);
         if ((found & ~(uint64_t)LAUNCHED) != owner) continue;
         if (__atomic_exchange_n(&entry->function, 0, __ATOMIC_ACQ_REL) != 0) ends_wait(entry, &found);
