@@ -1,5 +1,6 @@
 """How a version becomes a job, and what is refused before it does: all of it pure."""
 
+import hashlib
 import json
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from pgpu.functions.deploy.version_jobs import (
     ReplicaPaths,
     build_spec,
     cache_generation,
+    digests_of_named_files,
     fill_spec,
     layer_digest,
     output_directory_of,
@@ -185,6 +187,16 @@ def test_a_generation_is_new_when_what_fills_it_is(tmp_path: Path) -> None:
     (tmp_path / "fetch.py").write_text("2")
     others += [cache_generation(version, tmp_path), cache_generation(replace(version, image="other"), tmp_path)]
     assert len({first, *others}) == 7
+
+
+def test_a_file_that_a_command_names_a_thousand_times_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "fetch.py").write_text("1")
+    (tmp_path / "data" / "list").write_text("2")
+    (tmp_path / "link").symlink_to("fetch.py")
+    names = " ".join(f"{'./' * count}fetch.py" for count in range(1000))
+    found = digests_of_named_files(f"{names} link data data/list", tmp_path)
+    assert found == [hashlib.sha256(text).hexdigest() for text in (b"1", b"2")]
 
 
 def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:

@@ -22,6 +22,7 @@ message.
 import hashlib
 import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -297,14 +298,26 @@ def cache_generation(version: Version | Deployment, source: Path) -> str:
     It changes with the command, the files of the source that it names, its variables and secrets' names, the packages and the image.
     """
     declaration = declaration_of(version)
-    files = []
-    for word in re.findall(r"[\w./+-]+", declaration.fill or ""):
-        if not word.startswith("/") and ".." not in word.split("/"):
-            with suppress(OSError):  # it is no file, or no name that a file can have
-                files.append(hashlib.sha256((source / word).read_bytes()).hexdigest())
+    files = digests_of_named_files(declaration.fill or "", source)
     variables = sorted(declaration.environment.items())
     given = sorted(map(str, declaration.fill_secrets))
     return _digest([declaration.fill, files, variables, given, version.image, layer_digest(version)])[:12]
+
+
+def digests_of_named_files(command: str, source: Path) -> list[str]:
+    """Return the SHA-256 of each file of the source that a command names.
+
+    Each is read once, whatever it is called: a command can name one file of 100 MiB thousands of times.
+    """
+    digests: dict[int, str] = {}
+    for word in re.findall(r"[\w./+-]+", command):
+        if not word.startswith("/") and ".." not in word.split("/"):
+            # OSError: it is no file, or no name that a file can have.
+            with suppress(OSError), (source / word).open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode not in digests:
+                    digests[inode] = hashlib.file_digest(file, "sha256").hexdigest()
+    return list(digests.values())
 
 
 FILL = ("/bin/sh", "-c")
