@@ -237,6 +237,21 @@ def test_a_cache_is_filled_and_then_nobody_s_to_change(deployer: Deployer, versi
     assert tmp_path.exists()
 
 
+def test_a_cache_that_another_version_filled_first_leaves_nothing_of_the_second_job(
+    deployer: Deployer, version: Version
+) -> None:
+    deployer.secrets.put(OWNER, "hub", b"x")
+    versions = [with_cache(version, number, label_of(1)) for number in (1, 2)]
+    fillings = [filled_in(deployer, each) for each in versions]
+    for each, filling in zip(versions, fillings, strict=True):
+        (filling / "model").write_text(each.label)
+        deployer.keep_build(each)
+        assert not filling.exists()
+        assert deployer.is_built(each)
+    assert list(deployer.sockets.iterdir()) == []
+    assert (deployer.store.cache(OWNER, label_of(1)) / "model").read_text() == "f@1"
+
+
 def test_two_generations_are_kept_and_those_with_traffic(deployer: Deployer, version: Version) -> None:
     deployer.secrets.put(OWNER, "hub", b"x")
     versions = [with_cache(version, number, label_of(number), VersionState.READY) for number in (1, 2, 3, 4)]

@@ -12,10 +12,12 @@ import pytest
 from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
+from pgpu.functions.deploy.version_jobs import layer_digest
 from pgpu.ledger import Entry
-from pgpu.model import Deployment, Job, JobSpec, JobState, Replica, ReplicaState, Request
+from pgpu.model import Deployment, Job, JobSpec, JobState, Replica, ReplicaState, Request, VersionState
 from pgpu.server.peer_credentials import PeerCredentials
 from pgpu.services import wire
+from pgpu.structs import replace
 
 ALICE, BOB = 61001, 61002
 ASKED = Deployment("secretive", "app.py:Hidden", "a" * 64, "{}", "docker", "image-of-alice")
@@ -125,6 +127,26 @@ def test_a_secret_is_seen_and_removed_by_its_owner_alone_and_by_none_while_a_ver
     world.kept.remove("guarded")
     assert world.ask(ALICE, "DELETE", "/v1/secrets/token") == (204, "")
     assert keeper.names(ALICE) == {}
+
+
+def test_a_version_whose_packages_and_cache_another_one_made_is_ready_without_a_job_of_its_own(world: World) -> None:
+    """As after a second deployment during an installation, or a server that was killed once it had moved the packages."""
+    given, store = replace(ASKED, function="twice", requirements="numpy==2.0"), world.app.state.functions.store.store
+    cached = replace(
+        given, declaration='{"cache": "w@0123456789ab:/cache", "fill": "fetch"}', requirements=None, is_filled=True
+    )
+    jobs = world.app.state.engines.own.ledger.entries(include_final=True)
+    for number, deployment in enumerate((given, cached), 1):
+        version = world.kept.deploy(deployment, ALICE)
+        assert (version.number, version.state) == (number, VersionState.PENDING)
+        digest = layer_digest(version)
+        place = store.cache(ALICE, "w@0123456789ab") if digest is None else store.layer(ALICE, digest)
+        place.mkdir(parents=True)
+        status, text = world.ask(0, "POST", "/v1/builds", {"function": "twice", "version": number})
+        assert (status, f"twice@{number} is ready already" in text) == (400, True)
+        assert world.kept.get("twice").version(number).state is VersionState.READY
+    assert world.app.state.engines.own.ledger.entries(include_final=True) == jobs
+    world.kept.remove("twice")
 
 
 def test_the_owner_and_the_administrator_see_it_and_nobody_else_lists_it(world: World) -> None:

@@ -435,6 +435,10 @@ class FunctionService:
         """Submit the job that installs a version's packages, as the function's owner, or return the running one; for the gateway."""
         self._caller.check_administers()
         version, inherited = self._functions.version_to_start(ask.function, ask.version)
+        if version.state is VersionState.PENDING and self._store.is_built(version):
+            # Another version's job has made the same, or the server was killed before it stored the state.
+            self.judge(ask.function, Judgement(version.number, VersionState.READY, None, version.created_at_seconds))
+            version = self._functions.get(ask.function).version(version.number)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
         if (running := dict(self._host.filling_jobs()).get(self._store.build_name(version))) is not None:

@@ -323,9 +323,9 @@ class Deployer(Struct, frozen=True):
 
     def _keep_cache(self, version: Version, functions: Sequence[Function]) -> None:
         cache, made = declaration_of(version).cache, self.store.cache(version.owner_uid, _fill_name(version))
-        if cache is None or self.is_built(version) or not made.is_dir():
-            return
         try:
+            if cache is None or self.is_built(version) or not made.is_dir():
+                return  # Another version's job was first, or there was none.
             if not any(made.iterdir()):
                 raise RequestError(f"its command left nothing in {cache.target}")
             self.store.check_caches(version.owner_uid, kept_caches(functions, version) | {made.name})
