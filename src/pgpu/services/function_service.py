@@ -158,8 +158,12 @@ class FunctionStore(Protocol):
         """Return the versions of a user's functions whose generation of a cache is not kept."""
         ...
 
+    def hide_caches(self, owner_uid: int, functions: Sequence[Function]) -> None:
+        """Hide the caches that none of a user's versions uses, until `sweep` removes them."""
+        ...
+
     def sweep(self, owner_uid: int, functions: Sequence[Function]) -> None:
-        """Remove what none of a user's versions uses."""
+        """Remove what is hidden, and what none of a user's versions uses."""
         ...
 
 
@@ -342,17 +346,19 @@ class FunctionService:
         return job_ids
 
     def _sweep(self, owner_uid: int) -> None:
-        if self._host.store is None:
+        if (store := self._host.store) is None:
             return
-        with self._host.store.changing:
+        with store.changing:
             # First as failed in the ledger: then no rollout and no rollback chooses a version without its cache.
-            for version in self._host.store.outdated(self._functions.all(owner_uid)):
+            for version in store.outdated(self._functions.all(owner_uid)):
                 with contextlib.suppress(FunctionNotFoundError):  # it was removed meanwhile
                     reason, created = "newer generations have replaced its cache", version.created_at_seconds
                     self._functions.set_version_state(
                         version.function, version.number, VersionState.FAILED, reason, created
                     )
-            self._host.store.sweep(owner_uid, self._functions.all(owner_uid))
+            store.hide_caches(owner_uid, self._functions.all(owner_uid))
+        # Without the lock, which all users share: what is removed may have millions of files.
+        store.sweep(owner_uid, self._functions.all(owner_uid))
 
     def roll_out(self, name: str, rollout: Rollout) -> Function:
         """Give a version all of the traffic, or a part; the rest goes to the version that had most of it."""

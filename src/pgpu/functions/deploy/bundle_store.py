@@ -140,13 +140,12 @@ class BundleStore:
                 hint="pgpu function undeploy NAME",
             )
 
-    def keep_caches(self, owner_uid: int, labels: Collection[str]) -> None:
-        """Remove all of a user's caches but these generations, and what fills them."""
-        for found in (self._directory / "caches" / str(owner_uid)).glob("*"):
+    def hide_caches(self, owner_uid: int, labels: Collection[str]) -> None:
+        """Rename all of a user's caches but these generations, and what fills them; `sweep` removes them."""
+        for found in (self._directory / "caches" / str(owner_uid)).glob("[!.]*"):
             if found.name not in labels:
-                taken = found.with_name(f".{secrets.token_hex(8)}")
                 with contextlib.suppress(OSError):  # another thread was first
-                    remove_tree(found.rename(taken))
+                    found.rename(found.with_name(f".{secrets.token_hex(8)}"))
 
     def check_layers(self, owner_uid: int) -> None:
         """Check a user's packages, the last installed ones included, against the limit.
@@ -191,7 +190,9 @@ class BundleStore:
         layers: Collection[str],
         older_seconds: float = _LEFT_AFTER_SECONDS,
     ) -> None:
-        """Remove a user's bundles and layers that no version uses, unless they are recent."""
+        """Remove a user's hidden caches, and the bundles and layers that no version uses, unless they are recent."""
+        for hidden in (self._directory / "caches" / str(owner_uid)).glob(".*"):
+            remove_tree(hidden)
         before_seconds = time.time() - older_seconds
         for kind, kept in (("bundles", bundles), ("layers", layers)):
             for found in (self._directory / kind / str(owner_uid)).glob("*"):

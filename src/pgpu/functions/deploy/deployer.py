@@ -166,11 +166,15 @@ class Deployer(Struct, frozen=True):
         """Receive a bundle; see `BundleStore.receive`."""
         return self.store.receive(owner_uid)
 
+    def hide_caches(self, owner_uid: int, functions: Sequence[Function]) -> None:
+        """Hide the caches that none of a user's versions uses; `sweep` removes them."""
+        versions = (version for each in functions for version in each.versions)
+        pending = {_fill_name(version) for version in versions if version.state is VersionState.PENDING}
+        self.store.hide_caches(owner_uid, kept_caches(functions) | pending)
+
     def sweep(self, owner_uid: int, functions: Sequence[Function]) -> None:
-        """Remove the bundles, layers and caches that none of a user's versions uses."""
+        """Remove a user's hidden caches, and the bundles and layers that none of the versions uses."""
         kept = [version for each in functions for version in each.versions]
-        pending = {_fill_name(version) for version in kept if version.state is VersionState.PENDING}
-        self.store.keep_caches(owner_uid, kept_caches(functions) | pending)
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
         layers |= {_build_directory_name(version) for version in kept}
