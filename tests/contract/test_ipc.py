@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -276,10 +277,36 @@ def test_a_call_is_begun_by_its_worker_or_taken_back_and_never_both() -> None:
     try:
         assert os.read(ours[0], 16) == bytes([1, 3])
         assert mine.last_begun == 3
-        assert [number for number in (1, 2, 3, 4) if mine.take(number)] == [2, 4]
+        assert [number for number in (1, 3, 4) if mine.take(number)] == [4]
     finally:
         os.write(theirs[1], b"x")
         os.waitpid(pid, 0)
         for each in (*ours, *theirs, fd):
             os.close(each)
         mine.close()
+
+
+def test_a_call_that_a_dead_worker_began_is_not_taken_back() -> None:
+    fd = StartedMark.create()
+    replica = StartedMark(fd)
+    run_and_die(lambda: StartedMark(fd).begin(1))
+    os.close(fd)
+    assert [number for number in (1, 2) if replica.take(number)] == [2]
+    replica.close()
+
+
+def test_a_call_that_a_dead_replica_took_back_is_not_begun() -> None:
+    fd = StartedMark.create()
+    worker = StartedMark(fd)
+    run_and_die(lambda: StartedMark(fd).take(2))
+    os.close(fd)
+    assert [number for number in (1, 2, 3) if worker.begin(number)] == [1, 3]
+    worker.close()
+
+
+def run_and_die(act: Callable[[], object]) -> None:
+    """Run in another process, which is killed then."""
+    if (pid := os.fork()) == 0:
+        act()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)

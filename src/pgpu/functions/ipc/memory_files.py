@@ -14,6 +14,8 @@ from pgpu.functions.ipc.call_messages import INLINE_BYTES, Body
 
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _NUMBER = struct.Struct("<Q")
+_MOST_TAKEN = 511
+"""Numbers of calls that were taken back and that the worker may not have read yet; with the started mark they fill a page."""
 
 
 class GrowingFile:
@@ -91,13 +93,14 @@ class StartedMark:
     The replica sends calls ahead of time. When a worker dies, the number separates the calls that its handler had started
     from those that were still in the socket and can be given to the next worker.
 
-    While the worker lives, each call belongs to the process that locks the byte of its number first: to the worker, which then
-    starts it, or to the replica, which takes it back. The kernel decides, so no call is started and taken back.
+    While both live, each call belongs to the process that locks the byte of its number first: to the worker, which then
+    starts it, or to the replica, which takes it back. The kernel decides, so no call is started and taken back. It drops the locks
+    of a process that dies: so each side records what it has locked before it acts, and reads the other's record behind its lock.
     """
 
     def __init__(self, fd: int) -> None:
         """Map the memory file from `create()`; the caller still owns the descriptor."""
-        self._memory = mmap.mmap(fd, _NUMBER.size)
+        self._memory = mmap.mmap(fd, _place(_MOST_TAKEN))
         # Closing any descriptor of the file drops this process's locks (fcntl(2)): the caller closes its own before the first call.
         self._fd = os.dup(fd)
 
@@ -105,12 +108,13 @@ class StartedMark:
     def create() -> int:
         """Create the memory file for one worker and return its descriptor, which the caller then owns."""
         fd = os.memfd_create("pgpu-started", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _NUMBER.size)
+        os.ftruncate(fd, _place(_MOST_TAKEN))
         return fd
 
     def begin(self, number: int) -> bool:
         """Record that the handler of this call starts now; False: the replica has taken the call back."""
-        if not self.take(number):
+        # The record: a replica that died after it took the call back has dropped its lock, and another worker may run the call.
+        if not self._lock(number) or _NUMBER.unpack_from(self._memory, _place(number % _MOST_TAKEN))[0] == number:
             return False
         # Calls may start out of order; the mark never goes back. Read only after the worker's death. A kill in the middle of the
         # store could tear the number: accepted, it takes nanoseconds.
@@ -119,7 +123,19 @@ class StartedMark:
         return True
 
     def take(self, number: int) -> bool:
-        """Make a call this process's; False: it is the other one's."""
+        """Take a call back; False: the worker has begun it, or a later one."""
+        if number <= self.last_begun or not self._lock(number):
+            return False
+        if number <= self.last_begun:
+            # The worker has begun this call and died, or a later one and lives. Unlocked for the second case; should it have met
+            # the lock in the microsecond between, the call is answered at its deadline. Accepted: it is not run twice.
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, number)
+            return False
+        _NUMBER.pack_into(self._memory, _place(number % _MOST_TAKEN), number)
+        return True
+
+    def _lock(self, number: int) -> bool:
+        """Lock a call for this process; False: the other one has it."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except OSError as error:
@@ -137,3 +153,8 @@ class StartedMark:
     def close(self) -> None:
         self._memory.close()
         os.close(self._fd)
+
+
+def _place(index: int) -> int:
+    """Return the offset of an entry in the table of calls that were taken back, behind the number of the last one begun."""
+    return _NUMBER.size * (1 + index)
