@@ -82,6 +82,9 @@ class Taking:
 
     def flush(self) -> None: ...
 
+    def take(self, _number: int) -> bool:
+        return True
+
     def reply(self, reply: Reply, file: int | None) -> None: ...
 
     def chunk(self, chunk: object, file: int | None) -> None: ...
@@ -124,6 +127,19 @@ def test_each_request_counts_once_however_it_ends() -> None:
     assert lost.sink is None
     assert metrics.answers == {(499, "cancelled"): 2, (504, "deadline"): 1, (200, ""): 1, (502, "worker_died"): 1}
     assert not desk.size
+
+
+def test_a_request_that_its_gateway_counts_as_running_is_not_given_back() -> None:
+    desk, mark = WorkerQueue(Declaration(), ReplicaMetrics()), Taking()
+    desk.seat(WorkerSlot(Taking(), mark), 0.0)  # type: ignore[arg-type] # all that it asks of them
+    left, first, second = tickets = [
+        PendingRequest("id", "POST", "/", "", {}, b"", None, 0.0, 1060.0, 60.0, Taking()) for _ in range(3)
+    ]
+    for each in tickets:
+        desk.submit(each)
+    desk.abandon(left)
+    desk.give_back([first, second])
+    assert (first.sink is None, second.sink is None) == (False, True)
 
 
 def test_the_installed_uvicorn_has_the_place_where_the_short_way_begins() -> None:

@@ -109,8 +109,12 @@ class WorkerQueue(RequestQueue[PendingRequest]):
             self.watch_waits(self._max_wait_seconds)
 
     def give_back(self, requests: Sequence[PendingRequest]) -> None:
-        """Refuse those of these requests that no worker has begun, newest first, with a status that lets their gateway repeat them."""
-        for request in reversed(requests):
+        """Refuse those of a gateway's requests that wait behind its first ones and that no worker has begun, newest first.
+
+        Their status lets the gateway repeat them. It counts the first ones, one for each slot, as running: where the worker still runs
+        a call whose caller has left, they keep their place, or the gateway would send them here again and again.
+        """
+        for request in reversed(requests[self._slots :]):
             if request in self._queue:
                 self._queue.remove(request)
             elif self._slot is not None and self._is_sent(request) and self._slot.mark.take(request.number):
