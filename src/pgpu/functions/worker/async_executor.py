@@ -59,7 +59,9 @@ class AsyncExecutor:
         self._channel, self._mark, self._codec, self._shutdown = channel, mark, codec, shutdown
         self._declaration, self._concurrency, self._batch = declaration, declaration.concurrency, declaration.batch
         self._inbox = CallInbox(channel, on_cancelled=self._cancel)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Task[Any] | None] = {}
+        """Of the calls that run. A task that is cancelled before its first step would leave its call without a reply."""
+
         self._running: set[asyncio.Task[None]] = set()
         self._frames_read = WakeSignal()
 
@@ -93,8 +95,7 @@ class AsyncExecutor:
             if self._batch is not None:
                 task = asyncio.create_task(self._run_batch(self._batch))
             else:
-                work = self._inbox.calls.popleft()
-                task = self._tasks[work.number] = asyncio.create_task(self._run_call(work))
+                task = asyncio.create_task(self._run_call(self._inbox.calls.popleft()))
             self._running.add(task)
             task.add_done_callback(self._on_done)
 
@@ -126,6 +127,7 @@ class AsyncExecutor:
         if not self._mark.begin(work.number):
             self._finish(work, None, began)
             return
+        self._tasks[work.number] = asyncio.current_task()
         try:
             reply = await self._answer(work, parsed)
         except GoneError:
