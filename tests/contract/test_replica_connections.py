@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter, RouterEvents
 from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.scaling.replica_policy import Phase
+from pgpu.functions.scaling.traffic_split import Window
 from pgpu.model import Function, Share, Version, VersionState
 
 NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "import_seconds": 0.1, "born_seconds": 1.0}
@@ -225,6 +227,13 @@ def test_versions_that_do_not_fit_side_by_side_serve_by_turns_until_they_fit() -
         hall.remove(old)
         new.become(Phase.HOT)
         assert chosen() == {2}, "one of them alone shows nothing"
+        hall._window = Window(2, time.monotonic() - 1000)
+        assert chosen() == {2}, "without calls nothing is replaced, and the function scales to zero"
+        hall.loads[1].note_call(time.monotonic())
+        new.phase = Phase.STARTING
+        assert chosen() == {2}, "a start takes as long as it takes"
+        new.phase = Phase.HOT
+        assert chosen() == {1}
         hall.add(old)
         hall.loads[1].hot.append(old)
         assert chosen() == {1, 2}

@@ -24,7 +24,7 @@ from pgpu.functions.scaling.replica_policy import (
     plan_steps,
     wanted_replicas,
 )
-from pgpu.functions.scaling.traffic_split import COLD_STARTS, TrafficSplit, fits_side_by_side, version_of_window
+from pgpu.functions.scaling.traffic_split import COLD_STARTS, TrafficSplit, Window, fits_side_by_side, next_window
 from pgpu.structs import replace
 
 NOW = 1000.0
@@ -162,11 +162,27 @@ def test_each_version_gets_its_part_of_the_time_in_a_window_worth_its_start(
     percents: dict[int, int], cold: float
 ) -> None:
     period = max(10.0, COLD_STARTS * cold) / min(percents.values()) * sum(percents.values())
-    seen = [version_of_window(percents, period * step / 1000, cold) for step in range(2000)]
+    window, seen = None, []
+    for step in range(2000):
+        window = next_window(percents, window, period * step / 1000, cold, is_kept=False)
+        seen.append(window.version)
     for version, percent in percents.items():
-        assert abs(seen.count(version) / 2000 - percent / sum(percents.values())) < 0.005
+        assert abs(seen.count(version) / 2000 - percent / sum(percents.values())) < 0.01
     changes = sum(before != after for before, after in itertools.pairwise(seen))
     assert changes <= 2 * len(percents), "one window for each in a period"
+
+
+def test_a_window_ends_after_its_own_time_whatever_starts_took_before_and_never_during_one() -> None:
+    percents = {1: 90, 2: 10}
+    window = next_window(percents, None, NOW, 1.0, is_kept=True)
+    assert window == Window(2, NOW), "the newcomer's window is first"
+    for cold in (1.0, 30.0, 3.0, 12.0, 60.0):
+        seconds = max(10.0, COLD_STARTS * cold) * percents[window.version] / 10
+        assert next_window(percents, window, window.since_seconds + 0.99 * seconds, cold, is_kept=False) is window
+        after = window.since_seconds + 1.01 * seconds
+        assert next_window(percents, window, after, cold, is_kept=True) is window
+        window = next_window(percents, window, after, cold, is_kept=False)
+    assert window.version == 1
 
 
 def test_versions_take_turns_where_one_waits_for_memory_beside_the_other() -> None:

@@ -22,7 +22,7 @@ from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaCon
 from pgpu.functions.router.version_load import VersionLoad
 from pgpu.functions.scaling.eviction_value import ValueClock
 from pgpu.functions.scaling.replica_policy import FunctionView, Phase
-from pgpu.functions.scaling.traffic_split import TrafficSplit, fits_side_by_side, version_of_window
+from pgpu.functions.scaling.traffic_split import TrafficSplit, Window, fits_side_by_side, next_window
 from pgpu.model import Function, VersionState
 from pgpu.model.function import WHOLE_PERCENT
 from pgpu.structs import Struct
@@ -90,8 +90,8 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         self._split = TrafficSplit({})
         """Of the next requests: the shares, or the version whose time it is."""
 
-        self._windows_since_seconds: float | None = None
-        """Since when versions that do not fit side by side serve by turns; None: they do not."""
+        self._window: Window | None = None
+        """The turn of one of the versions that do not fit side by side; None: all serve."""
 
         self.replicas: dict[str, ReplicaConnection] = {}
         """By job."""
@@ -110,7 +110,7 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
                 self.loads[version.number] = VersionLoad(version)
             self.loads[version.number].version = version
         if self._percents != percents:
-            self._percents, self._windows_since_seconds = percents, None
+            self._percents, self._window = percents, None
             self._set_split(percents)
         for number in self.loads:
             self.refuse_waiting(number)
@@ -130,20 +130,31 @@ class FunctionRouter(RequestQueue[RoutedRequest]):
         if len(self._percents) < 2:  # noqa: PLR2004 - one version has all of both
             return
         now = time.monotonic()
-        replicas = [replica.view() for replica in self.replicas.values()]
-        fits = fits_side_by_side([*self._percents], replicas, now)
+        fits = fits_side_by_side([*self._percents], [replica.view() for replica in self.replicas.values()], now)
         if fits:
-            self._windows_since_seconds = None
-        elif fits is False and self._windows_since_seconds is None:
-            self._windows_since_seconds = now
-            _log.info("the versions of %s do not fit side by side: each serves for its share of the time", self.name)
-        since = self._windows_since_seconds
-        if since is None:
+            self._window = None
             self._set_split(self._percents)
-        else:
+        elif self._window is not None or fits is False:
+            if self._window is None:
+                _log.info("%s: the versions do not fit side by side: each serves for its share of the time", self.name)
             cold_seconds = max(self.loads[number].cold_seconds for number in self._percents)
-            self._set_split({version_of_window(self._percents, now - since, cold_seconds): WHOLE_PERCENT})
+            is_kept = self._window is not None and self._is_kept(self._window, now)
+            self._window = next_window(self._percents, self._window, now, cold_seconds, is_kept=is_kept)
+            self._set_split({self._window.version: WHOLE_PERCENT})
         self.pump()
+
+    def _is_kept(self, window: Window, now_seconds: float) -> bool:
+        """Whether a window goes on whatever its time: its version starts, or no call has come, so that the function scales to zero."""
+        timeout_seconds = self.loads[window.version].declaration.startup_timeout_seconds
+        is_starting = any(
+            each.version == window.version
+            and each.phase is Phase.STARTING
+            and now_seconds - each.since_seconds < timeout_seconds
+            for each in self.replicas.values()
+        )
+        loads = [self.loads[number] for number in self._percents]
+        is_called = any(load.queue or (load.last_call_seconds or 0.0) >= window.since_seconds for load in loads)
+        return is_starting or not is_called
 
     @property
     def name(self) -> str:

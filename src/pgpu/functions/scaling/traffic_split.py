@@ -8,6 +8,7 @@ serves, which shows whether both fit by now.
 from collections.abc import Mapping, Sequence
 
 from pgpu.functions.scaling.replica_policy import FITS_WITHIN_SECONDS, Phase, ReplicaView
+from pgpu.structs import Struct
 
 LEAST_WINDOW_SECONDS = 10.0
 """Of the version with the smallest share."""
@@ -80,21 +81,33 @@ def fits_side_by_side(numbers: Sequence[int], replicas: Sequence[ReplicaView], n
     return False if serving and is_any_late else None
 
 
-def version_of_window(percents: Mapping[int, int], elapsed_seconds: float, cold_seconds: float) -> int:
-    """Return the version that serves alone now.
+class Window(Struct, frozen=True):
+    """A time in which one version serves alone."""
+
+    version: int
+    since_seconds: float
+
+
+def next_window(
+    percents: Mapping[int, int], window: Window | None, now_seconds: float, cold_seconds: float, *, is_kept: bool
+) -> Window:
+    """Return the window of now: the last one, until its time is over.
+
+    Each window is measured from its own begin: the duration of starts is learned during windows and must not end one early.
 
     Args:
         percents: Percentage of each version, by number; above 0.
-        elapsed_seconds: Since the time is shared, 0 or more.
+        window: The last one; None for the first.
+        now_seconds: On the clock of the windows.
         cold_seconds: Duration of a start, 0 or more.
+        is_kept: Whether the last one goes on whatever its time.
     """
     ordered = sorted(percents, key=lambda number: (percents[number], -number))
-    # The smallest share is first: the newcomer is seen at once.
+    if window is None:
+        # The smallest share is first: the newcomer is seen at once.
+        return Window(ordered[0], now_seconds)
     least_seconds = max(LEAST_WINDOW_SECONDS, COLD_STARTS * cold_seconds)
-    seconds_of_percent = least_seconds / percents[ordered[0]]
-    rest = elapsed_seconds % (seconds_of_percent * sum(percents.values()))
-    for number in ordered:
-        rest -= seconds_of_percent * percents[number]
-        if rest < 0:
-            return number
-    return ordered[-1]
+    seconds = least_seconds * percents[window.version] / percents[ordered[0]]
+    if is_kept or now_seconds - window.since_seconds < seconds:
+        return window
+    return Window(ordered[(ordered.index(window.version) + 1) % len(ordered)], now_seconds)
