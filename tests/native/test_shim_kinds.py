@@ -1,13 +1,17 @@
 """Every kind of device memory that CUDA has is counted, and stops at the slice."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from tests.compute_world import a_compute_world, shared
+from tests.native.test_shim_growth import granting, host
 from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld, a_slice
 
 from pgpu.enforcement import limit_file
+from pgpu.enforcement.growth_channel import Wish
+from pgpu.scheduling.slice_growth import Verdict
 
 _REAL_CONTEXT_BYTES = 254 * MIB
 
@@ -108,6 +112,9 @@ def half_gib() -> Iterator[SliceWorld]:
         world.write_limit(context_bytes=_REAL_CONTEXT_BYTES)
         yield world
 
+
+_WAIT_NS = 300_000_000
+"""A launch of nothing takes a small part of it."""
 
 _NEIGHBOUR = """
 cu.begin()
@@ -220,6 +227,28 @@ for _ in range(2):
 print(json.dumps(held))
 """)
         assert held == [_REAL_CONTEXT_BYTES, *[_REAL_CONTEXT_BYTES + 10 * MIB] * 2]
+
+    def test_by_a_first_launch_whose_wait_for_a_larger_slice_is_no_time_of_the_kernel(self) -> None:
+        seen_at_ns: list[int] = []
+
+        def grant_late(wishes: Sequence[Wish]) -> Verdict:
+            seen_at_ns.append(time.monotonic_ns())
+            return granting(job)(wishes) if seen_at_ns[-1] - seen_at_ns[0] > _WAIT_NS else Verdict.WAIT
+
+        with a_compute_world() as world:
+            job = world.job()
+            job.limits = [_REAL_CONTEXT_BYTES + 5 * MIB]
+            job.write_limit(context_bytes=_REAL_CONTEXT_BYTES, grows=True)
+            job.share(shared(0.5))
+            with host(job, grant_late):
+                held = job.answer(f"""{_MODULES}
+launch(kernel_of(load_library(10 * MIB)))
+cu.call("cuCtxSynchronize")
+print(json.dumps(cu.held()))
+""")
+            assert held == _REAL_CONTEXT_BYTES + 10 * MIB
+            assert len(seen_at_ns) > 1
+            assert job.told().used_ns < _WAIT_NS
 
     def test_with_what_was_taken_before_and_are_not_refused_for_it(self, half_gib: SliceWorld) -> None:
         """A kernel that was not looked up by its name is not watched: the next load finds what its launch took."""

@@ -244,9 +244,8 @@ static __attribute__((noinline)) CUresult begin_duties(struct pgpu_work *work) {
     return CUDA_SUCCESS;
 }
 
-static __attribute__((noinline)) void end_duties(struct pgpu_work *work, CUresult result) {
-    if (work->span.is_open) pgpu_trace_end(&work->command, &work->span, result);
-    if (work->command.kind == PGPU_TRACE_KERNEL && result == CUDA_SUCCESS && !is_captured(&work->command))
+static __attribute__((noinline)) void finish_first_launch(const struct pgpu_work *work) {
+    if (work->command.kind == PGPU_TRACE_KERNEL && !is_captured(&work->command))
         pgpu_first_launches_finish(work->command.function);
 }
 
@@ -268,12 +267,14 @@ static void count_copy(const struct pgpu_work *work) {
 }
 
 void pgpu_gate_after(struct pgpu_work *work, CUresult result) {
-    if (work->has_duties) end_duties(work, result);
+    if (work->has_duties && work->span.is_open) pgpu_trace_end(&work->command, &work->span, result);
     if (work->lane != NULL)
         pgpu_timing_end(work, result);
     else if (work->gpu != PGPU_NO_GPU && result == CUDA_SUCCESS)
         count_copy(work);
     if (work->is_in_flight) pgpu_in_flight_leave(work->gpu);
+    /* Last: NVML is asked, and the charge may wait for a larger slice, which is not time of the kernel. */
+    if (work->has_duties && result == CUDA_SUCCESS) finish_first_launch(work);
 }
 
 void pgpu_gate_before_synchronisation(void) {
