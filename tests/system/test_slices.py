@@ -59,6 +59,17 @@ def test_a_slice_of_which_a_file_is_not_there_yet_is_not_used(stage: Stage, name
         assert not stage.enforcer.use(_lease(job))
 
 
+def test_a_slice_whose_limit_file_cannot_be_read_counts_as_full(stage: Stage) -> None:
+    """As after an upgrade that no longer reads the files of an old release: one such slice must not stop every round."""
+    job = stage.job(["true"])
+    with stage.prepared(job) as delivery:
+        limit = delivery.slice_directory / "limit"
+        limit.unlink()
+        limit.write_bytes(b"of another version")
+        assert job.lease is not None
+        assert [use.used_bytes for use in stage.enforcer.use(job.lease)] == [SLICE_BYTES]
+
+
 def test_a_slice_shows_its_size_and_refuses_more(stage: Stage) -> None:
     with talking(stage, _RUNTIME) as job:
         assert job.ask("memory") == SLICE_BYTES

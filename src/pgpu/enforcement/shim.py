@@ -324,15 +324,15 @@ def _slice_files(slices: Path, job_id: str) -> SliceFiles:
 
 
 def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
-    limit = limit_file.read_limit(files.limit)
-    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit.gpus}
     try:
+        limit = limit_file.read_limit(files.limit)
         uses = meter.read_use(limit, files.usage)
     except EnforcementError as exc:
         if isinstance(exc.__cause__, FileNotFoundError):
             raise
-        # A corrupt file, which its own job wrote: the slice counts as full, so that a job cannot hide its use.
+        # Corrupt, or of another version: the slice counts as full. So a job cannot hide its use, and one file stops no round.
         return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
+    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit.gpus}
     capped = []
     for use in uses:
         largest_bytes = largest[use.gpu_uuid]
