@@ -171,3 +171,13 @@ def test_a_watch_is_ended_from_another_thread_whatever_it_waits_for(tmp_path: Pa
     waiting.until(lambda: not thread.is_alive())
     assert heard == []
     cluster.close()
+
+
+def test_a_request_is_not_repeated_once_its_call_must_end(server: ApiServer, tmp_path: Path) -> None:
+    cluster = ClusterClient(connect(server.kubeconfig(tmp_path)), pause=lambda _: False)
+    server.faults.append(Fault(503, times=100, plural="pods"))
+    has_ended = iter([False, True])
+    with pytest.raises(ClusterUnavailableError):
+        cluster.pod("default", "any", lambda: next(has_ended))
+    assert server.verbs("pods") == ["get", "get"]
+    cluster.close()

@@ -1,6 +1,7 @@
 """A GPU's memory passes from a pod that leaves to the next one: no first Prepare fails, and what stays keeps its slice."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from tests.waiting import until
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import CapacityError, ClusterUnavailableError
 from pgpu.kubernetes import names
+from pgpu.kubernetes.api import AllocatedDevice, ClaimUser, PodLifecycle, ResourceClaim
 from pgpu.kubernetes.dra import dra_service
+from pgpu.kubernetes.dra.claim_allocation import NOTE
+from pgpu.kubernetes.dra.hand_over import HandOver
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
-from pgpu.model import Claim, HeldClaim
+from pgpu.model import Claim, HeldClaim, Slice
 from pgpu.units import GIB
 
 
@@ -307,3 +311,33 @@ def test_nothing_is_prepared_before_the_container_runtime_is_known(node: World) 
         node.node_error = ClusterUnavailableError("the API server is away")
         assert "the API server is away" in node.kubelet.prepare(new)[new.uid].error
         assert not node.kubelet.unprepare(old)[old.uid].error
+
+
+class SlowReader:
+    """An API server that takes all the time of a call to return one pod, which is leaving."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def claim(self, namespace: str, name: str, must_end: Callable[[], bool] = lambda: False) -> ResourceClaim:
+        assert not must_end()
+        device = AllocatedDevice("gpu", names.DRIVER, "node1", "gpu0")
+        return ResourceClaim(
+            namespace, name, "old", (device,), users=tuple(ClaimUser("pods", pod, pod) for pod in "ab")
+        )
+
+    def pod(self, _namespace: str, name: str, must_end: Callable[[], bool] = lambda: False) -> PodLifecycle:
+        self.read.append(name)
+        assert must_end()
+        return PodLifecycle(name, is_leaving=True)
+
+
+def test_no_more_pods_are_read_once_the_call_must_be_answered(tmp_path: Path) -> None:
+    claims, reader = FakeClaims(tmp_path, [GPU]), SlowReader()
+    claims.hold(Claim("old", "default", "old", (Slice(GPU.uuid, 80 * GIB),), note=NOTE))
+    hand_over = HandOver(claims, reader, "node1", claims.free)
+    with hand_over.waiting("new", lambda: bool(reader.read)) as wait:
+        wait.gpu_uuids = frozenset({GPU.uuid})
+        with pytest.raises(CapacityError):
+            hand_over.wait_for_room(wait, CapacityError("no room"))
+    assert reader.read == ["a"]

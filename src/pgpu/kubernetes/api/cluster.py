@@ -113,17 +113,17 @@ class ClusterClient:
         self._closing.set()
         self._client.close()  # type: ignore[no-untyped-call]
 
-    def claim(self, namespace: str, name: str) -> ResourceClaim:
-        """Read one ResourceClaim."""
-        return claim_of(self._request("get", ClaimObject, name=name, namespace=namespace))
+    def claim(self, namespace: str, name: str, must_end: Callable[[], bool] = lambda: False) -> ResourceClaim:
+        """Read one ResourceClaim; no attempt is repeated once the call `must_end`."""
+        return claim_of(self._request("get", ClaimObject, must_end=must_end, name=name, namespace=namespace))
 
     def node(self, name: str) -> Node:
         """Read one Node."""
         return node_of(self._request("get", NodeObject, name=name))
 
-    def pod(self, namespace: str, name: str) -> PodLifecycle:
-        """Read one Pod."""
-        return pod_of(self._request("get", PodObject, name=name, namespace=namespace))
+    def pod(self, namespace: str, name: str, must_end: Callable[[], bool] = lambda: False) -> PodLifecycle:
+        """Read one Pod, like `claim`."""
+        return pod_of(self._request("get", PodObject, must_end=must_end, name=name, namespace=namespace))
 
     def slices(self, driver: str, node_name: str | None = None) -> SliceList:
         """List a driver's slices: of one node, or of all."""
@@ -177,14 +177,22 @@ class ClusterClient:
         namespace = event.metadata.namespace if event.metadata else None
         return self._request("post", Event, obj=event, namespace=namespace, tries=1)
 
-    def _request(self, method: str, kind: type[_Resource], *, tries: int = TRIES, **more: Any) -> _Resource:
+    def _request(
+        self,
+        method: str,
+        kind: type[_Resource],
+        *,
+        tries: int = TRIES,
+        must_end: Callable[[], bool] = lambda: False,
+        **more: Any,
+    ) -> _Resource:
         prepare_type(kind)
 
         def send() -> _Resource:
             answer: _Resource = self._client.request(method, kind, **more)
             return answer
 
-        return request_with_retries(send, self._pause, tries)
+        return request_with_retries(send, lambda seconds: must_end() or self._pause(seconds), tries)
 
     def _read_pages(self, kind: type[_Resource], field_selector: str | None, note: Callable[[_Resource], None]) -> str:
         prepare_type(kind)

@@ -43,9 +43,13 @@ class ClaimReader(Protocol):
 
 
 class PodReader(ClaimReader, Protocol):
-    """Reads claims and their pods from the API server."""
+    """Reads claims and their pods from the API server; repeats no attempt once the call `must_end`."""
 
-    def pod(self, namespace: str, name: str) -> PodLifecycle:
+    def claim(self, namespace: str, name: str, must_end: Callable[[], bool] = ...) -> ResourceClaim:
+        """See `ClaimReader`."""
+        ...
+
+    def pod(self, namespace: str, name: str, must_end: Callable[[], bool] = ...) -> PodLifecycle:
         """Return a pod as it is now; raises like `claim`."""
         ...
 
@@ -166,19 +170,20 @@ class HandOver:
         return {
             record.claim.uid
             for record in beside
-            if not wait.must_answer() and (record.is_freed or self._is_leaving(record.claim))
+            if not wait.must_answer() and (record.is_freed or self._is_leaving(record.claim, wait.must_answer))
         }
 
-    def _is_leaving(self, held: Claim) -> bool | None:
-        """None: unknown, since the API server does not answer."""
+    def _is_leaving(self, held: Claim, must_answer: Callable[[], bool] = lambda: False) -> bool | None:
+        """None: unknown, since the API server does not answer; also while it hangs beyond the time of the call."""
         try:
-            found = self._reader.claim(held.namespace, held.name)
+            found = self._reader.claim(held.namespace, held.name, must_answer)
             is_allocated = found.uid == held.uid and any(
                 (each.driver, each.pool) == (names.DRIVER, self._node) for each in found.devices
             )
             # A claim loses its allocation only once each of its pods has ended or is gone.
             return not is_allocated or (
-                bool(found.users) and all(self._is_user_leaving(found.namespace, each) for each in found.users)
+                bool(found.users)
+                and all(self._is_user_leaving(found.namespace, each, must_answer) for each in found.users)
             )
         except ObjectNotFoundError:
             return True
@@ -186,11 +191,11 @@ class HandOver:
             _log.warning("whether the pods of claim %s/%s leave is unknown: %s", held.namespace, held.name, exc)
             return None
 
-    def _is_user_leaving(self, namespace: str, user: ClaimUser) -> bool:
-        if user.resource != "pods":
+    def _is_user_leaving(self, namespace: str, user: ClaimUser, must_answer: Callable[[], bool]) -> bool:
+        if user.resource != "pods" or must_answer():
             return False
         try:
-            pod = self._reader.pod(namespace, user.name)
+            pod = self._reader.pod(namespace, user.name, must_answer)
         except ObjectNotFoundError:
             return True
         return pod.uid != user.uid or pod.is_leaving
