@@ -19,6 +19,11 @@ from tests.system.conftest import Place
 from tests.unit.test_systemd_unit import UNIT, settings
 from tests.waiting import DEADLINE_SECONDS, until
 
+from pgpu.engine.agent import agents
+from pgpu.engine.agent.agents import Agents
+from pgpu.engine.settings import EngineSettings
+from pgpu.errors import NodeError
+
 RESTRICTED = """
 mount -o bind,remount,ro / || exit 77
 ! touch "$1/server" 2>/dev/null || exit 77
@@ -39,6 +44,16 @@ def start_agents(asked: Path, environment: dict[str, str], started: list[subproc
         if all(each.poll() is not None for each in started):
             command += [instance if word == "%I" else word for word in words]
             started.append(subprocess.Popen(command, env=environment, cwd="/", start_new_session=True))
+
+
+def test_a_systemctl_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(agents, "_LOCK_PATIENCE_SECONDS", 0.1)
+    started = Agents(EngineSettings(tmp_path, tmp_path, agent_unit="pgpu-agent"), ())
+    with pytest.raises(NodeError, match="systemctl does not end"):
+        started.ensure(None)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server's unit is root's")

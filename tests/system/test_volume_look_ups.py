@@ -21,6 +21,11 @@ from pgpu.model import Account, Mount
 from pgpu.runtimes.docker.staging import StagerRunner, Staging
 
 ALICE, BOB = Account(61001, 61001, ()), Account(61002, 61002, ())
+
+_APART = 'unshare --mount --propagation slave "$@"; exit $?'
+IN_ITS_OWN_NAMESPACE = ["unshare", "--mount", "--propagation", "shared", "sh", "-c", _APART, "sh"]
+"""Begins a command in a mount namespace whose mounts stay in it; the shell keeps the one that it was made from, as systemd does."""
+
 _MNT_FORCE, _MNT_DETACH = 1, 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -170,6 +175,28 @@ def children() -> str:
     return subprocess.run(
         ["ps", "--ppid", str(os.getpid()), "-o", "comm="], check=False, capture_output=True, text=True
     ).stdout
+
+
+_TRY = """
+import sys
+from pathlib import Path
+from pgpu.model import Account, Mount
+from pgpu.runtimes.docker.staging import Staging
+is_trial = sys.argv[2] == "trial"
+with Staging(Path(sys.argv[1])).staged([Mount("/usr", "/d")], Account(61001, 61001, ()), [], is_trial=is_trial) as (own,):
+    assert (Path(own.source) / "bin").exists()
+"""
+
+
+def test_volumes_are_tried_in_a_mount_namespace_from_which_no_engine_gets_them(staging: Staging) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root opens volumes for others")
+    apart = [*IN_ITS_OWN_NAMESPACE, sys.executable, "-c", _TRY, str(staging.directory)]
+    given, tried = (
+        subprocess.run([*apart, purpose], check=False, capture_output=True, text=True) for purpose in ("start", "trial")
+    )
+    assert "stay in this process's namespace" in given.stderr
+    assert (tried.returncode, tried.stderr) == (0, "")
 
 
 def test_a_path_that_cannot_be_handed_on_is_refused(staging: Staging) -> None:

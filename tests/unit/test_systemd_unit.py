@@ -55,7 +55,7 @@ INHERITED = ["MemoryDenyWriteExecute", "RestrictSUIDSGID", "LockPersonality", "R
 """What processes of jobs would inherit, though users' programs do it: compilers at run time, `chmod g+s`, debuggers, SCHED_FIFO."""
 
 MOST_EXPOSURE = {UNIT: 50, AGENT: 70}
-"""Tenths of `systemd-analyze security` (4.3 and 6.7 by systemd 252; versions weigh differently): the agent's jobs see the machine as
+"""Tenths of `systemd-analyze security` (4.6 and 6.7 by systemd 252; versions weigh differently): the agent's jobs see the machine as
 their users do."""
 
 
@@ -93,6 +93,10 @@ def test_every_gpu_is_among_the_allowed_devices() -> None:
     found = settings()
     # ProtectClock alone would allow clocks, and with them nothing else.
     assert (found["DeviceAllow"], found["ProtectClock"]) == ("char-* rwm", "yes")
+
+
+def test_the_server_can_try_private_views_and_volumes_of_users() -> None:
+    assert set(settings(UNIT)["RestrictNamespaces"].split()) == {"mnt", "user"}
 
 
 @pytest.mark.parametrize("unit", [UNIT, AGENT])

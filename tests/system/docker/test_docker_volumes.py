@@ -6,6 +6,8 @@ of another user, or leave something of root's in a directory of Alice's.
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from tests.contract.runtime_worlds import RuntimeWorld
 from tests.system.docker.account_world import ALICE, check, opened_account_world, output, owned
 from tests.system.docker.conftest import docker
+from tests.system.test_volume_look_ups import IN_ITS_OWN_NAMESPACE
 
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Account, Mount
@@ -51,6 +54,27 @@ def linked(images: str) -> Iterator[str]:
     docker("build", "--tag", name, "-", stdin=LINKED.format(base=f"{images}:tiny").encode())
     yield name
     docker("rmi", "--force", name)
+
+
+CHECK_APART = """
+import sys
+from pathlib import Path
+from pgpu.model import Account, JobSpec, Mount
+from pgpu.runtimes.docker.docker_runtime import DockerRuntime
+from pgpu.runtimes.docker.staging import Staging
+image, runs, volume = sys.argv[1:]
+runtime = DockerRuntime(Path(runs) / "images", staging=Staging(Path(runs) / "volumes"))
+spec = JobSpec(("true",), "docker", image=image, volumes=(Mount(volume, "/data"),))
+runtime.check(spec, Account(61001, 61001, (61050,)))
+"""
+
+
+def test_a_server_in_a_mount_namespace_of_its_own_accepts_volumes(world: RuntimeWorld, place: Path) -> None:
+    """As `pgpu.service` is: the agent, which starts the job, is not."""
+    apart = [*IN_ITS_OWN_NAMESPACE, sys.executable, "-c", CHECK_APART]
+    words = [world.image, str(world.directory), str(place / "alice")]
+    done = subprocess.run([*apart, *words], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def foreign_owners(directory: Path) -> set[int]:

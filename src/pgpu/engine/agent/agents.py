@@ -208,7 +208,9 @@ def _start_unit(unit: str, gpu_model: str | None) -> None:
     instance = "".join(each if each in kept else f"\\x{ord(each):02x}" for each in gpu_model or REAL_GPUS)
     words = ["systemctl", "start", "--no-block", f"{unit}@{instance}.service"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_LOCK_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired as exc:
+        raise NodeError("no agent of the queue can be started: systemctl does not end") from exc
     except OSError as exc:
         raise NodeError(f"no agent of the queue can be started: systemctl: {exc.strerror}") from exc
     if done.returncode:

@@ -107,8 +107,8 @@ class DockerRuntime:
             refuse_unknown_user(spec, image, facts)
         if spec.host_memory_bytes is not None:
             refuse_more_than_the_machine_has(spec, engine.information())
-        # Mounted and unmounted at once: this only checks that the user may open them.
-        with self._volumes(engine, spec, account, image):
+        # Mounted and unmounted at once: this only checks that the user may open them, perhaps in a server whose mounts no engine sees.
+        with self._volumes(engine, spec, account, image, is_trial=True):
             pass
 
     def start(
@@ -152,7 +152,13 @@ class DockerRuntime:
 
     @contextmanager
     def _volumes(
-        self, engine: DockerEngine, spec: JobSpec, account: Account | None, image: dict[str, Any]
+        self,
+        engine: DockerEngine,
+        spec: JobSpec,
+        account: Account | None,
+        image: dict[str, Any],
+        *,
+        is_trial: bool = False,
     ) -> Iterator[tuple[Mount, ...]]:
         """Yield the volumes; for a restricted user, opened with that user's rights and mounted for the duration of the context."""
         if account is None or not is_confined(account):
@@ -167,7 +173,7 @@ class DockerRuntime:
         others = targets_in(load_image_facts(engine, image, [], self._cache)) if spec.volumes else []
         others += (image.get("Config") or {}).get("Volumes") or ()
         places = needed_places(spec.volumes, others)
-        with self._staging.staged(spec.volumes, account, secrets, places) as volumes:
+        with self._staging.staged(spec.volumes, account, secrets, places, is_trial=is_trial) as volumes:
             yield volumes
 
     def adopt(self, job: Job, stdio: Stdio) -> DockerJob | None:

@@ -173,6 +173,8 @@ class Staging(Struct, frozen=True):
         account: Account,
         secrets_of_root: Sequence[Path],
         places: Sequence[tuple[int, str]] = (),
+        *,
+        is_trial: bool = False,
     ) -> Iterator[tuple[Mount, ...]]:
         """Mount volumes for as long as the engine needs to bind them into a container.
 
@@ -181,6 +183,7 @@ class Staging(Struct, frozen=True):
             account: The user with whose rights they are opened.
             secrets_of_root: Paths that no volume may contain, such as the engine's socket.
             places: Mount points that they must contain, as (number of the volume, path in it).
+            is_trial: Whether no engine binds them: then they may stay in this process's mount namespace.
 
         Yields:
             The same volumes with sources that only root can change, and in which root's rights do not apply.
@@ -193,7 +196,7 @@ class Staging(Struct, frozen=True):
         if not volumes:
             yield ()
             return
-        place = self._create_place(secrets.token_hex(8))
+        place = self._create_place(secrets.token_hex(8), is_trial=is_trial)
         try:
             self._open(place, volumes, account, (secrets_of_root, places))
             yield tuple(replace(volume, source=str(place / str(number))) for number, volume in enumerate(volumes))
@@ -227,9 +230,9 @@ class Staging(Struct, frozen=True):
                 with contextlib.suppress(PgpuError):  # retried by the next sweep; must not block other users' volumes
                     self._clear(place)
 
-    def _create_place(self, name: str) -> Path:
+    def _create_place(self, name: str, *, is_trial: bool) -> Path:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _stays_private(self.directory):
+        if not is_trial and _stays_private(self.directory):
             raise RuntimeUnavailableError(
                 "volumes cannot be handed to the engine: mounts made here stay in this process's namespace",
                 hint="run the server without PrivateTmp, PrivateMounts and the like",
