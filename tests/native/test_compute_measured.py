@@ -140,4 +140,4 @@ print(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 closing.join()
 """
     )
-    assert int(done.stdout) > 100, done.stderr
+    assert int(done.stdout) > 10, done.stderr  # one that spins: 0

@@ -72,7 +72,7 @@ runtime.check(spec, Account(61001, 61001, (61050,)))
 def test_a_server_in_a_mount_namespace_of_its_own_accepts_volumes(world: RuntimeWorld, place: Path) -> None:
     """As `pgpu.service` is: the agent, which starts the job, is not."""
     apart = [*IN_ITS_OWN_NAMESPACE, sys.executable, "-c", CHECK_APART]
-    words = [world.image, str(world.directory), str(place / "alice")]
+    words = [str(world.image), str(world.directory), str(place / "alice")]
     done = subprocess.run([*apart, *words], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
