@@ -1,6 +1,8 @@
 """What the ledger promises of functions: durable, whole or not at all, and one owner for each name."""
 
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from pgpu.errors import FunctionNotFoundError, RequestError
 from pgpu.ledger import Ledger
-from pgpu.ledger.functions import MOST_TEXT_BYTES
+from pgpu.ledger.functions import MOST_FUNCTIONS, MOST_TEXT_BYTES, MOST_VERSIONS
 from pgpu.model import (
     ColdStart,
     Deployment,
@@ -214,19 +216,22 @@ def test_each_change_is_told_to_those_who_watch(ledger: Ledger) -> None:
     assert {(each.owner_uid, each.message) for each in events} == {(7, "detector")}
 
 
-def test_nobody_takes_all_names(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgpu.ledger.functions.MOST_FUNCTIONS", 20)
-    for number in range(20):
-        ledger.functions.deploy(replace(ASKED, function=f"f{number}"), 7)
+def test_nobody_takes_all_names(ledger: Ledger) -> None:
+    ledger.functions.deploy(replace(ASKED, function="first"), 7)
+    names = [(f"f{number}", 7, 0.0) for number in range(MOST_FUNCTIONS - 2)]
+    with closing(sqlite3.connect(ledger.path)) as connection, connection:
+        connection.executemany("INSERT INTO functions VALUES (?, ?, ?)", names)
+    ledger.functions.deploy(replace(ASKED, function="last"), 7)
     with pytest.raises(RequestError, match="functions"):
         ledger.functions.deploy(replace(ASKED, function="more"), 7)
     ledger.functions.deploy(replace(ASKED, function="more"), 8)
 
 
-def test_a_function_has_only_so_many_versions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgpu.ledger.functions.MOST_VERSIONS", 20)
-    for _ in range(20):
-        ledger.functions.deploy(ASKED, 7)
+def test_a_function_has_only_so_many_versions(ledger: Ledger) -> None:
+    ledger.functions.deploy(ASKED, 7)
+    with closing(sqlite3.connect(ledger.path)) as connection, connection:
+        connection.execute("UPDATE function_versions SET number = ?", (MOST_VERSIONS - 1,))
+    ledger.functions.deploy(ASKED, 7)
     with pytest.raises(RequestError, match="versions"):
         ledger.functions.deploy(ASKED, 7)
 
